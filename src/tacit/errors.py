@@ -1,0 +1,143 @@
+"""What can go wrong while a run is under way, and the facts each error carries.
+
+Bad arguments are plain ``ValueError``/``TypeError``, raised when a specification is constructed. Everything that happens *during* a run is here:
+
+    TacitError
+    ├── RunError              a run could not go on; ``error.run`` holds what there is of it
+    │   ├── PeerLost          a worker that others wait for is gone
+    │   ├── TimedOut          a worker that others wait for did not answer in time
+    │   ├── Deadlock          nothing is left that could wake a waiting worker
+    │   ├── NotFinite         a loss became NaN or infinite
+    │   ├── Disagreement      ranks that must agree do not
+    │   └── MisplacedCall     a strategy communicated where it may not
+    ├── BadMessage            bytes that are not a message
+    ├── BadData               a data file that cannot be read, with its line
+    └── FolderExists          a folder that would have been overwritten
+
+    Interrupted               Ctrl-C, a KeyboardInterrupt with ``run`` attached
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tacit.run import Run
+
+
+class TacitError(Exception):
+    """Anything tacit raises while it runs."""
+
+
+class RunError(TacitError):
+    """A run that could not go on. ``run`` holds the history and trace up to that moment, once the world has attached it."""
+
+    run: Run | None = None
+
+
+class PeerLost(RunError):
+    """Worker ``rank``, which others wait for, is gone since ``at_s``."""
+
+    def __init__(self, rank: int, at_s: float, waiting_for: str) -> None:
+        self.rank, self.at_s, self.waiting_for = rank, at_s, waiting_for
+        super().__init__(
+            f"worker {rank} was lost at {at_s:.6g} s and {waiting_for} needs every worker; "
+            f"remove the fault, or use a strategy that does not wait for all workers."
+        )
+
+
+class TimedOut(RunError):
+    """Nothing came within ``timeout_s``."""
+
+    def __init__(self, waiting_for: str, missing: Iterable[int], timeout_s: float) -> None:
+        self.waiting_for, self.missing, self.timeout_s = waiting_for, tuple(missing), timeout_s
+        super().__init__(
+            f"{waiting_for} got no answer from {_ranks(self.missing)} within timeout_s={timeout_s:.6g}; "
+            f"a larger timeout_s waits longer."
+        )
+
+
+class Deadlock(RunError):
+    """Workers wait and nothing is left that could wake them. ``waiting`` lists (rank, what, since_s)."""
+
+    def __init__(self, waiting: Iterable[tuple[int, str, float]], now_s: float, seed: int) -> None:
+        self.waiting, self.now_s, self.seed = tuple(waiting), now_s, seed
+        shown = [f"  {_who(rank)} waits for {what} since {since_s:.6g} s" for rank, what, since_s in self.waiting[:8]]
+        if len(self.waiting) > 8:
+            shown.append(f"  … and {len(self.waiting) - 8} more")
+        super().__init__(
+            f"deadlock at {now_s:.6g} s with seed={seed}: nothing is left that could wake\n" + "\n".join(shown)
+        )
+
+
+class NotFinite(RunError):
+    """Worker ``rank`` computed a loss of ``value`` in step ``step``."""
+
+    def __init__(self, rank: int, step: int, value: float) -> None:
+        self.rank, self.step, self.value = rank, step, value
+        super().__init__(
+            f"the loss of {_who(rank)} is {value} in step {step}; a smaller learning rate is the usual way out "
+            f"(the history up to here is kept)."
+        )
+
+
+class Disagreement(RunError):
+    """Ranks that must hold the same ``what`` do not."""
+
+    def __init__(self, what: str, mine: object, mean: object, rank: int) -> None:
+        self.what, self.mine, self.mean, self.rank = what, mine, mean, rank
+        super().__init__(
+            f"ranks disagree on the {what}: rank {rank} holds {mine}, the mean over all ranks is {mean}; "
+            f"a {what} must follow from reduced values alone, never from a rank's own."
+        )
+
+
+class MisplacedCall(RunError):
+    """A blocking call where a worker may not block."""
+
+
+class BadMessage(TacitError):
+    """Bytes that are not a message of ours: truncated, corrupted, or of another version."""
+
+
+class BadData(TacitError):
+    """A data file that cannot be read; the message names the file and the line."""
+
+
+class FolderExists(TacitError):
+    """A folder that would have been overwritten."""
+
+    def __init__(self, folder: object, way_out: str) -> None:
+        self.folder = folder
+        super().__init__(f"the folder {folder} exists and is not empty; {way_out}")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; ``run`` holds what there is."""
+
+    run: Run | None = None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return «; did you mean …?» for the known name nearest to ``name``, or the whole list when none is near."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {next(n for n in names if n.lower() == close[0])!r}?"
+    return f"; known are {', '.join(names)}."
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ``ValueError(message)`` unless ``condition``: the one-line check of a specification's argument."""
+    if not condition:
+        raise ValueError(message)
+
+
+def _who(rank: int) -> str:
+    return "the server" if rank < 0 else f"worker {rank}"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return ", ".join(_who(rank) for rank in ranks) if ranks else "anybody"

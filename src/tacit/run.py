@@ -1,0 +1,136 @@
+"""The result of a run, in either world: history, reported model, trace; saved to a folder and loaded from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.errors import FolderExists, TacitError
+from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, SEND, WAIT, Trace
+
+FORMAT: Final = 1
+Row = dict[str, Any]
+
+
+@dataclass
+class Run:
+    """What a run left behind.
+
+    ``history`` is a list of rows: ``time_s``, ``step``, ``round``, ``bytes_sent``, ``loss``, ``gradient_norm_squared``, ``metric``, ``spread``
+    (mean over workers of ‖x_i − x̄‖² before the round of that step) and ``period``. A number that was not measured is None.
+    """
+
+    workload: str
+    strategy: str
+    workers: int
+    steps: int
+    seed: int
+    history: list[Row] = field(default_factory=list)
+    parameters: Tensor = field(default_factory=lambda: torch.empty(0))
+    trace: Trace = field(default_factory=Trace)
+    metric_name: str | None = None
+    status: str = "finished"  # or "interrupted", or "failed: …"
+    config: Mapping[str, Any] = field(default_factory=dict)  # what reproduces the run: the TOML's content
+    record: Mapping[str, Any] = field(default_factory=dict)  # versions, engine, host, threads
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of trace, history and reported model: equal for equal seeds, engines and thread counts."""
+        digest = hashlib.sha256(self.trace.digest.encode())
+        digest.update(json.dumps(self.history, sort_keys=True).encode())
+        digest.update(self.parameters.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run in a dozen numbers."""
+        columns = self.trace.columns()
+        kind, rank, length = columns["kind"], columns["rank"], columns["time_s"] - columns["start_s"]
+        on_wire = (kind == EXCHANGE) | (kind == SEND)
+        computed, cancelled = float(length[kind == COMPUTE].sum()), float(length[kind == CANCELLED].sum())
+        time_s = float(columns["time_s"].max()) if len(kind) else 0.0
+        last = next((row for row in reversed(self.history) if row["loss"] is not None), {})
+        rounds = columns["round"][kind == EXCHANGE]
+        learners = int((np.unique(rank[rank >= 0])).size) or self.workers
+        return {
+            "status": self.status,
+            "time_s": time_s,
+            "steps": int(columns["step"][kind == COMPUTE].max(initial=0)),
+            "rounds": int(rounds.max(initial=0)),
+            "messages": int((kind == SEND).sum()),
+            "bytes_sent": int(columns["size_bytes"][on_wire].sum()),
+            "loss": last.get("loss"),
+            "gradient_norm_squared": last.get("gradient_norm_squared"),
+            "metric": last.get("metric"),
+            "spread": last.get("spread"),
+            "computing": computed / (learners * time_s) if time_s else 0.0,
+            "idle": float(length[(kind == WAIT) & (rank >= 0)].sum()) / (learners * time_s) if time_s else 0.0,
+            "cancelled": cancelled / (computed + cancelled) if cancelled else 0.0,
+            "events": len(self.trace),
+        }
+
+    def first_reaching(self, loss: float) -> Row | None:
+        """Return the first row of the history whose loss is at most ``loss``, or None."""
+        return next((r for r in self.history if r["loss"] is not None and r["loss"] <= loss), None)
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the run into ``folder``, whole or not at all, and return the folder's path."""
+        target = Path(folder)
+        if target.exists() and any(target.iterdir()) and not overwrite:
+            raise FolderExists(target, "choose another name, or say overwrite=True (--force on the command line).")
+        part = target.with_name(f".{target.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            part.mkdir(parents=True)
+            described = {
+                "format": FORMAT, "workload": self.workload, "strategy": self.strategy, "workers": self.workers,
+                "steps": self.steps, "seed": self.seed, "metric_name": self.metric_name, "status": self.status,
+                "config": dict(self.config), "record": dict(self.record),
+            }  # fmt: skip
+            (part / "run.json").write_text(
+                json.dumps({**described, "digest": self.digest, "summary": self.summary()}, indent=1)
+            )
+            (part / "history.json").write_text(json.dumps(self.history))
+            np.save(part / "parameters.npy", self.parameters.detach().cpu().numpy(), allow_pickle=False)
+            self.trace.save(part / "trace.npz")
+            shutil.rmtree(target, ignore_errors=True)
+            part.rename(target)
+        except OSError as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise TacitError(
+                f"could not write the run to {target}: {error.strerror or error}; nothing there was changed. "
+                f"Free some space or choose another folder."
+            ) from error
+        return target
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Run:
+        """Read a run that ``save`` wrote; never unpickles."""
+        source = Path(folder)
+        try:
+            described = json.loads((source / "run.json").read_text())
+            history = json.loads((source / "history.json").read_text())
+            parameters = torch.from_numpy(np.load(source / "parameters.npy", allow_pickle=False))
+            trace = Trace.load(source / "trace.npz")
+        except FileNotFoundError as error:
+            raise TacitError(f"{source} is not a run folder: it has no {Path(error.filename).name}.") from None
+        if described.pop("format") != FORMAT:
+            raise TacitError(f"{source} was written by another version of tacit; run it again from its run.toml.")
+        for derived in ("digest", "summary"):
+            described.pop(derived)
+        return cls(history=history, parameters=parameters, trace=trace, **described)
+
+
+def number(value: float | None) -> float | None:
+    """Return ``value`` as JSON can hold it: NaN and infinity become None."""
+    return None if value is None or not math.isfinite(value) else float(value)

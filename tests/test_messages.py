@@ -1,0 +1,109 @@
+"""Messages: packed and unpacked, exactly as large as they say, and deaf to bytes that are not theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tacit.errors import BadMessage
+from tacit.messages import Message, TensorMessage, unpack
+
+
+@dataclass(frozen=True)
+class Everything(Message):
+    tensor: Tensor
+    count: int
+    share: float
+    is_last: bool
+    name: str
+    raw: bytes
+
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+tensors = st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), max_size=3)).map(
+    lambda drawn: torch.randint(0, 2, drawn[1]).to(drawn[0])
+)
+messages = st.builds(
+    Everything, tensors, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans(), st.text(max_size=20), st.binary(max_size=20)
+)  # fmt: skip
+
+
+@given(messages)
+@settings(deadline=None)
+def test_a_message_survives_the_wire_and_knows_its_size(message: Everything):
+    packed = message.pack()
+    assert len(packed) == message.size_bytes
+    back = unpack(packed)
+    assert isinstance(back, Everything)
+    assert torch.equal(back.tensor, message.tensor) and back.tensor.dtype == message.tensor.dtype
+    assert (back.count, back.share, back.is_last, back.name, back.raw) == (
+        message.count, message.share, message.is_last, message.name, message.raw
+    )  # fmt: skip
+    assert back.pack() == packed
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(b"tc\x01")
+def test_bytes_that_are_no_message_are_refused(junk: bytes):
+    with pytest.raises(BadMessage):
+        unpack(junk)
+
+
+@given(message=messages, data=st.data())
+@settings(deadline=None)
+def test_a_changed_message_is_refused(message: Everything, data: st.DataObject):
+    packed = bytearray(message.pack())
+    place = data.draw(st.integers(0, len(packed) - 1))
+    packed[place] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(BadMessage):
+        unpack(bytes(packed))
+
+
+def test_a_truncated_message_says_how_much_came():
+    packed = TensorMessage(torch.arange(5)).pack()
+    with pytest.raises(BadMessage, match=rf"{len(packed) - 1} bytes came where the header announces {len(packed)}"):
+        unpack(packed[:-1])
+
+
+def test_lengths_are_checked_before_anything_is_made():
+    """A hostile tensor of 2⁶⁰ elements behind a valid checksum is refused without allocating it."""
+    import struct
+    import zlib
+
+    name, body = b"TensorMessage", struct.pack("<cBB2Q", b"t", 0, 2, 2**30, 2**30)
+    packed = struct.pack("<2sBBQI", b"tc", 1, len(name), len(body), zlib.crc32(body, zlib.crc32(name))) + name + body
+    with pytest.raises(BadMessage, match="does not fit into the 0 that are left"):
+        unpack(packed)
+
+
+def test_a_snapshot_owns_its_tensors():
+    tensor = torch.zeros(3)
+    snapshot = TensorMessage(tensor).snapshot()
+    tensor.fill_(1.0)
+    assert snapshot.tensor.sum() == 0
+
+
+def test_a_message_cannot_hold_just_anything():
+    @dataclass(frozen=True)
+    class Odd(Message):
+        thing: object
+
+    with pytest.raises(TypeError, match="a message cannot hold a dict; use tensors, numbers, text or bytes"):
+        Odd({}).pack()
