@@ -1,0 +1,175 @@
+"""A problem over samples in memory: the loss as a module, batches for many workers at once, evaluation on all data."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tacit.randomness import Streams
+from tacit.workloads.samples import Samples, chunk_length
+from tacit.workloads.sampling import EpochSampler, ShardSampler
+from tacit.workloads.splits import Indices
+from tacit.workloads.workload import CHUNK, GRADIENT_BUDGET, Evaluation, Problem, Sampler
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+_CACHED_COPIES = 4  # copies of the training set that cached full-shard batches may fill
+
+
+class LossModule(nn.Module):
+    """``module(x, y)``: the mean loss of ``model`` on a mini-batch."""
+
+    def __init__(self, model: nn.Module, loss: LossFunction) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self.model(x), y)
+
+    def predict(self, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Return the model's prediction, with ``values`` in place of parameters and buffers of this module by name."""
+        own = {
+            name.removeprefix("model."): value for name, value in (values or {}).items() if name.startswith("model.")
+        }
+        prediction: Tensor = functional_call(self.model, own, (x,))
+        return prediction
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named measure of predictions against targets."""
+
+    name: str
+    function: Callable[[Tensor, Tensor], float]
+
+
+def _accuracy(prediction: Tensor, target: Tensor) -> float:
+    return float((prediction.argmax(-1) == target).double().mean())
+
+
+ACCURACY = Metric("accuracy", _accuracy)
+
+
+class ArrayProblem(Problem):
+    """Training samples divided into ``shards``, one per worker.
+
+    The evaluated loss is the mean over all of ``evaluated`` (by default all training samples), a penalty counted once.
+    The metric is taken on ``held_out``; where there is none, on the training samples, and its name says so.
+    """
+
+    module: LossModule
+
+    def __init__(
+        self,
+        module: LossModule,
+        training: Samples,
+        shards: Sequence[Indices],
+        *,
+        batch_size: int | None,
+        streams: Streams,
+        held_out: Samples | None = None,
+        metric: Metric | None = None,
+        evaluated: Samples | None = None,
+    ) -> None:
+        self.module = module
+        self.training, self.held_out = training, held_out
+        self.evaluated = training if evaluated is None else evaluated
+        self.shards = tuple(shards)
+        self.is_full_gradient = batch_size is None
+        self.batch_size = max(1, len(training) // len(shards)) if batch_size is None else batch_size
+        self.samplers: Sequence[Sampler] = (
+            [ShardSampler(shard) for shard in shards]
+            if batch_size is None
+            else [EpochSampler(shard, batch_size, streams.numpy("batches", rank)) for rank, shard in enumerate(shards)]
+        )
+        self.metric = metric
+        if metric is not None:
+            self.metric_name = metric.name if held_out is not None else f"training {metric.name}"
+        self._device = torch.device("cpu")
+        self._cache: OrderedDict[tuple[int, ...], tuple[Tensor, ...]] = OrderedDict()
+
+    def collate(self, ranks: Sequence[int], tokens: Sequence[Indices]) -> tuple[Tensor, ...]:
+        if not self.is_full_gradient:
+            return self._gather(tokens)
+        key = tuple(ranks)
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        batch = self._cache[key] = self._gather(tokens)
+        while len(self._cache) > 1 and self._cached_samples() > _CACHED_COPIES * len(self.training):
+            self._cache.popitem(last=False)
+        return batch
+
+    def evaluate(self, parameters: Tensor, buffers: dict[str, Tensor] | None = None) -> Evaluation:
+        layout, buffers, flat = self.layout, buffers or {}, parameters.detach()
+        is_cheap = len(self.training) * layout.dimension <= GRADIENT_BUDGET and self.evaluated is self.training
+        loss, gradient = 0.0, torch.zeros_like(flat)
+        with _evaluating(self.module), torch.set_grad_enabled(is_cheap):
+            for x, y in _chunks(self.evaluated):
+                point = flat.clone().requires_grad_(is_cheap)
+                values = {**buffers, **layout.split(point)}
+                part = functional_call(self.module, values, (x, y)) * (len(x) / len(self.evaluated))
+                loss += float(part.detach())
+                if is_cheap:
+                    gradient += torch.autograd.grad(part, point)[0]
+            squared = float(gradient.double().square().sum()) if is_cheap else None
+            metric = self._measure({**buffers, **layout.split(flat)})
+        return Evaluation(loss, squared, metric)
+
+    def to(self, device: torch.device) -> None:
+        super().to(device)
+        is_all = self.evaluated is self.training
+        self.training = self.training.to(device)
+        self.evaluated = self.training if is_all else self.evaluated.to(device)
+        self.held_out = None if self.held_out is None else self.held_out.to(device)
+        self._device = device
+        self._cache.clear()
+
+    @torch.no_grad()
+    def _measure(self, values: Mapping[str, Tensor]) -> float | None:
+        if self.metric is None:
+            return None
+        samples = self.evaluated if self.held_out is None else self.held_out
+        pairs = [(self.module.predict(x, values), y) for x, y in _chunks(samples)]
+        return self.metric.function(torch.cat([p for p, _ in pairs]), torch.cat([y for _, y in pairs]))
+
+    def _gather(self, tokens: Sequence[Indices]) -> tuple[Tensor, ...]:
+        flat = torch.from_numpy(np.concatenate(tokens)).to(self._device)
+        stacked = (len(tokens), len(tokens[0]))
+        return tuple(part.view(*stacked, *part.shape[1:]) for part in self.training.take(flat))
+
+    def _cached_samples(self) -> int:
+        return sum(batch[0].shape[0] * batch[0].shape[1] for batch in self._cache.values())
+
+
+def build_model(build: Callable[[], nn.Module], streams: Streams) -> nn.Module:
+    """Call ``build`` with torch's generator set from the run's streams, and put it back as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(streams.integer("model"))
+        return build()
+
+
+def _chunks(samples: Samples) -> Iterator[tuple[Tensor, ...]]:
+    length = chunk_length(samples, CHUNK)
+    for start in range(0, len(samples), length):
+        yield samples.span(start, start + length)
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Put ``module`` in evaluation mode, and each of its parts back into the mode it had."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

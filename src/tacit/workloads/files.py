@@ -1,0 +1,78 @@
+"""Reading data files, plain or compressed, with every failure told as ``BadData`` that names the file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from tacit.errors import BadData
+
+_DAMAGE = (EOFError, lzma.LZMAError, zlib.error, OSError)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of ``path``, decompressed where its name ends in .gz, .bz2 or .xz."""
+    with _translated(path), _open(path) as file:
+        return file.read()
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text file with their numbers, from 1."""
+    number = 0
+    with _translated(path), _open(path) as file:
+        try:
+            for line in file:
+                number += 1
+                yield number, line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadData(
+                f"{path}, line {number}: byte 0x{error.object[error.start]:02x} is not text (UTF-8)."
+            ) from None
+        except _DAMAGE as error:
+            raise _damaged(f"{path}, line {number + 1}", error) from error
+
+
+def find_file(folders: list[Path], names: list[str]) -> Path:
+    """Return the first of ``names`` that exists in one of ``folders``, or say what was looked for and where."""
+    for folder in folders:
+        for name in names:
+            if (folder / name).is_file():
+                return folder / name
+    where = " and ".join(str(folder) for folder in folders)
+    missing = "" if folders[0].is_dir() else f" (the folder {folders[0]} does not exist)"
+    raise BadData(
+        f"none of {', '.join(names)} is in {where}{missing}; give the folder that holds the data set's files."
+    )
+
+
+def _open(path: Path) -> IO[bytes]:
+    match path.suffix:
+        case ".gz":
+            return cast(IO[bytes], gzip.open(path, "rb"))
+        case ".bz2":
+            return bz2.open(path, "rb")
+        case ".xz":
+            return lzma.open(path, "rb")
+    return path.open("rb")
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise BadData(f"{path}: there is no such file; the path is relative to {Path.cwd()}.") from None
+    except IsADirectoryError:
+        raise BadData(f"{path}: is a folder; name the file in it.") from None
+    except _DAMAGE as error:
+        raise _damaged(str(path), error) from error
+
+
+def _damaged(place: str, error: BaseException) -> BadData:
+    return BadData(f"{place}: cannot be read further ({error}); the file is truncated or damaged, fetch it again.")

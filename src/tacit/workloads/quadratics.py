@@ -1,0 +1,135 @@
+"""Noisy quadratics: the smallest problem on which every quantity of the papers is known exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.errors import require
+from tacit.randomness import Streams
+from tacit.workloads.workload import Evaluation, Problem, Workload
+
+Vector = NDArray[np.float64]
+
+_BLOCK = 4096  # random numbers drawn at a time, so that one more batch is a slice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quadratic(Workload):
+    """Worker i holds f_i(x) = ½ (x − b_i)ᵀ A (x − b_i); see ``quadratic``."""
+
+    dimension: int = 100
+    condition: float = 50.0
+    noise: float = 0.1
+    heterogeneity: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.dimension >= 1, f"dimension={self.dimension} must be at least 1.")
+        require(
+            math.isfinite(self.condition) and self.condition >= 1,
+            f"condition={self.condition} must be at least 1: it is L/mu, the largest over the smallest eigenvalue.",
+        )
+        for name in ("noise", "heterogeneity"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value >= 0, f"{name}={value} must be at least 0; 0 turns it off.")
+
+    @property
+    def name(self) -> str:
+        return "quadratic"
+
+    def open(self, workers: int, streams: Streams) -> QuadraticProblem:
+        eigenvalues = np.geomspace(1 / self.condition, 1.0, self.dimension)
+        eigenvalues[-1] = 1.0  # also in one dimension, where geomspace returns its start
+        centers = self.heterogeneity * streams.numpy("centers").standard_normal((workers, self.dimension))
+        centers -= centers.mean(axis=0)
+        start = streams.numpy("start").standard_normal(self.dimension)
+        samplers = [NoiseSampler(self.dimension, self.noise, streams.numpy("noise", rank)) for rank in range(workers)]
+        return QuadraticProblem(QuadraticLoss(eigenvalues, start), torch.from_numpy(centers), samplers)
+
+
+class QuadraticLoss(nn.Module):
+    """``module(noise, center)``: ½ (x − center)ᵀ A (x − center) + ⟨noise, x⟩, so ``noise`` adds to the gradient."""
+
+    def __init__(self, eigenvalues: Vector, start: Vector) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.from_numpy(start))
+        self.eigenvalues = torch.from_numpy(
+            eigenvalues
+        )  # no buffer: it is part of the function, not of the model's state
+
+    def forward(self, noise: Tensor, center: Tensor) -> Tensor:
+        away = self.x - center
+        return 0.5 * (self.eigenvalues * away * away).sum() + (noise * self.x).sum()
+
+
+class NoiseSampler:
+    """Gradient noise: vectors from N(0, noise² I), drawn in blocks."""
+
+    batch_size = 1
+
+    def __init__(self, dimension: int, noise: float, rng: np.random.Generator) -> None:
+        self._noise, self._rng = noise, rng
+        self._block: Vector = np.zeros((max(1, _BLOCK // dimension), dimension))
+        self._used = 0 if noise == 0 else len(self._block)
+
+    def next(self) -> Vector:
+        if self._noise == 0:
+            silent: Vector = self._block[0]
+            return silent
+        if self._used == len(self._block):
+            self._block = self._noise * self._rng.standard_normal(self._block.shape)
+            self._used = 0
+        token: Vector = self._block[self._used]
+        self._used += 1
+        return token
+
+
+class QuadraticProblem(Problem):
+    """The mean of the workers' quadratics is ½ xᵀAx plus a constant, so its optimum is 0 and its measures are exact."""
+
+    module: QuadraticLoss
+    batch_size = 1
+
+    def __init__(self, module: QuadraticLoss, centers: Tensor, samplers: Sequence[NoiseSampler]) -> None:
+        self.module, self.samplers = module, samplers
+        self.centers = centers
+        self.smoothness = float(module.eigenvalues.max())
+        self.strong_convexity = float(module.eigenvalues.min())
+        self.optimal_loss = float(0.5 * (centers.square() @ module.eigenvalues).mean())
+
+    @property
+    def optimum(self) -> Tensor:
+        return torch.zeros_like(self.module.eigenvalues)
+
+    def collate(self, ranks: Sequence[int], tokens: Sequence[Vector]) -> tuple[Tensor, ...]:
+        noise = torch.from_numpy(np.concatenate(tokens)).view(len(tokens), -1).to(self.centers.device)
+        return noise, self.centers.index_select(0, torch.tensor(ranks, device=self.centers.device))
+
+    def evaluate(self, parameters: Tensor, buffers: dict[str, Tensor] | None = None) -> Evaluation:
+        """Return the exact mean of the workers' losses and the squared norm of its gradient, without noise."""
+        x = parameters.detach()
+        gradient = self.module.eigenvalues * x
+        return Evaluation(0.5 * float(gradient @ x) + self.optimal_loss, float(gradient @ gradient), None)
+
+    def to(self, device: torch.device) -> None:
+        super().to(device)
+        self.module.eigenvalues = self.module.eigenvalues.to(device)
+        self.centers = self.centers.to(device)
+
+
+def quadratic(
+    dimension: int = 100, condition: float = 50.0, noise: float = 0.1, heterogeneity: float = 0.0
+) -> Quadratic:
+    """A quadratic with curvature from 1/condition to 1 and optimum 0, started at N(0, I), in float64.
+
+    A is diagonal with log-spaced eigenvalues, so L = 1 and mu = 1/condition. A worker's stochastic gradient is
+    ∇f_i(x) + noise·ξ with ξ ~ N(0, I): its variance E‖noise·ξ‖² is noise²·dimension. Each worker's own minimum b_i is
+    drawn from heterogeneity·N(0, I), and all are shifted together so that the minimum of their mean is 0.
+    """
+    return Quadratic(dimension=dimension, condition=condition, noise=noise, heterogeneity=heterogeneity)

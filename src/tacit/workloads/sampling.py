@@ -1,0 +1,55 @@
+"""How a worker draws mini-batches from its shard: reshuffled epochs as one endless stream, or all of it every time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.errors import require
+from tacit.workloads.splits import Indices
+
+_REFILL = 1024  # small shards are shuffled several epochs at a time, so that a refill is rare
+
+
+def check_batch_size(batch_size: int | None) -> None:
+    """Raise ``ValueError`` unless ``batch_size`` is a positive number of samples or None."""
+    require(
+        batch_size is None or batch_size >= 1,
+        f"batch_size={batch_size} must be at least 1; for the full gradient use batch_size=None.",
+    )
+
+
+class EpochSampler:
+    """Mini-batches of ``min(batch_size, len(shard))`` samples from an endless stream of reshuffled epochs.
+
+    A batch that reaches past the end of an epoch takes its rest from the next, so all batches have one size and,
+    over any number of whole epochs, every sample is drawn equally often.
+    """
+
+    def __init__(self, shard: Indices, batch_size: int, rng: np.random.Generator) -> None:
+        self.batch_size = min(batch_size, len(shard))
+        self._epochs = np.tile(shard, (max(1, _REFILL // len(shard)), 1))
+        self._rng = rng
+        self._stream = shard[:0]
+        self._position = 0
+
+    def next(self) -> Indices:
+        end = self._position + self.batch_size
+        if end > len(self._stream):
+            # A new array each time: batches handed out before are views of the old one.
+            shuffled = self._rng.permuted(self._epochs, axis=1).ravel()
+            self._stream = np.concatenate((self._stream[self._position :], shuffled))
+            self._position, end = 0, self.batch_size
+        token = self._stream[self._position : end]
+        self._position = end
+        return token
+
+
+class ShardSampler:
+    """The whole shard as one batch, the same every time: its gradient is the worker's full gradient."""
+
+    def __init__(self, shard: Indices) -> None:
+        self.batch_size = len(shard)
+        self._shard = shard
+
+    def next(self) -> Indices:
+        return self._shard

@@ -1,0 +1,83 @@
+"""What a workload is: a description that, opened for a number of workers, becomes a problem to train and evaluate."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tacit.layout import Layout
+from tacit.randomness import Streams
+from tacit.specs import spell_fields
+
+Token = Any
+"""One mini-batch, named: what a sampler hands out and ``collate`` turns into tensors (usually row numbers)."""
+
+GRADIENT_BUDGET = 50_000_000
+"""Samples times parameters up to which the full gradient counts as cheap and its norm is part of every evaluation."""
+CHUNK = 4096
+"""Most samples that an evaluation passes through the model at once."""
+
+
+class Sampler(Protocol):
+    """One worker's endless supply of mini-batches, drawn from its own stream."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in each of its mini-batches: the same for all, so that equal sizes can be evaluated together."""
+
+    def next(self) -> Token: ...
+
+
+class Evaluation(NamedTuple):
+    """A model measured on all data: training loss, squared norm of its gradient if cheap, metric on held-out data."""
+
+    loss: float
+    gradient_norm_squared: float | None
+    metric: float | None
+
+
+class Problem(ABC):
+    """A workload split over workers. ``module(*batch)`` is the mean loss of a mini-batch.
+
+    The module's parameters, in order, are the flat vector; as ``open`` leaves them, they are the start of a run.
+    """
+
+    module: nn.Module
+    samplers: Sequence[Sampler]  # one per rank
+    batch_size: int  # the nominal one: a batch of this size has weight 1
+    metric_name: str | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.module)
+
+    @abstractmethod
+    def collate(self, ranks: Sequence[int], tokens: Sequence[Token]) -> tuple[Tensor, ...]:
+        """Return the mini-batches of several workers, all of one size, stacked along a new first dimension."""
+
+    @abstractmethod
+    def evaluate(self, parameters: Tensor, buffers: dict[str, Tensor] | None = None) -> Evaluation:
+        """Measure the model with flat ``parameters`` on all training data and on held-out data if any."""
+
+    def to(self, device: torch.device) -> None:
+        """Move module and data to ``device``."""
+        self.module.to(device)
+
+
+class Workload(ABC):
+    """A frozen description of model, loss, data and split. Nothing is loaded before ``open``."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def open(self, workers: int, streams: Streams) -> Problem:
+        """Load the data, split it over ``workers`` and build the model, all random choices from ``streams``."""
+
+    def __str__(self) -> str:
+        return f"{self.name}({spell_fields(self)})"
