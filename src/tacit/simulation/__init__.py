@@ -1,0 +1,6 @@
+"""The simulated world: many workers in one process, under a virtual clock, reproducible from one seed."""
+
+from tacit.simulation.cluster import Cluster, Link
+from tacit.simulation.simulate import simulate
+
+__all__ = ["Cluster", "Link", "simulate"]

@@ -1,0 +1,327 @@
+"""The gradient engine: worker parameters are rows of one matrix, and what workers ask for is done together, as late as possible.
+
+A worker's wishes (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows depend on nobody else's. As soon as somebody needs to
+see a result, all queues are worked off in lockstep: all gradients at the heads of queues in one ``torch.func.vmap`` call, all updates in one call of
+an elementwise optimizer. Quiet steps, queued ahead of their virtual time, are what fills the calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from tacit.errors import NotFinite, nearest, require
+from tacit.simulation.rows import RowOptimizer
+from tacit.worker import Observed
+from tacit.workloads.workload import Problem, Token
+
+logger = logging.getLogger("tacit")
+
+ENGINES: Final = ("auto", "vmap", "loop")
+_ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
+
+# The rule below is derived by `make bench-simulator` (benchmarks/results/simulator.json, "engine rule").
+FEWEST_FOR_VMAP: Final = 4  # a call of vmap costs about 1 ms before the first replica
+LARGEST_FOR_VMAP_ON_CPU: Final = 200_000  # parameters; beyond, the loop's matrix products are as fast
+REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds
+
+_DRAWING: Final = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU,
+)  # fmt: skip
+_CONVOLVING: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+Snapshot = Callable[[int, int, Tensor], None]
+"""Gets rank, step and the row, which it must copy."""
+
+
+class Choice(NamedTuple):
+    """How gradients will be evaluated, and why."""
+
+    engine: str
+    reason: str
+
+
+def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.device) -> Choice:
+    """Choose by a fixed rule of module kinds, sizes and device; ``wanted`` overrides it where it can work."""
+    require(wanted in ENGINES, f"engine={wanted!r} is unknown{nearest(str(wanted), ENGINES)}")
+    must_loop = why_one_by_one(problem.module)
+    if must_loop is not None:
+        require(wanted != "vmap", f'engine="vmap" cannot run this model: {must_loop}; say engine="auto".')
+        return Choice("loop", must_loop)
+    if wanted != "auto":
+        return Choice(wanted, "as asked")
+    if workers < FEWEST_FOR_VMAP:
+        return Choice("loop", f"{workers} workers are fewer than {FEWEST_FOR_VMAP}")
+    if device.type == "cpu":
+        if any(isinstance(m, _CONVOLVING) for m in problem.module.modules()):
+            return Choice("loop", "convolutions gain nothing from vmap on CPU")
+        if problem.layout.dimension > LARGEST_FOR_VMAP_ON_CPU:
+            return Choice("loop", f"{problem.layout.dimension:,} parameters gain nothing from vmap on CPU")
+    return Choice("vmap", "many small replicas")
+
+
+def why_one_by_one(module: nn.Module) -> str | None:
+    """Return why ``module`` must run one worker at a time, or None."""
+    for name, part in module.named_modules():
+        where = f"{type(part).__name__} ({name})" if name else type(part).__name__
+        if isinstance(part, _DRAWING) and getattr(part, "p", 1) != 0:
+            return f"{where} draws random numbers"
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+            return f"{where} updates its buffers"
+        if isinstance(part, nn.RNNBase):
+            return f"{where} has no batching rule"
+    return None
+
+
+class Engine:
+    """Parameters of all workers, their gradients, and the queues of what is still to be done to them."""
+
+    def __init__(
+        self, problem: Problem, matrix: Tensor, optimizer: RowOptimizer, choice: Choice, seeds: Sequence[int]
+    ) -> None:
+        self.problem, self.matrix, self.optimizer, self.choice = problem, matrix, optimizer, choice
+        self.layout = problem.layout
+        self.workers = len(matrix)
+        self._gradients: Tensor | None = None  # flat rows, made when a hook first asks
+        self._queues: list[deque[tuple[int, int, Token]]] = [deque() for _ in range(self.workers)]
+        self._waiting: set[int] = set()
+        self._loss_sum, self._loss_first = np.zeros(self.workers), np.zeros(self.workers)
+        self._seen = [0] * self.workers
+        self._weights = [s.batch_size / problem.batch_size for s in problem.samplers]
+        self._lent = _BuffersPerWorker(problem.module, self.workers, seeds)  # for what runs one by one
+        self._call = vmap(grad_and_value(self._loss)) if choice.engine == "vmap" else None
+
+    # What workers ask for, in the order they will get it.
+
+    def advance(self, rank: int, step: int, token: Token) -> None:
+        """Queue a whole quiet step: gradient and update."""
+        self._queues[rank].append((_ADVANCE, step, token))
+        self._waiting.add(rank)
+
+    def compute_gradient(self, rank: int, step: int, token: Token) -> None:
+        """Queue a gradient that a hook will look at."""
+        self._queues[rank].append((_GRADIENT, step, token))
+        self._waiting.add(rank)
+
+    def update(self, rank: int, step: int) -> None:
+        """Queue the optimizer's step with the gradient as the hook left it."""
+        self._queues[rank].append((_UPDATE, step, None))
+        self._waiting.add(rank)
+
+    def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None:
+        """Queue a look at the row for an evaluation."""
+        self._queues[rank].append((_SNAPSHOT, step, purpose))
+        self._waiting.add(rank)
+
+    # What hooks see.
+
+    def row(self, rank: int) -> Tensor:
+        """Return the worker's parameters, all its wishes fulfilled."""
+        if rank in self._waiting:
+            self.settle()
+        return self.matrix[rank]
+
+    def gradient(self, rank: int) -> Tensor:
+        """Return the worker's gradient as a flat row."""
+        if rank in self._waiting:
+            self.settle()
+        return self._flat_gradients[rank]
+
+    def set_gradient(self, rank: int, value: Tensor) -> None:
+        """Replace the gradient that the coming update will use."""
+        self.gradient(rank).copy_(value)
+
+    def take_observed(self, rank: int) -> Observed:
+        """Return and reset how many steps the worker took and which losses it saw."""
+        if rank in self._waiting:
+            self.settle()
+        steps = self._seen[rank]
+        loss = self._loss_sum[rank] / steps if steps else None
+        first = float(self._loss_first[rank]) if steps else None
+        self._seen[rank], self._loss_sum[rank] = 0, 0.0
+        return Observed(steps, steps * self._weights[rank], first, loss)
+
+    def weight(self, rank: int) -> float:
+        return self._weights[rank]
+
+    def learning_rate(self, step: int) -> float:
+        return self.optimizer.learning_rate(step)
+
+    # The work.
+
+    def settle(self) -> None:
+        """Work off all queues in lockstep."""
+        while self._waiting:
+            self._settle_snapshots()
+            updates: list[int] = []
+            gradients: list[int] = []
+            for rank in sorted(self._waiting):
+                kind = self._queues[rank][0][0]
+                (updates if kind == _UPDATE else gradients).append(rank)
+            if updates:
+                self._settle_updates(updates)
+            elif gradients:
+                self._settle_gradients(gradients)
+
+    def _pop(self, rank: int) -> tuple[int, int, Token]:
+        queue = self._queues[rank]
+        wish = queue.popleft()
+        if not queue:
+            self._waiting.discard(rank)
+        return wish
+
+    def _settle_snapshots(self) -> None:
+        for rank in sorted(self._waiting):
+            queue = self._queues[rank]
+            while queue and queue[0][0] == _SNAPSHOT:
+                _, step, purpose = self._pop(rank)
+                purpose(rank, step, self.matrix[rank])
+
+    def _settle_updates(self, ranks: list[int]) -> None:
+        steps = [self._pop(rank)[1] for rank in ranks]
+        self.optimizer.step(ranks, steps, self.layout.split(self._some(self._flat_gradients, ranks)))
+
+    def _settle_gradients(self, ranks: list[int]) -> None:
+        by_size: dict[int, list[int]] = {}
+        for rank in ranks:
+            by_size.setdefault(self.problem.samplers[rank].batch_size, []).append(rank)
+        for same_size in by_size.values():
+            for start in range(0, len(same_size), REPLICAS_PER_CALL):
+                self._settle_call(same_size[start : start + REPLICAS_PER_CALL])
+
+    def _settle_call(self, ranks: list[int]) -> None:
+        """Evaluate one call's gradients; those of quiet steps go straight into the optimizer."""
+        wishes = [self._pop(rank) for rank in ranks]
+        batch = self.problem.collate(ranks, [token for _, _, token in wishes])
+        parameters = self.layout.split(self._some(self.matrix, ranks))
+        gradients, losses = self._evaluate(ranks, parameters, batch)
+        self._observe(ranks, [step for _, step, _ in wishes], losses)
+        quiet = [place for place, wish in enumerate(wishes) if wish[0] == _ADVANCE]
+        if len(quiet) == len(ranks):
+            self.optimizer.step(ranks, [step for _, step, _ in wishes], gradients)
+            return
+        flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
+        self.layout.join(gradients, flat)
+        self._flat_gradients[ranks] = flat
+        if quiet:
+            rows = {name: gradient[quiet] for name, gradient in gradients.items()}
+            self.optimizer.step([ranks[p] for p in quiet], [wishes[p][1] for p in quiet], rows)
+
+    def _evaluate(
+        self, ranks: list[int], parameters: dict[str, Tensor], batch: tuple[Tensor, ...]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        if self._call is not None:
+            try:
+                return self._call(parameters, *batch)
+            except (RuntimeError, NotImplementedError) as error:
+                self._call = None
+                self.choice = Choice("loop", f"vmap failed: {str(error).splitlines()[0]}")
+                logger.warning("gradients are evaluated one by one: %s", self.choice.reason)
+        gradients = {name: torch.empty_like(part) for name, part in parameters.items()}
+        losses = torch.empty(len(ranks), dtype=self.matrix.dtype, device=self.matrix.device)
+        for place, rank in enumerate(ranks):
+            own = {name: part[place].detach().requires_grad_() for name, part in parameters.items()}
+            with torch.enable_grad(), self._lent.of(rank) as buffers:
+                loss = functional_call(self.problem.module, own | buffers, tuple(part[place] for part in batch))
+            parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
+            for name, part in zip(own, parts, strict=True):
+                gradients[name][place] = 0.0 if part is None else part
+            losses[place] = loss.detach()
+        return gradients, losses
+
+    def _loss(self, parameters: dict[str, Tensor], *batch: Tensor) -> Tensor:
+        loss: Tensor = functional_call(self.problem.module, parameters, batch)
+        return loss
+
+    def _observe(self, ranks: list[int], steps: list[int], losses: Tensor) -> None:
+        values = losses.detach().double().cpu().numpy()
+        if not np.isfinite(values).all():
+            place = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise NotFinite(ranks[place], steps[place] + 1, float(values[place]))
+        self._loss_sum[ranks] += values
+        for place, rank in enumerate(ranks):
+            if self._seen[rank] == 0:
+                self._loss_first[rank] = values[place]
+            self._seen[rank] += 1
+
+    @property
+    def _flat_gradients(self) -> Tensor:
+        if self._gradients is None:
+            self._gradients = torch.zeros_like(self.matrix)
+        return self._gradients
+
+    def _some(self, matrix: Tensor, ranks: list[int]) -> Tensor:
+        """Return these rows, without a copy where they are all or neighbours."""
+        if ranks[-1] - ranks[0] + 1 == len(ranks):
+            return matrix[ranks[0] : ranks[-1] + 1]
+        return matrix[ranks]
+
+    def mean_buffers(self) -> dict[str, Tensor]:
+        """Return the mean of the workers' buffers (the first worker's where they are integers), for evaluation."""
+        return self._lent.mean()
+
+
+class _BuffersPerWorker:
+    """Each worker's own buffers and torch random state, for modules that run one worker at a time."""
+
+    def __init__(self, module: nn.Module, workers: int, seeds: Sequence[int]) -> None:
+        named = {name: buffer.detach() for name, buffer in module.named_buffers()}
+        self._buffers = [{name: buffer.clone() for name, buffer in named.items()} for _ in range(workers)]
+        self._random = [torch.Generator().manual_seed(seed).get_state() for seed in seeds]
+
+    @contextmanager
+    def of(self, rank: int) -> Iterator[dict[str, Tensor]]:
+        """Lend the worker's buffers and put its random state in place of the global one."""
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self._random[rank])
+        try:
+            yield self._buffers[rank]
+        finally:
+            self._random[rank] = torch.get_rng_state()
+            torch.set_rng_state(outside)
+
+    def mean(self) -> dict[str, Tensor]:
+        first = self._buffers[0]
+        return {
+            name: torch.stack([own[name] for own in self._buffers]).mean(0) if value.is_floating_point() else value
+            for name, value in first.items()
+        }
+
+
+class TimingEngine:
+    """No gradients at all: parameters never change, so that only time and bytes are studied."""
+
+    def __init__(self, parameters: Tensor, learning_rate: float) -> None:
+        self._parameters, self._gradient, self._rate = parameters, torch.zeros_like(parameters), learning_rate
+        self.choice = Choice("timing", "no gradients were asked for")
+
+    def advance(self, rank: int, step: int, token: Token) -> None: ...
+    def compute_gradient(self, rank: int, step: int, token: Token) -> None: ...
+    def update(self, rank: int, step: int) -> None: ...
+    def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None: ...
+    def set_gradient(self, rank: int, value: Tensor) -> None: ...
+    def settle(self) -> None: ...
+
+    def row(self, rank: int) -> Tensor:
+        return self._parameters
+
+    def gradient(self, rank: int) -> Tensor:
+        return self._gradient
+
+    def take_observed(self, rank: int) -> Observed:
+        return Observed(1, 1.0, None, None)
+
+    def weight(self, rank: int) -> float:
+        return 1.0
+
+    def learning_rate(self, step: int) -> float:
+        return self._rate

@@ -1,0 +1,161 @@
+"""Evaluations along a simulated run: the reported model, measured on all data, at chosen steps, free of virtual time.
+
+The model at step s is the mean over workers of their models after *their* step s, whatever moment that was for each: a worker that is ahead waits for
+nobody. Its row of the history carries the time at which the last worker got there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.run import Row, number
+from tacit.trace import EXCHANGE, NOTE, SEND, Trace
+from tacit.workloads.workload import Evaluation, Problem
+
+Progress = Callable[[int, int, float, float | None], None]
+"""Gets step, steps, virtual time and loss, now and then."""
+
+
+@dataclass
+class _Look:
+    """What has been gathered for one step so far: every worker's model before and after the step's round."""
+
+    before: Tensor
+    after: Tensor
+    has_before: set[int]
+    has_after: set[int]
+
+
+class Evaluator:
+    """Gathers rows until a step is complete, then measures it."""
+
+    def __init__(
+        self, problem: Problem | None, matrix: Tensor, steps: int, every: int, progress: Progress | None
+    ) -> None:
+        self._problem, self._matrix, self._steps, self._every, self._progress = problem, matrix, steps, every, progress
+        self._looks: dict[int, _Look] = {}
+        self._spare: list[_Look] = []
+        self._alive = set(range(len(matrix)))
+        self._times: dict[int, float] = {}
+        self._arrived: dict[int, int] = {}  # how many workers got to a step
+        self._measured: dict[int, tuple[Evaluation | None, float | None]] = {}
+        self.buffers: Callable[[], dict[str, Tensor]] = dict
+
+    def is_due(self, step: int) -> bool:
+        """Whether step ``step`` (counted from 1) is to be looked at."""
+        return step % self._every == 0 or step == self._steps
+
+    def reached(self, step: int, time_s: float) -> None:
+        """Some worker finished ``step`` at ``time_s``."""
+        self._arrived[step] = self._arrived.get(step, 0) + 1
+        if time_s > self._times.get(step, -1.0):
+            self._times[step] = time_s
+
+    def before(self, rank: int, step: int, row: Tensor) -> None:
+        """Take a worker's model after its local update, before the round of that step."""
+        look = self._look(step)
+        look.before[rank] = row
+        look.has_before.add(rank)
+        self._measure_if_complete(step, look)
+
+    def after(self, rank: int, step: int, row: Tensor) -> None:
+        """Take a worker's share of the reported model after the step's hooks."""
+        look = self._look(step)
+        look.after[rank] = row
+        look.has_after.add(rank)
+        self._measure_if_complete(step, look)
+
+    def both(self, rank: int, step: int, row: Tensor) -> None:
+        """Take a quiet step's model: nothing happens between before and after."""
+        look = self._look(step)
+        look.before[rank] = row
+        look.after[rank] = row
+        look.has_before.add(rank)
+        look.has_after.add(rank)
+        self._measure_if_complete(step, look)
+
+    def lost(self, rank: int) -> None:
+        """Go on without a worker that crashed."""
+        self._alive.discard(rank)
+        for step, look in list(self._looks.items()):
+            self._measure_if_complete(step, look)
+
+    def measure(self, step: int, time_s: float, parameters: Tensor) -> None:
+        """Measure the reported model as it is, for step 0, the end, and servers."""
+        self.reached(step, time_s)
+        spread = self._measured.get(step, (None, None))[1]
+        self._measured[step] = (self._evaluate(parameters), spread)
+        self._tell(step)
+
+    def rows(self, trace: Trace, until_s: float) -> list[Row]:
+        """Return the history up to ``until_s``: what was measured, beside bytes, rounds and notes from the trace."""
+        columns = trace.columns()
+        times_s, on_wire = columns["time_s"], np.isin(columns["kind"], (EXCHANGE, SEND))
+        sent = np.cumsum(np.where(on_wire, columns["size_bytes"], 0))
+        rounds = np.maximum.accumulate(np.where(columns["kind"] == EXCHANGE, columns["round"], 0))
+        is_period = (columns["kind"] == NOTE) & (columns["label"] == "period")
+        period_times_s, periods = times_s[is_period], columns["value"][is_period]
+        rows: list[Row] = []
+        complete = set(self._measured)
+        if self._problem is None:  # nothing is measured in a timing-only run, but steps have their times
+            complete |= {step for step, count in self._arrived.items() if count >= len(self._alive)}
+        for step in sorted(complete):
+            time_s = self._times.get(step, 0.0)
+            if time_s > until_s:
+                continue
+            evaluation, spread = self._measured.get(step, (None, None))
+            at, period_at = (int(np.searchsorted(t, time_s, "right")) for t in (times_s, period_times_s))
+            rows.append(
+                {
+                    "time_s": time_s, "step": step,
+                    "round": int(rounds[at - 1]) if at else 0, "bytes_sent": int(sent[at - 1]) if at else 0,
+                    **_numbers(evaluation), "spread": number(spread),
+                    "period": float(periods[period_at - 1]) if period_at else None,
+                }
+            )  # fmt: skip
+        return rows
+
+    def _look(self, step: int) -> _Look:
+        if step not in self._looks:
+            fresh = self._spare.pop() if self._spare else None
+            if fresh is None:
+                fresh = _Look(torch.empty_like(self._matrix), torch.empty_like(self._matrix), set(), set())
+            self._looks[step] = fresh
+        return self._looks[step]
+
+    def _measure_if_complete(self, step: int, look: _Look) -> None:
+        if not (look.has_before >= self._alive and look.has_after >= self._alive) or not self._alive:
+            return
+        alive = sorted(self._alive)
+        before = look.before if len(alive) == len(self._matrix) else look.before[alive]
+        after = look.after if len(alive) == len(self._matrix) else look.after[alive]
+        spread = float((before - before.mean(0)).square().sum(1).mean())
+        del self._looks[step]
+        look.has_before.clear()
+        look.has_after.clear()
+        self._spare.append(look)
+        if step == self._steps:  # the model to report is measured after finish()
+            self._measured[step] = (None, spread)
+            return
+        self._measured[step] = (self._evaluate(after.mean(0)), spread)
+        self._tell(step)
+
+    def _evaluate(self, parameters: Tensor) -> Evaluation | None:
+        return None if self._problem is None else self._problem.evaluate(parameters, self.buffers() or None)
+
+    def _tell(self, step: int) -> None:
+        if self._progress is not None:
+            evaluation = self._measured[step][0]
+            self._progress(step, self._steps, self._times.get(step, 0.0), evaluation.loss if evaluation else None)
+
+
+def _numbers(evaluation: Evaluation | None) -> dict[str, Any]:
+    if evaluation is None:
+        return dict.fromkeys(("loss", "gradient_norm_squared", "metric"))
+    return {name: number(value) for name, value in evaluation._asdict().items()}

@@ -1,0 +1,164 @@
+"""Fibers: the only place that suspends a worker, and the only one that knows greenlet.
+
+A fiber runs a body until it parks or ends, and goes on where it parked when it is resumed. Two hosts do this alike: greenlets (about a
+microsecond a switch) and threads, one at a time, which need no greenlet and serve as its oracle.
+
+Torch keeps its grad mode per thread, so a ``no_grad`` left open in one greenlet would leak into all others: parking saves and restores it. Parking
+inside ``backward()`` would switch stacks under autograd's feet and is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import torch
+
+from tacit.errors import MisplacedCall, nearest
+
+try:
+    import greenlet
+except ImportError:  # the thread host serves then
+    greenlet = None
+
+HOSTS: Final = ("greenlet", "thread")
+_is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
+_graph_task = torch._C._current_graph_task_id
+
+
+class Stopped(BaseException):
+    """Raised where a fiber is parked to end it: a crash, or the end of the simulation. Not an ``Exception``, so that no strategy swallows it."""
+
+
+class Fiber(Protocol):
+    """A body that can be suspended. What it raises comes out of ``resume``."""
+
+    is_over: bool
+
+    def resume(self) -> None:
+        """From outside: run the body until it parks or ends."""
+
+    def throw(self, error: BaseException) -> None:
+        """From outside: go on where the body is parked by raising ``error`` there."""
+
+    def park(self) -> None:
+        """From inside: suspend until resumed."""
+
+
+def default_host() -> str:
+    """Return "greenlet" where it is installed, else "thread"."""
+    return "thread" if greenlet is None else "greenlet"
+
+
+def make_fiber(host: str, body: Callable[[], None]) -> Fiber:
+    """Return a fiber for ``body``, not yet started, on one of ``HOSTS``."""
+    match host:
+        case "greenlet":
+            if greenlet is None:
+                raise ValueError('host="greenlet" needs the package greenlet; install it or say host="thread".')
+            return GreenletFiber(body)
+        case "thread":
+            return ThreadFiber(body)
+        case _:
+            raise ValueError(f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
+
+
+def refuse_in_backward() -> None:
+    """Raise where a worker would be suspended inside ``backward()``."""
+    if _graph_task() != -1:
+        raise MisplacedCall(
+            "a blocking call inside backward(): gradient hooks may not communicate; "
+            "do it in before_step, which runs when the gradient is complete."
+        )
+
+
+class GreenletFiber:
+    """A fiber on a greenlet."""
+
+    def __init__(self, body: Callable[[], None]) -> None:
+        self._body = body
+        self._greenlet = greenlet.greenlet(self._run)
+        self.is_over = False
+
+    def _run(self) -> None:
+        try:
+            self._body()
+        except Stopped:
+            pass
+        finally:
+            self.is_over = True
+
+    def resume(self) -> None:
+        grad = _is_grad_enabled()
+        try:
+            self._greenlet.switch()
+        finally:
+            _set_grad_enabled(grad)
+
+    def throw(self, error: BaseException) -> None:
+        grad = _is_grad_enabled()
+        try:
+            if not self._greenlet:  # never started: nothing to unwind
+                self.is_over = True
+            else:
+                self._greenlet.throw(error)
+        finally:
+            _set_grad_enabled(grad)
+
+    def park(self) -> None:
+        if _graph_task() != -1:
+            refuse_in_backward()
+        grad = _is_grad_enabled()
+        self._greenlet.parent.switch()
+        if _is_grad_enabled() is not grad:
+            _set_grad_enabled(grad)
+
+
+class ThreadFiber:
+    """A fiber on a thread of its own; a baton makes sure that only one thread runs at a time."""
+
+    def __init__(self, body: Callable[[], None]) -> None:
+        self._body = body
+        self._mine, self._outside = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._error: BaseException | None = None  # on its way in or out
+        self.is_over = False
+
+    def _run(self) -> None:
+        self._mine.acquire()
+        try:
+            if self._error is None:
+                self._body()
+            else:
+                self._error = None
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - handed to whoever resumed the fiber
+            self._error = error
+        finally:
+            self.is_over = True
+            self._outside.release()
+
+    def resume(self) -> None:
+        if not self._thread.ident:
+            self._thread.start()
+        self._mine.release()
+        self._outside.acquire()
+        if self.is_over:
+            self._thread.join()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def throw(self, error: BaseException) -> None:
+        self._error = error
+        self.resume()
+
+    def park(self) -> None:
+        refuse_in_backward()
+        self._outside.release()
+        self._mine.acquire()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error

@@ -1,0 +1,191 @@
+"""What travelling costs: messages that share NICs, and collectives priced from their messages.
+
+A worker's NIC has one pipe out and one in. Whatever is in a pipe at once shares it evenly, as TCP flows do; a transfer is done when both its pipes
+and, where its link is slower than the NICs, the link let it through. Collectives run on links of their own price: all ranks of a ring send at once,
+each to its neighbour, so no pipe is shared.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.faults import Loss, Partition
+from tacit.network import SERVER
+from tacit.randomness import Streams
+from tacit.simulation.agenda import Agenda
+from tacit.simulation.cluster import Cluster
+
+Array = NDArray[np.float64]
+
+
+class Price(NamedTuple):
+    """Of a collective, by position in its group: seconds until done after everybody joined, and bytes each rank put on the wire."""
+
+    seconds: tuple[float, ...]
+    sent_bytes: tuple[int, ...]
+
+
+class Pipe:
+    """One direction of a NIC. Generalised processor sharing: everything inside advances at rate / occupancy."""
+
+    def __init__(self, agenda: Agenda, bytes_per_s: float) -> None:
+        self._agenda, self._rate = agenda, bytes_per_s
+        self._inside: list[tuple[float, int, Callable[[], None]]] = []
+        self._served, self._as_of_s = 0.0, 0.0  # bytes each transfer inside has got since the pipe began
+        self._sequence = self._plan = 0
+
+    def push(self, size_bytes: int, done: Callable[[], None]) -> None:
+        """Let ``size_bytes`` through and call ``done``."""
+        self._advance()
+        self._sequence += 1
+        heapq.heappush(self._inside, (self._served + size_bytes, self._sequence, done))
+        self._plan_next()
+
+    def _advance(self) -> None:
+        now_s = self._agenda.now_s
+        if self._inside:
+            self._served += (now_s - self._as_of_s) * self._rate / len(self._inside)
+        self._as_of_s = now_s
+
+    def _plan_next(self) -> None:
+        self._plan += 1
+        if self._inside:
+            plan, left = self._plan, max(0.0, self._inside[0][0] - self._served)
+            self._agenda.at(self._as_of_s + left * len(self._inside) / self._rate, lambda: self._finish(plan))
+
+    def _finish(self, plan: int) -> None:
+        if plan != self._plan:
+            return  # somebody came in since; the pipe has another plan
+        self._as_of_s = self._agenda.now_s
+        self._served, _, done = heapq.heappop(self._inside)
+        self._plan_next()
+        done()
+
+
+class Fabric:
+    """All links of a cluster."""
+
+    def __init__(self, cluster: Cluster, agenda: Agenda, streams: Streams) -> None:
+        self._cluster, self._agenda = cluster, agenda
+        self._partitions = [f for f in cluster.faults if isinstance(f, Partition)]
+        self._loss = next((f for f in cluster.faults if isinstance(f, Loss) and f.probability > 0), None)
+        self._loss_random = streams.numpy("loss")
+        self._pipes: dict[tuple[str, int], Pipe] = {}
+        self._prices: dict[tuple[object, ...], Price] = {}
+
+    def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> None:
+        """Carry a message and call ``delivered`` at its arrival; a lost one never arrives."""
+        if self._loss is not None and self._loss_random.random() < self._loss.probability:
+            return
+        open_s = self.open_from((source, target))
+        if open_s == math.inf:
+            return
+        if open_s > self._agenda.now_s:
+            self._agenda.at(open_s, lambda: self._carry(source, target, size_bytes, delivered))
+        else:
+            self._carry(source, target, size_bytes, delivered)
+
+    def open_from(self, ranks: Sequence[int]) -> float:
+        """Return the first moment from now at which no partition divides ``ranks``."""
+        time_s = self._agenda.now_s
+        for cut in sorted(self._partitions, key=lambda f: f.at_s):
+            sides = {rank in cut.ranks for rank in ranks}
+            if len(sides) == 2 and cut.at_s <= time_s < cut.at_s + cut.for_s:
+                time_s = cut.at_s + cut.for_s
+        return time_s
+
+    def _carry(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> None:
+        latency_s, alone = self._cluster.latency(source, target), self._cluster.bandwidth(source, target)
+        begun_s, parts_left = self._agenda.now_s, 2
+
+        def part_done() -> None:
+            nonlocal parts_left
+            parts_left -= 1
+            if parts_left == 0:
+                self._agenda.at(max(self._agenda.now_s, begun_s + latency_s + size_bytes / alone), delivered)
+
+        if self._cluster.bandwidth_bytes_per_s == math.inf:
+            self._agenda.at(begun_s + latency_s + (size_bytes / alone if alone < math.inf else 0.0), delivered)
+            return
+        self._pipe("out", source).push(size_bytes, lambda: self._agenda.at(self._agenda.now_s + latency_s, part_done))
+        self._agenda.at(begun_s + latency_s, lambda: self._pipe("in", target).push(size_bytes, part_done))
+
+    def _pipe(self, direction: str, node: int) -> Pipe:
+        if node == SERVER and self._cluster.server == "rank0":
+            node = 0
+        if (direction, node) not in self._pipes:
+            self._pipes[direction, node] = Pipe(self._agenda, self._cluster.bandwidth_bytes_per_s)
+        return self._pipes[direction, node]
+
+    def price_all_reduce(self, group: Sequence[int], elements: int, element_bytes: int) -> Price:
+        """Ring all-reduce: 2(n−1) stages, each rank passing one of n chunks to its successor."""
+        n = len(group)
+        key = ("all-reduce", tuple(group), elements, element_bytes)
+        if (price := self._prices.get(key)) is not None:
+            return price
+        chunks = np.full(n, elements // n)
+        chunks[: elements % n] += 1
+        stages, rank = np.arange(2 * (n - 1))[:, None], np.arange(n)[None, :]
+        reducing = stages < n - 1  # then gathering begins with the chunk that just became complete, rank + 1
+        chunk = np.where(reducing, rank - stages, rank + 1 - (stages - (n - 1))) % n
+        return self._ring(key, group, chunks[chunk] * element_bytes)
+
+    def price_all_gather(self, group: Sequence[int], sizes_bytes: Sequence[int]) -> Price:
+        """Ring all-gather: n−1 stages, each rank passing on what it got last."""
+        n = len(group)
+        stages, rank = np.arange(n - 1)[:, None], np.arange(n)[None, :]
+        sizes = np.asarray(sizes_bytes, np.int64)[(rank - stages) % n]
+        return self._ring(("all-gather", tuple(group), tuple(sizes_bytes)), group, sizes)
+
+    def price_broadcast(self, group: Sequence[int], source: int, size_bytes: int) -> Price:
+        """Binomial tree: in each stage everybody who has the value passes it to one who has not."""
+        n, start = len(group), list(group).index(source)
+        have_s, sent = [math.inf] * n, [0] * n
+        have_s[0] = 0.0
+        reach = 1
+        while reach < n:
+            for giver in range(min(reach, n - reach)):
+                taker = giver + reach
+                a, b = group[(giver + start) % n], group[(taker + start) % n]
+                arrival_s = have_s[giver] + self._seconds(a, b, size_bytes) + float(self._retries(1)[0])
+                have_s[giver] += size_bytes / self._cluster.bandwidth(a, b)
+                have_s[taker] = arrival_s
+                sent[giver] += size_bytes
+            reach *= 2
+        order = [(position - start) % n for position in range(n)]
+        return Price(tuple(have_s[o] for o in order), tuple(sent[o] for o in order))
+
+    def _ring(self, key: tuple[object, ...], group: Sequence[int], sizes_bytes: NDArray[np.int64]) -> Price:
+        """Price stages in which rank i sends ``sizes_bytes[stage, i]`` to its successor once it has received the stage before."""
+        if key in self._prices:
+            return self._prices[key]
+        after = [group[(i + 1) % len(group)] for i in range(len(group))]
+        latency_s = np.array([self._cluster.latency(a, b) for a, b in zip(group, after, strict=True)])
+        bandwidth = np.array([self._cluster.bandwidth(a, b) for a, b in zip(group, after, strict=True)])
+        received_s = sent_s = np.zeros(len(group))
+        for sizes in sizes_bytes:
+            sent_s = np.maximum(received_s, sent_s) + sizes / bandwidth
+            received_s = np.roll(sent_s + latency_s + self._retries(len(group)), 1)
+        done_s = float(
+            np.maximum(received_s, sent_s).max(initial=0.0)
+        )  # all leave together: no rank is favoured by its place
+        price = Price((done_s,) * len(group), tuple(int(b) for b in sizes_bytes.sum(0)))
+        if self._loss is None:
+            self._prices[key] = price
+        return price
+
+    def _seconds(self, source: int, target: int, size_bytes: int) -> float:
+        return self._cluster.latency(source, target) + size_bytes / self._cluster.bandwidth(source, target)
+
+    def _retries(self, count: int) -> Array:
+        """Seconds lost to sending again, one entry per message of a collective."""
+        if self._loss is None:
+            return np.zeros(count)
+        lost = self._loss_random.geometric(1 - self._loss.probability, count) - 1
+        return np.asarray(lost * self._loss.retry_s, np.float64)

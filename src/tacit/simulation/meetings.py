@@ -1,0 +1,170 @@
+"""Collectives in the simulator: ranks meet, the last to come starts the exchange, everybody leaves with the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.errors import Disagreement, PeerLost, TimedOut
+from tacit.messages import Message
+from tacit.simulation.agenda import Agenda
+from tacit.simulation.fibers import Fiber
+from tacit.simulation.links import Fabric, Price
+from tacit.trace import EXCHANGE, WAIT, Trace
+
+Group = tuple[int, ...]
+
+
+class Meeting:
+    """One collective of one group."""
+
+    __slots__ = ("begun_s", "done_s", "failure", "group", "index", "joined", "kind", "results", "waiters")
+
+    def __init__(self, kind: str, group: Group, index: int) -> None:
+        self.kind, self.group, self.index = kind, group, index
+        self.joined: dict[int, tuple[Any, float, float]] = {}  # by rank: payload, weight or source, when
+        self.waiters: dict[int, Fiber] = {}  # by rank: who is parked here
+        self.results: dict[int, Any] = {}
+        self.done_s: dict[int, float] = {}
+        self.begun_s = 0.0
+        self.failure: BaseException | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.index}"
+
+
+class Meetings:
+    """All collectives of a simulation, in the order each rank calls them."""
+
+    def __init__(
+        self, workers: int, agenda: Agenda, fabric: Fabric, trace: Trace, timeout_s: float, is_timing: bool
+    ) -> None:
+        self.everyone: Group = tuple(range(workers))
+        self._agenda, self._fabric, self._trace, self._timeout_s = agenda, fabric, trace, timeout_s
+        self._is_timing = is_timing
+        self._numbers: dict[Group, int] = {self.everyone: 0}  # a group's number: hashing a long tuple costs
+        self._groups: list[Group] = [self.everyone]
+        self._counts: list[list[int]] = [[0] * workers]  # by group, then rank: collectives joined
+        self._open: dict[tuple[int, int], Meeting] = {}
+        self._lost: dict[int, float] = {}
+        self.rounds = 0
+
+    def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Meeting:
+        """Enter the group's next collective; the last to come starts it."""
+        number = 0 if group is None else self._number(tuple(group))
+        members, counts = self._groups[number], self._counts[number]
+        counts[rank] += 1
+        key = (number, counts[rank])
+        meeting = self._open.get(key)
+        if meeting is None:
+            meeting = self._open[key] = Meeting(kind, members, counts[rank])
+        if meeting.kind != kind:
+            raise Disagreement("collective", kind, meeting.kind, rank)
+        for lost, at_s in self._lost.items():
+            if lost in members:
+                raise PeerLost(lost, at_s, str(meeting))
+        meeting.joined[rank] = (payload, weight, self._agenda.now_s)
+        if len(meeting.joined) == len(members):
+            del self._open[key]
+            self._start(meeting)
+        return meeting
+
+    def _number(self, group: Group) -> int:
+        if group not in self._numbers:
+            self._numbers[group] = len(self._groups)
+            self._groups.append(group)
+            self._counts.append([0] * len(self.everyone))
+        return self._numbers[group]
+
+    def lose(self, rank: int, at_s: float) -> None:
+        """Wake everybody who waits for a worker that is gone."""
+        self._lost[rank] = at_s
+        for key, meeting in list(self._open.items()):
+            if rank in meeting.group:
+                del self._open[key]
+                self._fail(meeting, PeerLost(rank, at_s, str(meeting)))
+
+    def _start(self, meeting: Meeting) -> None:
+        price, results = self._price(meeting)
+        self.rounds += 1
+        meeting.index, now_s = self.rounds, self._agenda.now_s
+        meeting.begun_s = self._fabric.open_from(meeting.group)
+        if meeting.begun_s > now_s + self._timeout_s:
+            failure = TimedOut(str(meeting), (), self._timeout_s)
+            self._agenda.at(now_s + self._timeout_s, lambda: self._fail(meeting, failure))
+            return
+        leaving: dict[float, list[int]] = {}
+        rows = self._trace.rows
+        for place, rank in enumerate(meeting.group):
+            end_s = meeting.begun_s + price.seconds[place]
+            leaving.setdefault(end_s, []).append(rank)
+            meeting.results[rank] = results[place]
+            rows.append(
+                (end_s, rank, EXCHANGE, meeting.begun_s, 0, self.rounds, -2, price.sent_bytes[place], 0.0, meeting.kind)
+            )
+        for end_s, ranks in leaving.items():
+            self._agenda.at(end_s, lambda ranks=ranks: self._leave(meeting, ranks))  # type: ignore[misc]
+
+    def _leave(self, meeting: Meeting, ranks: list[int]) -> None:
+        now_s, waiters = self._agenda.now_s, meeting.waiters
+        for rank in ranks:
+            meeting.done_s[rank] = now_s
+        for rank in ranks:
+            fiber = waiters.pop(rank, None)
+            if fiber is not None:
+                fiber.resume()
+
+    def _fail(self, meeting: Meeting, failure: BaseException) -> None:
+        meeting.failure = failure
+        for rank in sorted(meeting.waiters):
+            meeting.waiters.pop(rank).throw(failure)
+
+    def record_wait(self, meeting: Meeting, rank: int, since_s: float) -> None:
+        """Put into the trace that ``rank`` stood idle until the exchange began."""
+        until_s = meeting.begun_s
+        if until_s > since_s:
+            self._trace.rows.append((until_s, rank, WAIT, since_s, 0, meeting.index, -2, 0, 0.0, meeting.kind))
+
+    def _price(self, meeting: Meeting) -> tuple[Price, list[Any]]:
+        """Return what the collective costs and what each rank, by place in the group, takes away."""
+        group = meeting.group
+        joined = [meeting.joined[rank] for rank in group]
+        match meeting.kind:
+            case "all-reduce":
+                tensors: list[Tensor] = [payload for payload, _, _ in joined]
+                first = tensors[0]
+                for rank, tensor in zip(group, tensors, strict=True):
+                    if tensor.shape != first.shape or tensor.dtype != first.dtype:
+                        raise Disagreement("size of a round", _described(tensor), _described(first), rank)
+                elements = first.numel() + 1  # the weight travels too
+                price = self._fabric.price_all_reduce(group, elements, first.element_size())
+                return price, tensors if self._is_timing else mean_of(tensors, [weight for _, weight, _ in joined])
+            case "all-gather":
+                messages: list[Message] = [payload for payload, _, _ in joined]
+                price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
+                return price, [list(messages) for _ in group]
+            case _:
+                source = int(joined[0][1])
+                value: Tensor = meeting.joined[source][0]
+                price = self._fabric.price_broadcast(group, source, value.numel() * value.element_size())
+                return price, [value] * len(group)
+
+
+def mean_of(tensors: list[Tensor], weights: list[float]) -> list[Tensor]:
+    """Return Σ wᵢ xᵢ / Σ wᵢ, one shared tensor for all; where all weights are 0 everybody keeps its own."""
+    total = sum(weights)
+    if total == 0:
+        return tensors
+    if len(tensors) == 1:
+        return tensors
+    stacked = torch.stack(tensors)
+    if any(weight != 1.0 for weight in weights):
+        stacked *= stacked.new_tensor(weights).view(-1, *[1] * (stacked.dim() - 1))
+    return [stacked.sum(0).div_(total)] * len(tensors)
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} of {tensor.dtype}"

@@ -1,0 +1,198 @@
+"""Optimizers over rows: the parameters of many workers in one matrix, stepped together where that is the same thing.
+
+An elementwise optimizer does to a row what it would do to that worker's own tensors, so all rows with the same learning rate and step count take one
+call. Any other optimizer steps worker by worker.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tacit.errors import nearest, require
+from tacit.layout import Layout
+
+Factory = Callable[[list[nn.Parameter]], Optimizer]
+Rows = slice | Tensor
+
+_ELEMENTWISE: Final = (
+    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adamax,
+    torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta,
+)  # fmt: skip
+_NAMED: Final[dict[str, type[Optimizer]]] = {c.__name__.lower(): c for c in _ELEMENTWISE}
+
+
+def optimizer_factory(optimizer: str | Factory, lr: float, momentum: float, weight_decay: float) -> Factory:
+    """Return a function from parameters to an optimizer, from a name with its settings or from the user's own function."""
+    if not isinstance(optimizer, str):
+        require(callable(optimizer), f"optimizer={optimizer!r} must be a name or a function of parameters.")
+        return optimizer
+    cls = _NAMED.get(optimizer.lower())
+    require(cls is not None, f"optimizer={optimizer!r} is unknown{nearest(optimizer, _NAMED)}")
+    require(lr > 0, f"lr={lr} must be positive.")
+    settings: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
+    if momentum:
+        require(
+            cls in (torch.optim.SGD, torch.optim.RMSprop),
+            f'momentum={momentum} goes with "sgd" or "rmsprop"; {optimizer} has its own: leave it out.',
+        )
+        settings["momentum"] = momentum
+    return lambda parameters: cls(parameters, **settings)  # type: ignore[misc]
+
+
+class RowOptimizer(Protocol):
+    """Steps rows of the parameter matrix, each at its own step number."""
+
+    def step(self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor]) -> None:
+        """Update rows ``ranks`` in place; ``gradients`` by parameter name, one row each, in the same order."""
+
+    def learning_rate(self, step: int) -> float: ...
+
+
+def row_optimizer(
+    factory: Factory, module: nn.Module, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
+) -> RowOptimizer:
+    """Return the fastest optimizer over ``matrix`` that does what ``factory`` means."""
+    template = _Template(factory, module, layout)
+    cls = MatrixOptimizer if type(template.optimizer) in _ELEMENTWISE else PerWorkerOptimizer
+    return cls(factory, template, layout, matrix, schedule)
+
+
+class _Template:
+    """The optimizer that ``factory`` makes for one worker: its groups by parameter name, base learning rates, state before the first step."""
+
+    def __init__(self, factory: Factory, module: nn.Module, layout: Layout) -> None:
+        named = dict(module.named_parameters())
+        own = {name: nn.Parameter(named[name].detach().clone()) for name in layout.names}
+        self.optimizer = factory(list(own.values()))
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise ValueError("LBFGS evaluates the loss several times in a step, which no strategy here can follow.")
+        names = {id(parameter): name for name, parameter in own.items()}
+        self.groups = [[names[id(p)] for p in group["params"]] for group in self.optimizer.param_groups]
+        self.base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.initial = {name: dict(self.optimizer.state.get(parameter, {})) for name, parameter in own.items()}
+
+    def set_rates(self, optimizer: Optimizer, factor: float) -> None:
+        for group, base in zip(optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = base * factor
+
+
+class MatrixOptimizer:
+    """One call of an elementwise optimizer for all rows that are at the same point of its life."""
+
+    def __init__(
+        self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
+    ) -> None:
+        self._template, self._layout, self._matrix, self._schedule = template, layout, matrix, schedule
+        self._optimizer = template.optimizer
+        self._counts = [0] * len(matrix)  # steps each row has taken
+        self._state: dict[str, dict[str, Tensor]] = {
+            name: {} for name in layout.names
+        }  # by parameter and key, row by row
+        self._scalars: dict[int, dict[str, dict[str, Any]]] = {}  # by count, parameter and key: alike in all rows
+        groups = self._optimizer.param_groups
+        self._is_stateless = type(self._optimizer) is torch.optim.SGD and not any(g["momentum"] for g in groups)
+
+    def learning_rate(self, step: int) -> float:
+        return self._template.base_rates[0] * self._schedule(step)
+
+    def step(self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor]) -> None:
+        for (factor, count), places in self._together(ranks, steps).items():
+            self._template.set_rates(self._optimizer, factor)
+            chosen, some = [ranks[place] for place in places], gradients
+            if len(places) < len(ranks):
+                picked = torch.tensor(places, device=self._matrix.device)
+                some = {name: gradient.index_select(0, picked) for name, gradient in gradients.items()}
+            if chosen[-1] - chosen[0] + 1 == len(chosen):  # neighbours: stepped in place
+                self._step(self._matrix[chosen[0] : chosen[-1] + 1], slice(chosen[0], chosen[-1] + 1), count, some)
+            else:
+                rows = torch.tensor(chosen, device=self._matrix.device)
+                block = self._matrix.index_select(0, rows)
+                self._step(block, rows, count, some)
+                self._matrix.index_copy_(0, rows, block)
+            for rank in chosen:
+                self._counts[rank] += 1
+
+    def _together(self, ranks: Sequence[int], steps: Sequence[int]) -> dict[tuple[float, int], list[int]]:
+        """Group places by what must be equal for one call: the rate's factor and, where there is state, the rows' age."""
+        groups: dict[tuple[float, int], list[int]] = defaultdict(list)
+        previous, factor = -1, 1.0
+        for place, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
+            if step != previous:
+                previous, factor = step, self._schedule(step)
+            groups[factor, 0 if self._is_stateless else self._counts[rank]].append(place)
+        return groups
+
+    def _step(self, block: Tensor, rows: Rows, count: int, gradients: dict[str, Tensor]) -> None:
+        """Point torch's optimizer at these rows with their state after ``count`` steps, step, and keep the new state."""
+        parameters = {name: nn.Parameter(part) for name, part in self._layout.split(block).items()}
+        for group, names in zip(self._optimizer.param_groups, self._template.groups, strict=True):
+            group["params"] = [parameters[name] for name in names]
+        for name, gradient in gradients.items():
+            parameters[name].grad = gradient
+        if self._is_stateless:
+            self._optimizer.step()
+            return
+        self._optimizer.state = defaultdict(dict, {p: self._load(n, p, rows, count) for n, p in parameters.items()})
+        self._optimizer.step()
+        self._scalars[count + 1] = {n: self._store(n, self._optimizer.state[p], rows) for n, p in parameters.items()}
+        youngest = min(self._counts)
+        for old in [age for age in self._scalars if age < youngest]:
+            del self._scalars[old]
+
+    def _load(self, name: str, parameter: nn.Parameter, rows: Rows, count: int) -> dict[str, Any]:
+        if count == 0:  # what the optimizer makes when it is built, the same in every element
+            initial = self._template.initial[name].items()
+            return {
+                k: torch.full_like(parameter, v.flatten()[0].item()) if _is_by_row(v) else _copy(v) for k, v in initial
+            }
+        state: dict[str, Any] = {k: v[rows] for k, v in self._state[name].items()}
+        return state | {k: _copy(v) for k, v in self._scalars[count][name].items()}
+
+    def _store(self, name: str, state: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """Keep what belongs to rows and return the rest."""
+        scalars, kept = {}, self._state[name]
+        for key, value in state.items():
+            if not _is_by_row(value):
+                scalars[key] = value
+                continue
+            if key not in kept:
+                kept[key] = value.new_zeros(len(self._matrix), *value.shape[1:])
+            if not (isinstance(rows, slice) and kept[key][rows].data_ptr() == value.data_ptr()):  # else done in place
+                kept[key][rows] = value
+        return scalars
+
+
+class PerWorkerOptimizer:
+    """One optimizer per worker, for those that look at whole tensors (or that we do not know)."""
+
+    def __init__(
+        self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
+    ) -> None:
+        self._template, self._schedule = template, schedule
+        self._rows = [{n: nn.Parameter(part) for n, part in layout.split(row).items()} for row in matrix]
+        self._optimizers = [factory(list(row.values())) for row in self._rows]
+
+    def learning_rate(self, step: int) -> float:
+        return self._template.base_rates[0] * self._schedule(step)
+
+    def step(self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor]) -> None:
+        for place, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
+            for name, parameter in self._rows[rank].items():
+                parameter.grad = gradients[name][place]
+            self._template.set_rates(self._optimizers[rank], self._schedule(step))
+            self._optimizers[rank].step()
+            self._optimizers[rank].zero_grad(set_to_none=True)
+
+
+def _is_by_row(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,199 @@
+"""``tacit.simulate``: one run in the simulated world."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import Interrupted, NotFinite, RunError, nearest, require
+from tacit.layout import Layout
+from tacit.randomness import Streams
+from tacit.run import Run
+from tacit.schedules import Schedule, factors
+from tacit.simulation.cluster import Cluster
+from tacit.simulation.engine import Engine, TimingEngine, choose_engine
+from tacit.simulation.evaluation import Evaluator, Progress
+from tacit.simulation.fibers import HOSTS, default_host
+from tacit.simulation.rows import Factory, optimizer_factory, row_optimizer
+from tacit.simulation.world import World
+from tacit.strategies.strategy import Strategy
+from tacit.workloads.workload import Problem, Workload
+
+_ROWS = 100
+"""Rows a history has unless ``evaluate_every`` says otherwise."""
+
+
+def simulate(
+    workload: Workload,
+    strategy: Strategy[Any],
+    *,
+    cluster: Cluster | None = None,
+    steps: int = 500,
+    seed: int = 0,
+    start: Tensor | None = None,
+    optimizer: str | Factory = "sgd",
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: Schedule | Callable[[int], float] | None = None,
+    evaluate_every: int | None = None,
+    engine: str = "auto",
+    device: str | torch.device = "cpu",
+    host: str | None = None,
+    timing_only: bool = False,
+    progress: Progress | None = None,
+) -> Run:
+    """Train ``workload`` with ``strategy`` on a simulated ``cluster`` and return the run.
+
+    steps: optimizer steps per worker; for server strategies, updates of the server's model.
+    start: flat parameters to start from; None: the workload's own.
+    optimizer: a name (with lr, momentum, weight_decay) or a function from parameters to a ``torch.optim`` optimizer.
+    schedule: the factor on the learning rate at a step, as a function of the step or a named schedule.
+    evaluate_every: steps between rows of the history; None: about a hundred rows.
+    engine: "vmap" evaluates gradients together, "loop" one by one, "auto" chooses by a fixed rule.
+    timing_only: compute no gradients: only time and bytes are real.
+    progress: called with step, steps, virtual time and loss at every evaluation.
+
+    An error in the run (and Ctrl-C) carries what there is of it as ``error.run``.
+    """
+    cluster = Cluster() if cluster is None else cluster
+    _check(workload, strategy, steps, evaluate_every, host)
+    host, every = host or default_host(), evaluate_every or max(1, steps // _ROWS)
+    streams, target = Streams(seed), torch.device(device)
+    factory = optimizer_factory(optimizer, lr, momentum, weight_decay)
+    problem = workload.open(cluster.workers, streams)
+    problem.to(target)
+    first = _start(problem, start, target)
+    factor = factors(schedule, steps)
+    if timing_only:
+        made: Engine | TimingEngine = TimingEngine(first, lr)
+        evaluator = Evaluator(None, first.expand(cluster.workers, -1), steps, every, progress)
+    else:
+        made = _engine(problem, first, factory, factor, engine, cluster.workers, streams)
+        evaluator = Evaluator(problem, made.matrix, steps, every, progress)
+        evaluator.buffers = made.mean_buffers
+    server = None
+    if strategy.has_server:
+        model = first.clone().unsqueeze(0)
+        server = (model, row_optimizer(factory, problem.module, problem.layout, model, factor))
+    world = World(
+        strategy, cluster, problem, made, evaluator, steps=steps, seed=seed, host=host, server=server
+    )  # fmt: skip
+    run = Run(
+        workload=str(workload), strategy=str(strategy), workers=cluster.workers, steps=steps, seed=seed,
+        metric_name=problem.metric_name, trace=world.trace,
+        config=_config(workload, strategy, cluster, steps, seed, optimizer, lr, momentum, weight_decay, schedule, every,
+                       engine, timing_only),
+        record=_record(made, host, target),
+    )  # fmt: skip
+    evaluator.measure(0, 0.0, first)
+    try:
+        world.run()
+    except (RunError, KeyboardInterrupt) as error:
+        _finish(run, world, first, f"failed: {error}" if isinstance(error, RunError) else "interrupted")
+        if isinstance(error, RunError):
+            error.run = run
+            raise
+        interrupted = Interrupted(f"interrupted at {world.agenda.now_s:.6g} s")
+        interrupted.run = run
+        raise interrupted from None
+    _finish(run, world, first, "finished")
+    return run
+
+
+def _check(workload: object, strategy: object, steps: int, evaluate_every: int | None, host: str | None) -> None:
+    if not isinstance(workload, Workload):
+        raise TypeError(f"workload={workload!r} must be a workload; try tacit.workloads.digits().")
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"strategy={strategy!r} must be a strategy; try tacit.AllReduce().")
+    require(isinstance(steps, int) and steps >= 1, f"steps={steps} must be a whole number, at least 1.")
+    require(
+        evaluate_every is None or evaluate_every >= 1,
+        f"evaluate_every={evaluate_every} must be at least 1; None gives about {_ROWS} rows.",
+    )
+    require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
+
+
+def _start(problem: Problem, start: Tensor | None, device: torch.device) -> Tensor:
+    layout = problem.layout
+    named = dict(problem.module.named_parameters())
+    require(layout.dimension > 0, "the workload's model has no trainable parameters.")
+    own = nn.utils.parameters_to_vector([named[name] for name in layout.names]).detach()
+    if start is None:
+        return own.clone()
+    require(
+        start.numel() == layout.dimension,
+        f"start has {start.numel()} numbers, but the workload's model has {layout.dimension} parameters.",
+    )
+    return start.detach().reshape(-1).to(device=device, dtype=own.dtype).clone()
+
+
+def _engine(
+    problem: Problem, first: Tensor, factory: Factory, factor: Callable[[int], float], wanted: str, workers: int,
+    streams: Streams,
+) -> Engine:  # fmt: skip
+    choice = choose_engine(wanted, problem, workers, first.device)
+    matrix = first.repeat(workers, 1)
+    optimizer = row_optimizer(factory, problem.module, Layout.of(problem.module), matrix, factor)
+    return Engine(problem, matrix, optimizer, choice, [streams.integer("modules", rank) for rank in range(workers)])
+
+
+def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
+    """Put into ``run`` what the world left: the reported model, the trace up to now, the history."""
+    now_s = world.agenda.now_s
+    world.trace.rows[:] = [row for row in world.trace.rows if row[0] <= now_s]
+    run.status, run.parameters = status, _reported(world, first)
+    run.record = {**run.record, "engine": world.engine.choice.engine, "engine_reason": world.engine.choice.reason}
+    if status == "finished" and not (world.server is not None and world.server.updates == run.steps):
+        try:
+            world.evaluator.measure(run.steps, now_s, run.parameters)
+        except RunError as error:
+            run.status = f"failed: {error}"
+    run.history = world.evaluator.rows(world.trace, now_s)
+    last = run.history[-1]["loss"] if run.history else None
+    if status == "finished" and not world.is_timing and (last is None or not math.isfinite(last)):
+        failure = NotFinite(0, run.steps, math.nan)
+        run.status, failure.run = f"failed: {failure}", run
+        raise failure
+
+
+def _reported(world: World, first: Tensor) -> Tensor:
+    if world.is_timing:
+        return first
+    if world.server is not None:
+        return world.server.parameters.detach().cpu().clone()
+    assert isinstance(world.engine, Engine)
+    alive = next((w.rank for w in world.workers if not w.is_lost), 0)
+    return world.engine.matrix[alive].detach().cpu().clone()
+
+
+def _config(
+    workload: Workload, strategy: Strategy[Any], cluster: Cluster, steps: int, seed: int, optimizer: str | Factory,
+    lr: float, momentum: float, weight_decay: float, schedule: object, every: int, engine: str, timing_only: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """What reproduces the run, in the notation of the command line; a function of the user's own is only named."""
+    return {
+        "workload": str(workload), "strategy": str(strategy), "cluster": str(cluster), "steps": steps, "seed": seed,
+        "optimizer": optimizer if isinstance(optimizer, str) else f"<{getattr(optimizer, '__qualname__', optimizer)}>",
+        "lr": lr, "momentum": momentum, "weight_decay": weight_decay,
+        "schedule": None if schedule is None else str(schedule), "evaluate_every": every, "engine": engine,
+        "timing_only": timing_only,
+    }  # fmt: skip
+
+
+def _record(engine: Engine | TimingEngine, host: str, device: torch.device) -> dict[str, Any]:
+    try:
+        own = version("tacit")
+    except PackageNotFoundError:
+        own = "not installed"
+    return {
+        "tacit": own, "torch": torch.__version__, "python": platform.python_version(), "host": host,
+        "device": str(device), "threads": torch.get_num_threads(),
+        "engine": engine.choice.engine, "engine_reason": engine.choice.reason, "world": "simulated",
+    }  # fmt: skip

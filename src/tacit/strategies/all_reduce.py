@@ -1,0 +1,25 @@
+"""Synchronous data-parallel SGD: every worker's gradient is the mean of all, in every step.
+
+    g ← Σ_i w_i g_i / Σ_i w_i,   x ← x − γ · optimizer(g)
+
+The baseline everything else is measured against, and what ``DistributedDataParallel`` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tacit.strategies.strategy import Strategy
+from tacit.worker import Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce(Strategy[None]):
+    """Average the gradients of all workers in every step (synchronous SGD, what DDP does)."""
+
+    def init(self, worker: Worker) -> None:
+        if worker.rank == 0:
+            worker.note("period", 1)
+
+    def before_step(self, worker: Worker, state: None) -> None:
+        worker.gradient = worker.network.all_reduce_mean(worker.gradient, worker.weight)

@@ -1,0 +1,162 @@
+"""Local SGD with periodic averaging: workers train alone and average their models now and then.
+
+    x_i ← x_i − γ g_i            every step
+    x_i ← Σ_j w_j x_j / Σ_j w_j   every τ steps, τ from a period rule
+
+LUPA-SGD and ADA-LUPA (Haddadpour et al., NeurIPS 2019, arXiv 1910.13598), CPSGD and ADPSGD (Jiang & Agrawal, arXiv 2007.06134), post-local SGD
+(Lin et al., arXiv 1808.07217) and, with an outer optimizer, SlowMo and DiLoCo are all this file with another period or outer rule.
+
+With ``overlap_steps`` the round that starts at step t travels while training goes on: the snapshot s of step t is averaged, and x += x̄ − s at step
+t + overlap_steps. Why it works: between rounds workers drift apart only by their own noise, so the mean of a few steps serves as well as one of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tacit.errors import Disagreement, MisplacedCall, require
+from tacit.network import Pending
+from tacit.outer import Outer, OuterState
+from tacit.periods import Every, Period, PeriodState, Round
+from tacit.specs import ALWAYS_SPELLED
+from tacit.strategies.strategy import Strategy
+from tacit.worker import Worker
+
+_CHECK: Final = 64
+"""The period travels modulo this as a check: small whole numbers survive a float32 sum exactly."""
+
+
+@dataclass
+class LocalSGDState:
+    """The period's state, the last common model r where somebody needs it, and the round under way."""
+
+    period: PeriodState
+    common: Tensor | None
+    last_round: int = 0  # the step whose end began the latest round
+    due: int = 0  # the step whose end begins the next one
+    rounds: int = 0  # after the warm-up
+    outer: OuterState = field(default_factory=dict)
+    pending: Pending | None = None
+    snapshot: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD(Strategy[LocalSGDState]):
+    """Train locally and average the models every ``period`` steps (LUPA-SGD, ADA-LUPA, CPSGD, ADPSGD; with ``outer`` SlowMo, DiLoCo)."""
+
+    period: Period = field(default=Every(8), metadata=ALWAYS_SPELLED)
+    outer: Outer | None = None  # None: the average itself
+    warmup_steps: int = 0  # average after every one of the first steps (post-local SGD)
+    overlap_steps: int = 0  # steps taken while a round is under way
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.period, Period),
+            f"period={self.period!r} must be a period; for a fixed number of steps write Every({self.period!r}).",
+        )
+        require(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps} must not be negative.")
+        require(
+            self.overlap_steps >= 0, f"overlap_steps={self.overlap_steps} must not be negative; 0 waits for rounds."
+        )
+
+    def init(self, worker: Worker) -> LocalSGDState:
+        keeps_common = self.period.needs_variance or self.outer is not None
+        common = worker.parameters.clone() if keeps_common else None
+        steps = None if worker.steps is None else max(0, worker.steps - self.warmup_steps)
+        state = LocalSGDState(self.period.init(steps), common)
+        state.due = self._next_due(state)
+        self._note_period(worker, state)
+        return state
+
+    def quiet_steps(self, worker: Worker, state: LocalSGDState) -> int:
+        coming = state.due if state.pending is None else state.last_round + self.overlap_steps
+        return max(0, coming - worker.step - 1)
+
+    def after_step(self, worker: Worker, state: LocalSGDState) -> None:
+        if state.pending is not None and worker.step >= state.last_round + self.overlap_steps:
+            self._end_round(worker, state, state.pending.wait())
+        if state.pending is None and worker.step >= state.due:
+            self._begin_round(worker, state)
+
+    def finish(self, worker: Worker, state: LocalSGDState) -> None:
+        if state.pending is not None:
+            self._end_round(worker, state, state.pending.wait())
+        if worker.step > state.last_round:
+            self._begin_round(worker, state, overlap=False)
+
+    def _begin_round(self, worker: Worker, state: LocalSGDState, overlap: bool = True) -> None:
+        """Send parameters and statistics as one buffer; wait for the mean unless it may overlap with the coming steps."""
+        seen, steps = worker.take_observed(), worker.step - state.last_round
+        statistics = [float(state.period.period % _CHECK)]
+        if self.period.needs_variance:
+            assert state.common is not None
+            statistics.append(_squared_distance(worker.parameters, state.common))
+        if self.period.needs_loss:
+            if seen.loss is None or seen.first_loss is None:
+                raise MisplacedCall(f"{self.period} needs the loss; call session.observe(loss) in the training loop.")
+            statistics += [seen.first_loss, seen.loss]
+        sent = torch.cat([worker.parameters, worker.parameters.new_tensor(statistics)])
+        weight = seen.weight / steps  # equal batches weigh 1.0, exactly
+        state.last_round = worker.step
+        if overlap and self.overlap_steps:
+            state.snapshot = sent[: -len(statistics)]
+            state.pending = worker.network.start_all_reduce_mean(sent, weight)
+        else:
+            self._end_round(worker, state, worker.network.all_reduce_mean(sent, weight))
+
+    def _end_round(self, worker: Worker, state: LocalSGDState, received: Tensor) -> None:
+        """Take over the mean (through the outer optimizer), then let the period rule see the round."""
+        dimension = worker.parameters.numel()
+        mean, statistics = received[:dimension], received[dimension:].tolist()
+        self._check_agreement(worker, state, statistics[0])
+        reduced = self._reduced(worker, state, mean, statistics)
+        model = mean
+        if self.outer is not None:
+            assert state.common is not None
+            model = self.outer.apply(state.outer, state.common, mean, worker.learning_rate)
+        if state.snapshot is None:
+            worker.parameters.copy_(model)
+        else:
+            worker.parameters.add_(model - state.snapshot)
+        if state.common is not None:
+            state.common.copy_(model)
+        state.pending = state.snapshot = None
+        if (
+            state.last_round > self.warmup_steps
+        ):  # a period rule lives after the warm-up, whose variance would mislead it
+            self.period.update(state.period, reduced)
+            state.rounds += 1
+        state.due = max(self._next_due(state), worker.step + 1)
+        self._note_period(worker, state)
+
+    def _reduced(self, worker: Worker, state: LocalSGDState, mean: Tensor, statistics: list[float]) -> Round:
+        """What every rank now knows. The variance is mean‖w_i − r‖² − ‖w̄ − r‖²: raw norms would cancel in float32."""
+        variance = first_loss = loss = None
+        if self.period.needs_variance:
+            assert state.common is not None
+            variance = max(0.0, statistics[1] - _squared_distance(mean, state.common))
+        if self.period.needs_loss:
+            first_loss, loss = statistics[-2:]
+        return Round(
+            state.rounds, state.last_round - self.warmup_steps, worker.learning_rate, variance, first_loss, loss
+        )
+
+    def _check_agreement(self, worker: Worker, state: LocalSGDState, mean_period: float) -> None:
+        if abs(mean_period - state.period.period % _CHECK) > 0.25 / worker.size:
+            raise Disagreement("period", f"{state.period.period} (mod {_CHECK})", mean_period, worker.rank)
+
+    def _next_due(self, state: LocalSGDState) -> int:
+        return state.last_round + (1 if state.last_round < self.warmup_steps else state.period.period)
+
+    def _note_period(self, worker: Worker, state: LocalSGDState) -> None:
+        coming = min(state.due, worker.steps or state.due) - state.last_round
+        if worker.rank == 0 and coming > 0:
+            worker.note("period", coming)
+
+
+def _squared_distance(a: Tensor, b: Tensor) -> float:
+    return float(torch.linalg.vector_norm(a - b, dtype=torch.float64) ** 2)

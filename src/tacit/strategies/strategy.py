@@ -1,0 +1,61 @@
+"""What every strategy is: a frozen specification, a state, and hooks that a world calls."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import ClassVar, Generic, TypeVar
+
+from torch import Tensor
+
+from tacit.messages import Message
+from tacit.specs import Spec
+from tacit.worker import Server, Worker
+
+State = TypeVar("State")
+
+
+class Strategy(Spec, ABC, Generic[State]):
+    """How workers talk. Subclasses are frozen keyword-only dataclasses; a hook that is not overridden does nothing.
+
+    Hooks run in the worker, one at a time, with gradients disabled. They may block on the network; handlers (``on_message``) may not.
+    """
+
+    handles: ClassVar[tuple[type[Message], ...]] = ()
+    """Message kinds given to ``on_message``; all others wait for ``receive``."""
+
+    cancels: ClassVar[bool] = False
+    """Whether steps may be abandoned: gradients are then evaluated only once they land."""
+
+    has_server: ClassVar[bool] = False
+
+    def init(self, worker: Worker) -> State:
+        """Return the worker's state: a dataclass of tensors and numbers, checkpointable."""
+        return None  # type: ignore[return-value]
+
+    def before_step(self, worker: Worker, state: State) -> None:
+        """The gradient is ready, the optimizer has not run."""
+
+    def after_step(self, worker: Worker, state: State) -> None:
+        """The local update is done."""
+
+    def on_message(self, worker: Worker, state: State, source: int, message: Message) -> None:
+        """A message of a kind in ``handles`` arrived while the worker computes or blocks. May send; may not block or touch parameters."""
+
+    def quiet_steps(self, worker: Worker, state: State) -> int:
+        """How many coming steps have hooks that do nothing, whatever others do: a world may run them ahead."""
+        return 0
+
+    def finish(self, worker: Worker, state: State) -> None:
+        """Bring the model to report into ``worker.parameters``, the same on every rank."""
+
+    def reported(self, worker: Worker, state: State) -> Tensor:
+        """This worker's share of the model that would be reported now; a world averages the shares, without communication, to evaluate."""
+        return worker.parameters
+
+    def init_server(self, server: Server) -> State:
+        """Server strategies only: return the server's state."""
+        raise TypeError(f"{type(self).__name__} has no server.")
+
+    def serve(self, server: Server, state: State) -> None:
+        """Server strategies only: the server's whole life."""
+        raise TypeError(f"{type(self).__name__} has no server.")

@@ -1,0 +1,142 @@
+"""Strategies written for the tests: small enough to see through, and together they use every call of the port."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import tacit
+from tacit.messages import Message
+from tacit.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Ball(Message):
+    number: int
+
+
+@dataclass(frozen=True)
+class Question(Message):
+    model: Tensor
+
+
+@dataclass(frozen=True)
+class Answer(Message):
+    model: Tensor
+
+
+@dataclass(frozen=True)
+class Gradient(Message):
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Model(Message):
+    value: Tensor
+
+
+@dataclass
+class Heard:
+    log: list[tuple[float, int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PingPong(Strategy[Heard]):
+    """Rank 0 and 1 throw a ball after every step; each waits for the other's."""
+
+    def init(self, worker) -> Heard:
+        return Heard()
+
+    def after_step(self, worker, state: Heard) -> None:
+        if worker.rank > 1:
+            return
+        worker.network.send(1 - worker.rank, Ball(worker.step))
+        source, ball = worker.network.receive(Ball, source=1 - worker.rank)
+        assert (source, ball.number) == (1 - worker.rank, worker.step)
+        worker.note("caught", ball.number)
+
+
+@dataclass
+class Shelf:
+    shared: Tensor
+    answered: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskAround(Strategy[Shelf]):
+    """Every ``every`` steps ask the next rank for its model, answered by its handler while it computes."""
+
+    every: int = 3
+    handles = (Question,)
+
+    def init(self, worker) -> Shelf:
+        return Shelf(worker.parameters.clone())
+
+    def quiet_steps(self, worker, state: Shelf) -> int:
+        return self.every - 1 - worker.step % self.every
+
+    def after_step(self, worker, state: Shelf) -> None:
+        if worker.step % self.every:
+            return
+        worker.network.send((worker.rank + 1) % worker.size, Question(worker.parameters))
+        _, answer = worker.network.receive(Answer)
+        worker.parameters.add_(answer.model).div_(2)
+        state.shared.copy_(worker.parameters)
+
+    def on_message(self, worker, state: Shelf, source: int, message: Message) -> None:
+        assert isinstance(message, Question)
+        worker.network.send(source, Answer(state.shared))
+        state.answered += 1
+        worker.note("answered at step", worker.step)
+
+    def finish(self, worker, state: Shelf) -> None:
+        worker.parameters.copy_(worker.network.all_reduce_mean(worker.parameters))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstOfAll(Strategy[dict]):
+    """A server that takes the first gradient of each update and cancels the others: K-sync with k = 1."""
+
+    handles = (Model,)
+    cancels = True
+    has_server = True
+
+    def init(self, worker) -> dict:
+        return {"model": worker.parameters.clone(), "is_new": False}
+
+    def before_step(self, worker, state: dict) -> None:
+        worker.network.send(tacit.SERVER, Gradient(worker.gradient))
+        worker.skip_update()
+
+    def after_step(self, worker, state: dict) -> None:
+        if state["is_new"]:
+            worker.parameters.copy_(state["model"])
+            state["is_new"] = False
+
+    def on_message(self, worker, state: dict, source: int, message: Message) -> None:
+        assert isinstance(message, Model)
+        state["model"], state["is_new"] = message.value, True
+        worker.abandon_step()
+
+    def init_server(self, server) -> dict:
+        return {}
+
+    def serve(self, server, state: dict) -> None:
+        for _ in range(server.steps):
+            _, gradient = server.network.receive(Gradient)
+            server.update(gradient.value)
+            for rank in range(server.size):
+                server.network.send(rank, Model(server.parameters))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering(Strategy[None]):
+    """Gathers everybody's gradient and broadcasts rank 1's step, to try the remaining collectives."""
+
+    def before_step(self, worker, state: None) -> None:
+        gathered = worker.network.all_gather(Gradient(worker.gradient))
+        worker.gradient = torch.stack([message.value for message in gathered]).mean(0)
+        number = worker.network.broadcast(torch.tensor([float(worker.rank)]), source=1)
+        assert number.item() == 1.0

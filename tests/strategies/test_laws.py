@@ -1,0 +1,202 @@
+"""Laws that tie strategies to each other and to plain SGD."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import tacit
+from tacit import workloads
+from tacit.randomness import Streams
+
+DIGITS = workloads.digits(model="mlp")
+
+
+def simulate(strategy: tacit.Strategy, workers: int = 4, steps: int = 24, workload=DIGITS, **settings) -> tacit.Run:
+    cluster = settings.pop("cluster", tacit.Cluster(workers=workers, compute=tacit.Exponential(mean_s=0.02)))
+    return tacit.simulate(workload, strategy, cluster=cluster, steps=steps, seed=settings.pop("seed", 3), **settings)
+
+
+def test_period_one_equals_all_reduce_for_plain_sgd():
+    local, reduced = simulate(tacit.LocalSGD(period=tacit.Every(1))), simulate(tacit.AllReduce())
+    torch.testing.assert_close(local.parameters, reduced.parameters, rtol=0, atol=2e-6)
+    assert local.summary()["rounds"] == reduced.summary()["rounds"] == 24
+
+
+@pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(5))], ids=str)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_one_worker_equals_plain_sgd_bit_for_bit(strategy: tacit.Strategy, momentum: float):
+    run = simulate(strategy, workers=1, momentum=momentum)
+
+    problem = DIGITS.open(1, Streams(3))
+    optimizer = torch.optim.SGD(problem.module.parameters(), lr=0.1, momentum=momentum)
+    for _ in range(24):
+        optimizer.zero_grad()
+        x, y = problem.collate([0], [problem.samplers[0].next()])
+        problem.module(x[0], y[0]).backward()
+        optimizer.step()
+    plain = nn.utils.parameters_to_vector(problem.module.parameters()).detach()
+    assert torch.equal(run.parameters, plain)
+
+
+@pytest.mark.parametrize("period", [tacit.Every(5), tacit.VariancePeriod(initial=2)], ids=str)
+def test_outer_sgd_with_rate_one_equals_averaging_bit_for_bit(period: tacit.Every):
+    averaged = simulate(tacit.LocalSGD(period=period))
+    outer = simulate(tacit.LocalSGD(period=period, outer=tacit.OuterSGD(lr=1.0)))
+    assert torch.equal(averaged.parameters, outer.parameters)
+
+
+def test_slow_momentum_equals_outer_momentum_at_a_constant_rate():
+    slow = simulate(tacit.LocalSGD(period=tacit.Every(4), outer=tacit.SlowMo(lr=0.8, momentum=0.5)))
+    outer = simulate(tacit.LocalSGD(period=tacit.Every(4), outer=tacit.OuterSGD(lr=0.8, momentum=0.5)))
+    torch.testing.assert_close(slow.parameters, outer.parameters, rtol=0, atol=1e-5)
+    falling = {"schedule": tacit.StepDecay()}
+    slow = simulate(tacit.LocalSGD(period=tacit.Every(4), outer=tacit.SlowMo(lr=0.8, momentum=0.5)), **falling)
+    outer = simulate(tacit.LocalSGD(period=tacit.Every(4), outer=tacit.OuterSGD(lr=0.8, momentum=0.5)), **falling)
+    assert not torch.allclose(slow.parameters, outer.parameters, atol=1e-5)
+
+
+def test_outer_momentum_matches_torch():
+    run = simulate(
+        tacit.LocalSGD(period=tacit.Every(6), outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True)), steps=6
+    )
+    mean = simulate(tacit.LocalSGD(period=tacit.Every(6)), steps=6).parameters
+    start = nn.utils.parameters_to_vector(DIGITS.open(4, Streams(3)).module.parameters()).detach()
+    common = nn.Parameter(start.clone())
+    optimizer = torch.optim.SGD([common], lr=0.7, momentum=0.9, nesterov=True)
+    common.grad = start - mean
+    optimizer.step()
+    torch.testing.assert_close(run.parameters, common.detach(), rtol=0, atol=1e-6)
+
+
+def test_a_warm_up_averages_after_every_step():
+    run = simulate(tacit.LocalSGD(period=tacit.Every(10), warmup_steps=4))
+    ends = sorted({e.round for e in run.trace.of("exchange")})
+    assert len(ends) == 4 + 2  # steps 1, 2, 3, 4, 14, 24
+    post = simulate(tacit.LocalSGD(period=tacit.Every(10), warmup_steps=24))
+    every = simulate(tacit.LocalSGD(period=tacit.Every(1)))
+    assert torch.equal(post.parameters, every.parameters)
+
+
+def test_overlap_applies_the_mean_of_the_snapshot_later():
+    waiting = simulate(
+        tacit.LocalSGD(period=tacit.Every(8)), workload=workloads.quadratic(dimension=5, noise=0.0), lr=0.3
+    )
+    ahead = simulate(
+        tacit.LocalSGD(period=tacit.Every(8), overlap_steps=3),
+        workload=workloads.quadratic(dimension=5, noise=0.0),
+        lr=0.3,
+    )
+    # Without noise all workers walk alike, so mean(s) − s is zero and overlap changes nothing but time.
+    torch.testing.assert_close(waiting.parameters, ahead.parameters)
+    assert ahead.summary()["time_s"] < waiting.summary()["time_s"]
+
+
+def test_overlap_still_averages():
+    run = simulate(tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2), steps=40)
+    alone = simulate(tacit.LocalSGD(period=tacit.OneShot()), steps=40)
+    assert run.summary()["rounds"] == 10
+    assert run.history[-1]["spread"] < alone.history[-1]["spread"] / 2
+
+
+def test_averages_weigh_workers_by_their_samples():
+    """Full gradients of uneven shards: the weighted mean is the gradient of all data, so AllReduce is gradient descent."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(10, 3, generator=generator, dtype=torch.float64), torch.randn(10, generator=generator)
+    workload = workloads.least_squares((x, y), split="contiguous", batch_size=None)
+    run = simulate(tacit.AllReduce(), workers=4, steps=5, workload=workload)  # shards of 2, 2, 2 and 4
+    point = torch.zeros(3, dtype=torch.float64)
+    for _ in range(5):
+        point -= 0.1 * x.T @ (x @ point - y.double()) / 10
+    torch.testing.assert_close(run.parameters, point)
+
+
+def test_permuting_ranks_permutes_results():
+    """Which rank holds which data does not matter: workers of mirrored shards end with mirrored models."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(12, 3, generator=generator, dtype=torch.float64), torch.randn(12, generator=generator)
+    blocks = [slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 12)]
+    order = [2, 0, 3, 1]
+    permuted = torch.cat([x[blocks[b]] for b in order]), torch.cat([y[blocks[b]] for b in order])
+
+    def run(data: tuple[torch.Tensor, torch.Tensor], speed: dict[int, float]) -> tacit.Run:
+        cluster = tacit.Cluster(workers=4, compute=tacit.Constant(mean_s=0.1), speed=speed)
+        workload = workloads.least_squares(data, split="contiguous", batch_size=None)
+        return simulate(tacit.LocalSGD(period=tacit.Every(3)), workload=workload, steps=7, cluster=cluster)
+
+    first, second = run((x, y), {2: 0.5}), run(permuted, {0: 0.5})  # shard 2 sits on the slow worker both times
+    torch.testing.assert_close(first.parameters, second.parameters)
+    assert first.summary()["time_s"] == second.summary()["time_s"]
+
+    def computing(run: tacit.Run, rank: int) -> list[tuple[float, float]]:
+        return [(e.start_s, e.time_s) for e in run.trace.of("compute") if e.rank == rank]
+
+    for place, block in enumerate(order):
+        assert computing(second, place) == computing(first, block)
+
+
+def test_one_shot_averages_once_and_linear_period_ends_on_time():
+    assert simulate(tacit.LocalSGD(period=tacit.OneShot())).summary()["rounds"] == 1
+    linear = simulate(
+        tacit.LocalSGD(period=tacit.LinearPeriod(initial=91, rounds=10)),
+        workload=workloads.quadratic(dimension=3), steps=5469, workers=2,
+    )  # fmt: skip
+    assert linear.summary()["rounds"] == 10  # not 11: the last round absorbs what truncation left
+
+
+@pytest.mark.parametrize("split", ["shuffled", "sorted"])
+def test_the_variance_that_rides_on_a_round_is_the_variance(split: str):
+    """C₂ is built from S/γ: reconstruct S from the trace of a run that notes it, against the evaluated spread."""
+    seen: list[float] = []
+
+    class Watching(tacit.VariancePeriod):
+        def update(self, state, reduced):  # type: ignore[no-untyped-def]
+            seen.append(reduced.variance)
+            super().update(state, reduced)
+
+    run = simulate(
+        tacit.LocalSGD(period=Watching(initial=4, sampling_steps=24)),
+        workload=workloads.digits(split=split),
+        evaluate_every=1,
+        workers=4,
+    )
+    at_rounds = [row["spread"] for row in run.history if row["step"] % 4 == 0 and row["step"] > 0]
+    assert seen[0::4][: len(at_rounds)] == pytest.approx(at_rounds[: len(seen[0::4])], rel=1e-4)
+
+
+def test_ranks_that_disagree_on_the_period_are_told():
+    class Selfish(tacit.Every):
+        def init(self, steps):  # type: ignore[no-untyped-def]
+            state = super().init(steps)
+            Selfish.count = getattr(Selfish, "count", 0) + 1
+            state.period += Selfish.count == 1
+            return state
+
+    class Aligned(tacit.LocalSGD):
+        def _next_due(self, state):  # type: ignore[no-untyped-def]
+            return state.last_round + 4  # meets in step, but with another period in mind
+
+    with pytest.raises(tacit.Disagreement, match="ranks disagree on the period"):
+        simulate(Aligned(period=Selfish(4)))
+
+
+def test_loss_periods_need_losses():
+    with pytest.raises(tacit.MisplacedCall, match=r"LossPeriod\(initial=8\) needs the loss; call session.observe"):
+        simulate(tacit.LocalSGD(period=tacit.LossPeriod(initial=8)), timing_only=True)
+
+
+def test_loss_periods_grow_and_adacomm_shrinks():
+    growing = simulate(tacit.LocalSGD(period=tacit.LossPeriod(initial=2)), steps=200)
+    shrinking = simulate(tacit.LocalSGD(period=tacit.AdaCommPeriod(initial=16)), steps=200)
+    periods = [[e.value for e in run.trace.of("note")] for run in (growing, shrinking)]
+    assert periods[0][0] == 2 and max(periods[0]) >= 4
+    assert periods[1][0] == 16 and min(periods[1]) <= 6
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5])
+def test_a_period_of_less_than_one_says_the_way_out(bad: float):
+    with pytest.raises(ValueError, match=rf"period={bad} must be a whole number, at least 1; .* use AllReduce\(\)"):
+        tacit.Every(bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"period=8 must be a period; .* write Every\(8\)"):
+        tacit.LocalSGD(period=8)  # type: ignore[arg-type]

@@ -1,0 +1,86 @@
+"""Compute times: their means, and what a file of measured ones may look like."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tacit
+from tacit.delays import Delay
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [
+        tacit.Constant(mean_s=0.02),
+        tacit.Exponential(mean_s=0.02),
+        tacit.ShiftedExponential(shift_s=0.01, tail_mean_s=0.02),
+        tacit.Pareto(minimum_s=0.01, shape=3.5),
+        tacit.LogNormal(median_s=0.02, sigma=0.5),
+        tacit.HyperExponential(means_s=(0.01, 0.1), weights=(0.9, 0.1)),
+        tacit.Recorded(times_s=[0.1, 0.2, 0.6]),
+    ],
+    ids=str,
+)
+def test_the_mean_of_many_draws_is_the_expected_time(delay: Delay):
+    drawn = delay.draw(np.random.default_rng(0), 200_000)
+    assert drawn.min() > 0
+    assert drawn.mean() == pytest.approx(delay.expected_s, rel=0.02)
+
+
+def test_shapes_of_the_distributions():
+    random = np.random.default_rng(1)
+    pareto = tacit.Pareto(minimum_s=0.01, shape=2.5).draw(random, 100_000)
+    assert pareto.min() >= 0.01 and (pareto > 0.02).mean() == pytest.approx(0.5**2.5, rel=0.05)
+    shifted = tacit.ShiftedExponential(shift_s=0.5, tail_mean_s=0.1).draw(random, 1000)
+    assert shifted.min() >= 0.5
+    assert np.median(tacit.LogNormal(median_s=0.3, sigma=1.0).draw(random, 100_000)) == pytest.approx(0.3, rel=0.02)
+    assert tacit.Pareto(minimum_s=1.0, shape=0.9).expected_s == math.inf
+
+
+def test_recorded_times_come_from_a_file(tmp_path: Path):
+    plain, packed = tmp_path / "times.txt", tmp_path / "times.txt.gz"
+    plain.write_text("# seconds\n0.1\n\n0.3  # a slow one\n")
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    for path in (plain, packed):
+        assert set(tacit.Recorded(times_s=str(path)).draw(np.random.default_rng(0), 50)) == {0.1, 0.3}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("0.1\nabc\n", "line 2: 'abc' is not a number"),
+        ("0.1\n-1\n", "line 2: -1 is not a positive"),
+        ("\n", "holds no step times"),
+    ],
+)
+def test_broken_files_of_times_name_the_line(tmp_path: Path, content: str, message: str):
+    path = tmp_path / "times.txt"
+    path.write_text(content)
+    with pytest.raises(tacit.BadData, match=message):
+        tacit.Recorded(times_s=str(path)).draw(np.random.default_rng(0), 1)
+
+
+def test_a_missing_file_of_times_is_told(tmp_path: Path):
+    with pytest.raises(tacit.BadData, match="cannot be read: No such file"):
+        tacit.Recorded(times_s=str(tmp_path / "none.txt")).draw(np.random.default_rng(0), 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: tacit.Constant(mean_s=0), "mean_s=0 must be positive and finite"),
+        (lambda: tacit.Exponential(mean_s=math.nan), "mean_s=nan must be positive"),
+        (lambda: tacit.HyperExponential(means_s=(1.0,), weights=(0.5, 0.5)), "give one weight per mean"),
+        (lambda: tacit.HyperExponential(means_s=(1.0, 2.0), weights=(0.5, 0.6)), "add up to 1"),
+        (lambda: tacit.Recorded(times_s=[]), "times_s is empty"),
+        (lambda: tacit.Spell(compute=tacit.Spell()), "compute is itself a Spell"),
+    ],
+)
+def test_delays_check_themselves(wrong, message: str):
+    with pytest.raises(ValueError, match=message):
+        wrong()

@@ -1,0 +1,133 @@
+"""Period rules, number for number."""
+
+from __future__ import annotations
+
+import pytest
+
+import tacit
+from tacit.periods import UNTIL_THE_END, Period, Round
+
+
+def trajectory(rule: Period, rounds: list[Round], steps: int | None = None) -> list[int]:
+    """Return the period before the first round and after each."""
+    state = rule.init(steps)
+    periods = [state.period]
+    for reduced in rounds:
+        rule.update(state, reduced)
+        periods.append(state.period)
+    return periods
+
+
+def variances(rule: tacit.VariancePeriod, sequence: list[tuple[float, float]], steps: int) -> list[int]:
+    """Feed (S, γ) per round; each round ends after as many steps as the period says."""
+    state = rule.init(steps)
+    periods, step = [state.period], 0
+    for index, (variance, gamma) in enumerate(sequence):
+        step += state.period
+        rule.update(state, Round(index, step, gamma, variance=variance))
+        periods.append(state.period)
+    return periods
+
+
+def test_variance_period_follows_the_band_exactly():
+    """§5.7(1): frozen while sampling; +1, −1, hold at 0.69, 1.31 and 1.0 of the target."""
+    sampling = [(2.0, 0.1), (4.0, 0.1), (3.0, 0.1)]  # S/γ = 20, 40, 30: C₂ = 30
+    target = 30 * 0.1
+    later = [
+        (0.69 * target, 0.1),
+        (0.69 * target, 0.1),
+        (1.31 * target, 0.1),
+        (1.0 * target, 0.1),
+        (0.71 * target, 0.1),
+        (1.29 * target, 0.1),
+    ]
+    rule = tacit.VariancePeriod(initial=4, sampling_steps=12)
+    assert variances(rule, sampling + later, steps=100) == [4, 4, 4, 4, 5, 6, 5, 5, 5, 5]
+
+
+def test_variance_period_never_falls_below_one_and_samples_a_quarter_by_default():
+    rule = tacit.VariancePeriod(initial=2)
+    assert variances(rule, [(1.0, 1.0)] * 5 + [(9.0, 1.0)] * 4, steps=40) == [2] * 6 + [1] * 4
+    # A quarter of 40 steps: rounds that end steps 2, 4, …, 10 sample (k = 9 < 10); the one ending step 12 does not.
+    assert variances(rule, [(1.0, 1.0)] * 5 + [(0.1, 1.0)], steps=40)[-1] == 3
+
+
+def test_variance_period_climbs_after_a_cut_of_the_rate():
+    """S falls with γ², its target with γ: the period rises though nobody said that the rate was cut."""
+    before, after = [(0.04, 0.1)] * 10, [(0.0004, 0.01)] * 6
+    assert variances(tacit.VariancePeriod(initial=4, sampling_steps=20), before + after, steps=100) == [4] * 11 + [
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+    ]
+
+
+def test_linear_period_is_the_printed_schedule():
+    """§1.4(b): E = 10, T = 5469, τ₀ = 91 give α = 1.0927 and these numbers."""
+    rule = tacit.LinearPeriod(initial=91, rounds=10)
+    printed = [91, 190.4, 289.9, 389.3, 488.7, 588.2, 687.6, 787.1, 886.5, 985.9]
+    assert rule.schedule(5469) == pytest.approx(printed, abs=0.06)
+    assert sum(rule.schedule(5469)) == pytest.approx(5384.6, abs=0.1)
+    assert pytest.approx(1.0927, abs=1e-4) == 2 / 11 * 5469 / (10 * 91)
+    rounds = [Round(index, 0, 0.1) for index in range(9)]
+    periods = trajectory(rule, rounds, steps=5469)
+    assert periods == [91, 190, 289, 389, 488, 588, 687, 787, 886, UNTIL_THE_END]
+    assert sum(periods[:9]) < 5469  # the tenth and last round absorbs the rest
+
+
+def losses(rule: Period, first: float, sequence: list[float]) -> list[int]:
+    return trajectory(
+        rule, [Round(i, 0, 0.1, first_loss=first if i == 0 else 0.0, loss=f) for i, f in enumerate(sequence)]
+    )
+
+
+def test_loss_period_is_the_ceiling_of_the_cube_root():
+    """§1.4(a): τ = ⌈(F₀/F)^{1/3}⌉ τ₀."""
+    assert losses(tacit.LossPeriod(initial=5), 8.0, [8.0, 4.0, 1.0, 8 / 27, 0.2962]) == [5, 5, 10, 10, 15, 20]
+    assert losses(tacit.LossPeriod(initial=5, f_star=1.0), 9.0, [2.0]) == [5, 10]
+    assert losses(tacit.LossPeriod(initial=5), 8.0, [0.0]) == [5, UNTIL_THE_END]
+    with pytest.raises(ValueError, match="f_star=9 is not below the first loss 8"):
+        losses(tacit.LossPeriod(initial=5, f_star=9), 8.0, [2.0])
+
+
+def test_adacomm_is_the_ceiling_of_the_square_root_and_shrinks():
+    assert losses(tacit.AdaCommPeriod(initial=16), 4.0, [4.0, 1.0, 0.25, 1e-9]) == [16, 16, 8, 4, 1]
+    assert losses(tacit.AdaCommPeriod(initial=16, interval_rounds=2), 4.0, [4.0, 1.0, 0.25, 0.25]) == [16, 16, 8, 8, 4]
+
+
+def test_a_list_of_periods_repeats_its_last():
+    assert trajectory(tacit.PeriodList([4, 8, 16]), [Round(i, 0, 0.1) for i in range(4)]) == [4, 8, 16, 16, 16]
+
+
+def test_every_and_one_shot_never_change():
+    rounds = [Round(i, 0, 0.1) for i in range(3)]
+    assert trajectory(tacit.Every(7), rounds) == [7] * 4
+    assert trajectory(tacit.OneShot(), rounds) == [UNTIL_THE_END] * 4
+
+
+@pytest.mark.parametrize("rule", [tacit.LinearPeriod(initial=4, rounds=3), tacit.VariancePeriod(initial=4)], ids=str)
+def test_rules_that_need_the_number_of_steps_say_so(rule: Period):
+    with pytest.raises(ValueError, match="say steps="):
+        rule.init(None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: tacit.LinearPeriod(initial=0), "initial=0 must be a whole number, at least 1"),
+        (lambda: tacit.LinearPeriod(rounds=0), "rounds=0 must be a whole number, at least 1"),
+        (lambda: tacit.PeriodList([]), "periods is empty"),
+        (lambda: tacit.PeriodList([3, 0]), "period=0 must be"),
+        (lambda: tacit.VariancePeriod(lower=1.4), "lower=1.4 must be positive and below upper=1.3"),
+        (
+            lambda: tacit.VariancePeriod(initial=8, sampling_steps=4),
+            "sampling_steps=4 must hold at least one period of 8",
+        ),
+    ],
+)
+def test_periods_check_themselves(wrong, message: str):
+    with pytest.raises(ValueError, match=message):
+        wrong()
