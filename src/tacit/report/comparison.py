@@ -1,0 +1,269 @@
+"""Several strategies on one workload and one cluster, over seeds: the numbers behind every table and figure.
+
+Everything here comes from Runs alone, so that simulated and real runs look alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from tacit.errors import nearest, require
+from tacit.report.curves import AXES, Curve, over_seeds
+from tacit.report.timeline import shares
+from tacit.run import Run, number
+
+FORMAT: Final = 1
+MARGIN: Final = 0.05  # of the target above the loss that all of them reach: keeps it clear of the noise floor
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One strategy's runs, one per seed. ``note`` stands below its name: the learning rate that tuning chose, say."""
+
+    label: str
+    runs: Sequence[Run]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        require(len(self.runs) > 0, f"runs=[] of {self.label!r} is empty; an entry needs at least one run.")
+        seeds = [run.seed for run in self.runs]
+        require(len(set(seeds)) == len(seeds), f"seeds={seeds} of {self.label!r} repeat; give each run its own seed.")
+
+    def curve(self, x: str, y: str) -> Curve | None:
+        """Return ``y``, a property of the reported model, against ``x``; held at the end unless a run was cut short."""
+        is_held = all(run.status == "finished" for run in self.runs)
+        return over_seeds([run.history for run in self.runs], x, y, is_held=is_held)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One number per seed; None where a seed has none (it never reached the target, it was not measured)."""
+
+    values: tuple[float | None, ...]
+
+    @property
+    def known(self) -> list[float]:
+        """The seeds' numbers that are there."""
+        return [value for value in self.values if value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over all seeds; None unless every seed has a number, since a mean of survivors flatters."""
+        return sum(self.known) / len(self.values) if self.is_complete else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Every seed has a number."""
+        return len(self.known) == len(self.values) > 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return mean, range and the seeds' own numbers."""
+        low, high = (min(self.known), max(self.known)) if self.known else (None, None)
+        return {"mean": self.mean, "low": low, "high": high, "per_seed": list(self.values)}
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One strategy's line of the table."""
+
+    label: str
+    note: str
+    statuses: tuple[str, ...]  # of the runs that did not finish
+    time_to_target_s: Measured
+    bytes_to_target: Measured
+    rounds_to_target: Measured
+    speed_up: Measured  # baseline's time to the target over this one's, seed by seed; larger = sooner
+    bytes_saving: Measured  # baseline's bytes to the target over this one's, seed by seed; larger = fewer
+    loss: Measured  # the last one
+    metric: Measured
+    time_s: Measured
+    bytes_sent: Measured
+    rounds: Measured
+    idle: Measured  # share of the workers' time spent waiting
+    shares: Mapping[str, float]  # of computing, cancelled, waiting, talking, other; mean over seeds
+    seeds: tuple[Mapping[str, Any], ...]  # every run's own summary, with its seed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared. ``baseline`` is a label, or None for no speed-ups; ``target_loss=None`` lets the losses decide.
+
+    ``reproduce`` is the command line or TOML text that makes the report again; the first run's config stands in for it.
+    """
+
+    entries: Sequence[Entry]
+    workload: str
+    cluster: str
+    baseline: str | None = None
+    target_loss: float | None = None
+    reproduce: str = ""
+
+    def __post_init__(self) -> None:
+        require(len(self.entries) > 0, "entries=[] is empty; a comparison needs at least one strategy.")
+        labels = [entry.label for entry in self.entries]
+        require(len(set(labels)) == len(labels), f"labels={labels} repeat; give each entry its own label.")
+        if self.baseline is not None and self.baseline not in labels:
+            raise ValueError(f"baseline={self.baseline!r} is not among the entries{nearest(self.baseline, labels)}")
+
+    @cached_property
+    def target(self) -> float | None:
+        """The loss that time, bytes and rounds are measured to: the given one, or ``default_target_loss``."""
+        return default_target_loss(self.entries, self.baseline) if self.target_loss is None else self.target_loss
+
+    @cached_property
+    def rows(self) -> list[TableRow]:
+        """The table, in the order of the entries."""
+        baseline = next((entry for entry in self.entries if entry.label == self.baseline), None)
+        return [_table_row(entry, baseline, self.target) for entry in self.entries]
+
+    @property
+    def metric_name(self) -> str | None:
+        """The name of the metric that the runs measured besides the loss, if any."""
+        return next((run.metric_name for entry in self.entries for run in entry.runs if run.metric_name), None)
+
+    @property
+    def has_speed_ups(self) -> bool:
+        """There is a baseline, somebody to compare with it, and a target to compare at."""
+        return self.baseline is not None and len(self.entries) > 1 and self.target is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it: finite numbers, text, None, lists and dicts with text keys."""
+        described = {
+            "format": FORMAT,
+            "workload": self.workload,
+            "cluster": self.cluster,
+            "baseline": self.baseline,
+            "target_loss": self.target,
+            "metric_name": self.metric_name,
+            "reproduce": self.reproduce,
+            "strategies": [_described(entry, row) for entry, row in zip(self.entries, self.rows, strict=True)],
+        }
+        finite: dict[str, Any] = jsonable(described)
+        return finite
+
+
+def default_target_loss(entries: Sequence[Entry], baseline: str | None = None) -> float | None:
+    """Return a loss that every seed of every strategy that learned has reached, or None with nothing to compare.
+
+    A strategy's reach is the best loss of its worst seed. It learned when, on a log scale, its reach closed at
+    least half of the gap from the start to the best reach of all; one that diverged or stalled must not make the
+    race trivial for the others, and simply does not arrive. The baseline counts if it improved at all: a speed-up
+    over somebody who never arrives says nothing. The target is a round number up to 5 % above the worst of these
+    reaches (or 5 % of the way back to the start, where that is less).
+    """
+    losses = {entry.label: [_losses(run) for run in entry.runs] for entry in entries}
+    reach = {label: max(map(min, seeds)) for label, seeds in losses.items() if all(seeds)}
+    if len(entries) < 2 or not reach:
+        return None
+    start, best = max(seed[0] for seeds in losses.values() for seed in seeds if seed), min(reach.values())
+    height: Callable[[float], float] = math.log if best > 0 else float
+    enough = height(start) - (height(start) - height(best)) / 2
+    learned = [r for label, r in reach.items() if height(r) <= enough or (label == baseline and r < start)]
+    worst = max(learned)
+    margin = MARGIN * min(abs(worst), start - worst)
+    return _roundest(worst + margin / 2, worst + margin)
+
+
+def jsonable(value: Any) -> Any:
+    """Return ``value`` with arrays as lists, tuples as lists, and NaN and infinity as None."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [jsonable(inner) for inner in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return number(float(value))
+    return value if value is None else str(value)
+
+
+def _table_row(entry: Entry, baseline: Entry | None, target: float | None) -> TableRow:
+    summaries = [run.summary() for run in entry.runs]
+    divided = [shares(run.trace.columns()) for run in entry.runs]
+
+    def last(key: str) -> Measured:
+        return Measured(tuple(number(summary[key]) for summary in summaries))
+
+    def to_target(key: str) -> Measured:
+        return Measured(tuple(_to_target(run, target, key) for run in entry.runs))
+
+    return TableRow(
+        label=entry.label,
+        note=entry.note,
+        statuses=tuple(_status(run) for run in entry.runs if run.status != "finished"),
+        time_to_target_s=to_target("time_s"),
+        bytes_to_target=to_target("bytes_sent"),
+        rounds_to_target=to_target("round"),
+        speed_up=_paired(baseline, entry, target, "time_s"),
+        bytes_saving=_paired(baseline, entry, target, "bytes_sent"),
+        loss=last("loss"),
+        metric=last("metric"),
+        time_s=last("time_s"),
+        bytes_sent=last("bytes_sent"),
+        rounds=Measured(tuple(_rounds(run, s) for run, s in zip(entry.runs, summaries, strict=True))),
+        idle=last("idle"),
+        shares={name: sum(d[name] for d in divided) / len(divided) for name in divided[0]},
+        seeds=tuple({"seed": run.seed, **s} for run, s in zip(entry.runs, summaries, strict=True)),
+    )
+
+
+def _paired(baseline: Entry | None, entry: Entry, target: float | None, key: str) -> Measured:
+    """Return baseline's number over the entry's, seed by seed: equal seeds meet equal delays and data."""
+    theirs = {run.seed: _to_target(run, target, key) for run in baseline.runs} if baseline else {}
+    ratios = []
+    for run in entry.runs:
+        ours, other = _to_target(run, target, key), theirs.get(run.seed)
+        ratios.append(other / ours if ours and other is not None else None)
+    return Measured(tuple(ratios))
+
+
+def _to_target(run: Run, target: float | None, key: str) -> float | None:
+    row = None if target is None else run.first_reaching(target)
+    return None if row is None else number(row.get(key))
+
+
+def _rounds(run: Run, summary: Mapping[str, Any]) -> float | None:
+    """Return the rounds of a run; strategies without collectives have theirs in the history alone."""
+    counted = summary["rounds"] or next((r["round"] for r in reversed(run.history) if r.get("round") is not None), 0)
+    return number(counted)
+
+
+def _roundest(low: float, high: float) -> float:
+    """Return the number with the fewest digits between two: «reached loss 0.055» reads better than 0.05474."""
+    if low == 0 or low >= high:
+        return high
+    for place in range(-math.floor(math.log10(abs(high))), 300):
+        rounded = float(round(math.ceil(low * 10.0**place) / 10.0**place, max(place, 0)))
+        if low <= rounded <= high:
+            return rounded
+    return high
+
+
+def _status(run: Run) -> str:
+    return f"seed {run.seed} {run.status.partition(';')[0]}"  # what happened; the way out stands in the run itself
+
+
+def _losses(run: Run) -> list[float]:
+    return [row["loss"] for row in run.history if number(row["loss"]) is not None]
+
+
+def _described(entry: Entry, row: TableRow) -> dict[str, Any]:
+    measured = {f.name: getattr(row, f.name) for f in fields(row)}
+    curves = {}
+    for axis in AXES:
+        curve = entry.curve(axis, "loss")
+        curves[axis] = (
+            None if curve is None else {"x": curve.x, "mean": curve.mean, "low": curve.low, "high": curve.high}
+        )
+    return {
+        **{name: value.as_json() if isinstance(value, Measured) else value for name, value in measured.items()},
+        "loss_curves": curves,
+    }

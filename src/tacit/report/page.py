@@ -1,0 +1,166 @@
+"""The report: one HTML page that needs nothing else, with the table, the figures and how to read them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from plotly.offline import get_plotlyjs
+
+from tacit.errors import TacitError
+from tacit.report import figures, units
+from tacit.report.columns import cells, columns_of, small_print
+from tacit.report.comparison import Comparison, jsonable
+from tacit.report.curves import AXES
+from tacit.report.timeline import Strip
+from tacit.report.verdict import remarks, verdict
+
+
+def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
+    """Write the page to ``path``, whole or not at all, and return the path."""
+    target = Path(path)
+    part = target.with_name(f".{target.name}.part")
+    text = render(comparison)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        return part.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise TacitError(
+            f"could not write the report to {target}: {error.strerror or error}; free some space or choose another place."
+        ) from error
+
+
+def render(comparison: Comparison) -> str:
+    """Return the page as text."""
+    here = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(
+        loader=here, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["breakable"] = _breakable
+    read = {name: Markup(here.get_source(environment, name)[0]) for name in ("page.css", "page.js")}
+    labels, styles = [entry.label for entry in comparison.entries], figures.colours(comparison)
+    strips = figures.strips(comparison)
+    drawn = _drawn(comparison) | {f"strip-{label}": figure for label, _, figure in strips}
+    return environment.get_template("page.html").render(
+        comparison=comparison,
+        title=comparison.workload,
+        verdict=verdict(comparison),
+        remarks=remarks(comparison),
+        target="" if comparison.target is None else units.target(comparison.target),
+        facts=_facts(comparison),
+        table=_table(comparison),
+        axes=AXES,
+        drawn=set(drawn),
+        metric_name=comparison.metric_name or "metric",
+        strips=[
+            {"label": label, "strategy": labels.index(label), "hidden": _hidden(comparison, label, strip)}
+            for label, strip, _ in strips
+        ],
+        strategies=[{"label": label, "colour": styles[label][0]} for label in labels],
+        activities=_activities(comparison),
+        is_over_seeds=max(len(entry.runs) for entry in comparison.entries) > 1,
+        record=_record(comparison),
+        reproduce=comparison.reproduce or _config(comparison),
+        figures=_embedded(drawn),
+        css=read["page.css"],
+        script=read["page.js"],
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def _drawn(comparison: Comparison) -> dict[str, figures.Figure]:
+    """Return the figures that there are measurements for."""
+    drawn = {
+        "loss": figures.loss_figure(comparison),
+        "metric": figures.metric_figure(comparison),
+        "period": figures.period_figure(comparison),
+        "spread": figures.spread_figure(comparison),
+        "shares": figures.shares_figure(comparison),
+    }
+    return {name: figure for name, figure in drawn.items() if figure}
+
+
+def _activities(comparison: Comparison) -> dict[str, str]:
+    """Return the activities that occur, with their colours."""
+    occurring = {name for row in comparison.rows for name, share in row.shares.items() if share >= figures.VISIBLE}
+    return {name: colour for name, colour in figures.ACTIVITY_COLOURS.items() if name in occurring}
+
+
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
+    runs = [run for entry in comparison.entries for run in entry.runs]
+    seeds = sorted({run.seed for run in runs})
+    facts = [
+        ("workload", comparison.workload),
+        ("cluster", comparison.cluster),
+        ("workers", _span([run.workers for run in runs])),
+        ("steps", _span([run.steps for run in runs])),
+        ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds)) if len(seeds) <= 8 else f"{len(seeds)}"),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _span(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return units.count(low) if low == high else f"{units.count(low)}–{units.count(high)}"
+
+
+def _table(comparison: Comparison) -> dict[str, Any]:
+    """Return the table for the template: groups of headings, headings, and rows of cells."""
+    columns = columns_of(comparison)
+    by_column = [cells(comparison, column) for column in columns]
+    groups: list[dict[str, Any]] = []
+    for column in columns:
+        if not groups or groups[-1]["name"] != column.group:
+            groups.append({"name": column.group, "width": 0})
+        groups[-1]["width"] += 1
+    starts = {sum(group["width"] for group in groups[:i]) for i in range(len(groups))}
+    rows = [
+        {"label": row.label, "small_print": small_print(row), "note": row.note, "cells": [c[i] for c in by_column]}
+        for i, row in enumerate(comparison.rows)
+    ]
+    return {"groups": groups, "columns": columns, "rows": rows, "starts": starts}
+
+
+def _hidden(comparison: Comparison, label: str, strip: Strip) -> int:
+    """Return how many workers of a strategy its strip leaves out."""
+    entry = next(entry for entry in comparison.entries if entry.label == label)
+    return max(0, entry.runs[0].workers - sum(rank >= 0 for rank in strip.ranks))
+
+
+def _record(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return versions, engine and host of the first run, nested names joined by spaces."""
+
+    def flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+        pairs = []
+        for key, value in mapping.items():
+            name = str(key) if not prefix or prefix == "versions" else f"{prefix} {key}"
+            pairs += flat(value, name) if isinstance(value, Mapping) else [(name.replace("_", " "), str(value))]
+        return pairs
+
+    return flat(comparison.entries[0].runs[0].record)
+
+
+def _config(comparison: Comparison) -> str:
+    config = comparison.entries[0].runs[0].config
+    return json.dumps(jsonable(config), indent=1, ensure_ascii=False) if config else ""
+
+
+def _breakable(label: str) -> Markup:
+    """Return a label, escaped, that may break where a programmer would break it."""
+    return Markup(re.sub(r"([(=])(?=[^)]{8})", r"\1<wbr>", str(escape(label))))
+
+
+def _embedded(value: object) -> Markup:
+    """Return JSON that can stand inside a script element: no «<» is left that could end it."""
+    text = json.dumps(jsonable(value), separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,0 +1,77 @@
+"""The comparison's table for the terminal."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tacit.report import units
+from tacit.report.columns import WHOLE_RUN, Cell, Column, cells, columns_of, small_print
+from tacit.report.comparison import Comparison
+from tacit.report.verdict import remarks, verdict
+
+WIDE: Final = 132  # terminal columns from which the whole run's totals fit beside the numbers to the target
+NARROWEST: Final = 18  # the least that a strategy's name gets
+TOTALS: Final = frozenset({"time_s", "bytes_sent", "rounds"})
+
+
+def print_table(comparison: Comparison, console: Console) -> None:
+    """Print the table, and the verdict below it; in a narrow terminal without the whole run's totals."""
+    console.print(Text(f"{comparison.workload} on {comparison.cluster}", style="dim"))
+    console.print(terminal_table(comparison, console.width))
+    console.print(Text(verdict(comparison), style="bold"))
+    for remark in remarks(comparison):
+        console.print(Text(remark))
+
+
+def terminal_table(comparison: Comparison, width: int) -> Table:
+    """Return the table as rich draws it, for a terminal of ``width`` columns."""
+    said = [f"to {units.target(comparison.target)}: until the loss has come down to it"] if comparison.target else []
+    if max(len(entry.runs) for entry in comparison.entries) > 1:
+        said.append("mean over seeds, ± half the range")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="; ".join(said) or None, caption_justify="left")
+    columns = columns_of(comparison)
+    if comparison.target is not None and width < WIDE:
+        columns = [column for column in columns if column.key not in TOTALS]
+    texts = [[_heading(column), *map(_text, cells(comparison, column))] for column in columns]
+    taken = sum(max(len(line) for text in column for line in text.plain.split("\n")) + 2 for column in texts)
+    table.add_column("strategy", overflow="fold", min_width=NARROWEST, vertical="top")
+    for heading, *_ in texts:
+        table.add_column(heading, justify="right", vertical="top", no_wrap=True)
+    for i, row in enumerate(comparison.rows):
+        name = Text(_broken(row.label, max(NARROWEST, width - taken - 3)))
+        for line in small_print(row):
+            name.append(f"\n{line}", style="dim" if line == row.note else "red")
+        table.add_row(name, *[column[i + 1] for column in texts])
+    return table
+
+
+def _broken(label: str, width: int) -> str:
+    """Return a strategy's name on lines of at most ``width``, broken where a programmer would break it."""
+    lines = [""]
+    for piece in re.split(r"(?<=,\s)|(?<=[(=])(?=[^)]{8})", label):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("  ")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _heading(column: Column) -> Text:
+    if column.group == WHOLE_RUN:
+        return Text(f"total\n{column.title}" if column.key in TOTALS else column.title.replace(" ", "\n"))
+    if column.key == "speed_up":
+        return Text(column.title)
+    return Text(f"{column.title} to\n{column.group.removeprefix('to loss ')}")
+
+
+def _text(cell: Cell) -> Text:
+    written = (
+        cell.text if cell.value is not None else "\n".join(cell.text.rsplit(" ", 1))
+    )  # «2 of 3 seeds» on two lines
+    text = Text(written, style="bold green" if cell.is_best else "")
+    return text.append(f"\n{cell.deviation}", style="dim not bold") if cell.deviation else text

@@ -1,0 +1,142 @@
+"""The numbers of the table, checked by hand on tiny runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from synthetic_runs import four_strategies, tiny_run
+
+from tacit.report import Comparison, Entry, default_target_loss
+from tacit.report.columns import cells, columns_of
+from tacit.report.comparison import Measured
+
+
+def compared(target: float | None = 1.0, **changed: Any) -> Comparison:
+    """Return a baseline that needs 4 s and 8 s, and a rival that needs 1 s and 4 s, to loss 1."""
+    slow = Entry("slow", [tiny_run([(0, 9.0), (2, 5.0), (4, 1.0)]), tiny_run([(0, 9.0), (4, 5.0), (8, 1.0)], seed=1)])
+    fast = Entry("fast", [tiny_run([(0, 9.0), (1, 1.0)]), tiny_run([(0, 9.0), (4, 0.5)], seed=1)], note="lr=0.1")
+    usual = {"entries": [slow, fast], "workload": "w", "cluster": "c", "baseline": "slow", "target_loss": target}
+    return Comparison(**usual | changed)
+
+
+def test_time_bytes_and_rounds_to_the_target() -> None:
+    slow, fast = compared().rows
+    assert slow.time_to_target_s.values == (4, 8)
+    assert slow.time_to_target_s.mean == 6
+    assert fast.bytes_to_target.values == (100, 100)
+    assert slow.rounds_to_target.mean == 2
+    assert fast.loss.values == (1.0, 0.5)
+    assert (slow.time_s.mean, slow.bytes_sent.mean, slow.rounds.mean, slow.idle.mean) == (6, 200, 2, 0)
+
+
+def test_speed_ups_are_means_of_ratios_of_the_same_seed() -> None:
+    slow, fast = compared().rows
+    assert fast.speed_up.values == (4.0, 2.0)
+    assert fast.speed_up.mean == 3.0  # the ratio of the means would be 2.4
+    assert slow.speed_up.values == (1.0, 1.0)
+    assert fast.bytes_saving.mean == 2.0
+
+
+def test_pairs_follow_the_seed_and_not_the_order() -> None:
+    comparison = compared()
+    swapped = Entry("fast", list(reversed(comparison.entries[1].runs)))
+    rows = compared(entries=[comparison.entries[0], swapped]).rows
+    assert rows[1].speed_up.values == (2.0, 4.0)
+
+
+def test_a_seed_that_does_not_arrive_leaves_no_mean() -> None:
+    slow, fast = compared(target=0.7).rows
+    assert slow.time_to_target_s.values == (None, None)
+    assert fast.time_to_target_s.values == (None, 4)
+    assert fast.time_to_target_s.mean is None
+    assert fast.speed_up.values == (None, None)
+    time = columns_of(compared(target=0.7))[0]
+    assert [cell.text for cell in cells(compared(target=0.7), time)] == ["not reached", "1 of 2 seeds"]
+
+
+def test_a_target_met_at_the_start_gives_no_speed_up() -> None:
+    assert [row.speed_up.values for row in compared(target=10.0).rows] == [(None, None)] * 2
+
+
+def test_the_best_of_a_column_is_marked() -> None:
+    comparison = compared()
+    marked = {c.key: [cell.is_best for cell in cells(comparison, c)] for c in columns_of(comparison)}
+    assert marked["time_to_target_s"] == marked["speed_up"] == marked["loss"] == [False, True]
+    assert marked["idle"] == [False, False]  # equal: nothing to mark
+
+
+def test_without_a_baseline_there_is_no_speed_up() -> None:
+    comparison = compared(baseline=None)
+    assert "speed_up" not in [column.key for column in columns_of(comparison)]
+    assert comparison.rows[1].speed_up.mean is None
+
+
+def test_runs_that_did_not_finish_say_so() -> None:
+    run = tiny_run([(0, 9.0), (1, 2.0)], seed=3)
+    run.status = "interrupted"
+    assert Comparison([Entry("a", [run])], "w", "c").rows[0].statuses == ("seed 3 interrupted",)
+
+
+def entry(label: str, *lowest: float, start: float = 2.0) -> Entry:
+    return Entry(label, [tiny_run([(0, start), (1, low), (2, low * 1.1)], seed=i) for i, low in enumerate(lowest)])
+
+
+def test_the_default_target_is_reached_by_every_seed_of_all_that_learned() -> None:
+    target = default_target_loss([entry("a", 0.05, 0.051), entry("b", 0.1, 0.12)])
+    assert target == 0.123  # round, and 2.5 % to 5 % above the worst seed's 0.12
+
+
+@pytest.mark.parametrize("stalled", [1.9, 2.0, 1e9])
+def test_a_strategy_that_stalled_or_diverged_does_not_set_the_target(stalled: float) -> None:
+    assert default_target_loss([entry("a", 0.05), entry("b", stalled)]) == pytest.approx(0.052)
+
+
+def test_the_baseline_always_counts_in_the_target() -> None:
+    target = default_target_loss([entry("a", 0.05), entry("b", 1.5)], "b")
+    assert target is not None and 1.5 < target < 1.6
+
+
+def test_the_default_target_stays_below_the_start_when_losses_move_little() -> None:
+    target = default_target_loss([entry("a", 2.25, start=2.3), entry("b", 2.26, start=2.3)])
+    assert target is not None and 2.26 < target < 2.263
+
+
+def test_negative_and_missing_losses_have_a_target_too() -> None:
+    target = default_target_loss([entry("a", -3.0), entry("b", -2.0)])
+    assert target is not None and -2.2 < target <= -2.2 * 0.95
+    assert default_target_loss([entry("a", 0.1)]) is None
+    nothing = [Entry(name, [tiny_run([(0, None), (1, math.nan)])]) for name in "ab"]
+    assert default_target_loss(nothing) is None
+
+
+def test_json_is_finite_and_complete() -> None:
+    broken = Entry("broken", [tiny_run([(0, 9.0), (1, math.inf), (2, math.nan)])])
+    comparison = compared(entries=[*compared().entries, broken])
+    read = json.loads(json.dumps(comparison.as_json(), allow_nan=False))
+    assert read["target_loss"] == 1.0
+    slow, fast, third = read["strategies"]
+    assert fast["speed_up"] == {"mean": 3.0, "low": 2.0, "high": 4.0, "per_seed": [4.0, 2.0]}
+    assert third["loss"] == {"mean": None, "low": None, "high": None, "per_seed": [None]}
+    assert slow["loss_curves"]["step"] == {"x": [0, 1, 2], "mean": [9, 5, 1], "low": [9, 5, 1], "high": [9, 5, 1]}
+    assert [seed["seed"] for seed in slow["seeds"]] == [0, 1]
+    assert json.dumps(four_strategies(steps=40).as_json(), allow_nan=False)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="baseline='slo' is not among the entries; did you mean 'slow'"):
+        compared(baseline="slo")
+    with pytest.raises(ValueError, match=r"runs=\[\] of 'x' is empty"):
+        Entry("x", [])
+    with pytest.raises(ValueError, match=r"seeds=\[0, 0\] of 'x' repeat"):
+        Entry("x", [tiny_run([(0, 1.0)]), tiny_run([(0, 1.0)])])
+    with pytest.raises(ValueError, match="repeat; give each entry its own label"):
+        Comparison([entry("a", 1.0), entry("a", 1.0)], "w", "c")
+    with pytest.raises(ValueError, match=r"entries=\[\] is empty"):
+        Comparison([], "w", "c")
+
+
+def test_no_seeds_no_mean() -> None:
+    assert Measured(()).mean is None

@@ -1,0 +1,175 @@
+"""The page: whole, offline, harmless, and the same story as the terminal's table."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+from rich.console import Console
+from synthetic_runs import four_strategies, local_run, tiny_run
+
+from tacit.errors import TacitError
+from tacit.report import Comparison, Entry, print_table, render, verdict, write_report
+from tacit.report.verdict import remarks
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would fetch, run and show."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.scripts = 0
+        self.handlers: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def embedded(page: str) -> dict[str, dict]:  # type: ignore[type-arg]
+    """Return the figures of a page."""
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
+    assert found
+    figures: dict[str, dict] = json.loads(found[1])  # type: ignore[type-arg]
+    return figures
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    return four_strategies(steps=60, workers=10)
+
+
+@pytest.fixture(scope="module")
+def page(comparison: Comparison) -> str:
+    return render(comparison)
+
+
+def test_the_page_names_every_strategy_and_tells_the_verdict(comparison: Comparison, page: str) -> None:
+    text = Reader(page.replace("<wbr>", "")).text
+    for entry in comparison.entries:
+        assert entry.label in text
+    assert verdict(comparison) in text
+    assert "lr=0.2" in text
+    assert "tacit compare --workload" in text
+    assert "engine vmap" in text
+
+
+def test_the_page_loads_nothing(page: str) -> None:
+    read = Reader(page)
+    assert read.loads == ["data:,"]
+    assert read.scripts == 3
+    ours = page.replace(get_plotlyjs(), "")
+    assert len(ours) < len(page)
+    assert not re.search(r"https?:|//\w+\.|@import|url\(", ours.replace("http://www.w3.org", ""))
+
+
+def test_figures_have_a_band_and_a_line_per_strategy_on_every_axis(comparison: Comparison, page: str) -> None:
+    figures = embedded(page)
+    assert {"loss", "metric", "period", "spread", "shares"} <= set(figures)
+    loss = figures["loss"]
+    assert set(loss["axes"]) == {"time_s", "bytes_sent", "round", "step"}
+    assert [trace["legendgroup"] for trace in loss["data"]] == [e.label for e in comparison.entries for _ in range(2)]
+    for axis in loss["axes"].values():
+        assert len(axis["x"]) == len(axis["y"]) == 2 * len(comparison.entries)
+        assert all(len(x) == len(y) > 0 for x, y in zip(axis["x"], axis["y"], strict=True))
+    strips = [name for name in figures if name.startswith("strip-")]
+    assert strips == [f"strip-{entry.label}" for entry in comparison.entries]
+
+
+def test_a_label_with_markup_is_harmless() -> None:
+    evil = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
+    clean = render(Comparison([Entry("b", [local_run(steps=20)])], "w", "c"))
+    entries = [Entry(evil, [local_run(steps=20)], note=evil), Entry("b", [local_run(period=4, steps=20)])]
+    page = render(Comparison(entries, evil, evil, evil, reproduce=evil))
+    read = Reader(page)
+    assert read.scripts == Reader(clean).scripts
+    assert read.loads == ["data:,"]
+    assert read.handlers == []
+    for trace in embedded(page)["loss"]["data"]:
+        assert "<script" not in trace["name"]
+    assert embedded(page)["shares"]["layout"]["yaxis"]["ticktext"] == [html.escape(evil), "b"]
+
+
+def test_one_run_has_a_page_without_rivals() -> None:
+    single = Comparison([Entry("LocalSGD(period=Every(8))", [local_run(period=8, steps=30)])], "digits", "Cluster()")
+    text = Reader(render(single).replace(get_plotlyjs(), "")).text
+    assert "speed-up" not in text.lower()
+    assert "baseline" not in text
+    assert "Means over seeds" not in text
+    assert "took" in verdict(single) and "for 30 steps" in verdict(single)
+
+
+def test_runs_with_nothing_to_draw_still_have_a_page() -> None:
+    empty = tiny_run([(0.0, None)])
+    empty.status = "failed: worker 1 was lost"
+    bare = Comparison([Entry("a", [empty]), Entry("b", [tiny_run([(0, math.nan), (1, math.inf)])])], "w", "c", "a")
+    text = Reader(render(bare)).text
+    assert "seed 0 failed: worker 1 was lost" in text
+    assert "No run has measured a loss" in text
+
+
+def test_writing_leaves_the_page_alone_in_its_folder(comparison: Comparison, page: str, tmp_path: Path) -> None:
+    path = write_report(comparison, tmp_path / "report.html")
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    assert path.read_text(encoding="utf-8") == page  # and rendering is deterministic
+    assert path.stat().st_size < 8e6
+
+
+def test_a_place_that_cannot_be_written_is_named(comparison: Comparison, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(TacitError, match=r"could not write the report to .*report\.html: .*choose another place"):
+        write_report(comparison, tmp_path / "file" / "report.html")
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(TacitError, match="choose another place"):
+        write_report(comparison, tmp_path / "report.html")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "report.html"]  # no half-written page
+
+
+@pytest.mark.parametrize("width", [100, 150])
+def test_the_terminal_table_fits(comparison: Comparison, width: int) -> None:
+    out = io.StringIO()
+    print_table(comparison, Console(file=out, width=width))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = out.getvalue()
+    for expected in ("AllReduce()", "KSync(k=8)", "VariancePeriod(initial=4)", "speed-up", "final", "lr=0.2"):
+        assert expected in text
+    assert "…" not in text  # nothing cut off
+    assert ("total" in text) == (width == 150)
+
+
+def against(*times_s: float, bytes_per_row: int = 100) -> Comparison:
+    """Return a baseline that needs 10 s and rivals that need ``times_s``."""
+    base = Entry("Base()", [tiny_run([(0, 9.0), (10, 1.0)])])
+    rivals = [
+        Entry(f"R{i}()", [tiny_run([(0, 9.0), (t, 1.0)], bytes_per_row=bytes_per_row)]) for i, t in enumerate(times_s)
+    ]
+    return Comparison([base, *rivals], "w", "c", "Base()", 1.0)
+
+
+def test_verdicts() -> None:
+    assert verdict(against(5, 2)) == "R1() reached loss 1 5.0× sooner than Base()."
+    assert verdict(against(2, bytes_per_row=10)).endswith("5.0× sooner than Base() and sent 10.0× fewer bytes.")
+    assert verdict(against(2, bytes_per_row=200)).endswith("5.0× sooner than Base() but sent 2.0× as many bytes.")
+    assert verdict(against(10.2)) == "R0() reached loss 1 about as soon as Base()."
+    assert verdict(against(20)) == "No strategy beat Base() to loss 1; R0() came nearest, 2.0× later."
+    lost = Comparison([*against().entries, Entry("R()", [tiny_run([(0, 9.0), (1, 8.0)])])], "w", "c", "Base()", 1.0)
+    assert verdict(lost) == "Only Base() reached loss 1, after 10.0 s."
+    assert remarks(lost) == ["Not every seed of R() reached the target."]
+    turned = Comparison(lost.entries, "w", "c", "R()", 1.0)
+    assert verdict(turned).endswith("first, after 10.0 s and 100 B sent; R() did not reach it with every seed.")
+    assert verdict(Comparison(lost.entries, "w", "c", None, 0.1)) == "No strategy reached loss 0.1 with every seed."
