@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from tacit.randomness import Streams
 from tacit.workloads.samples import Samples, chunk_length
-from tacit.workloads.sampling import EpochSampler, ShardSampler
+from tacit.workloads.sampling import EpochSampler, ShardSampler, batch_sizes
 from tacit.workloads.splits import Indices
 from tacit.workloads.workload import CHUNK, GRADIENT_BUDGET, Evaluation, Problem, Sampler
 
@@ -84,12 +84,17 @@ class ArrayProblem(Problem):
         self.evaluated = training if evaluated is None else evaluated
         self.shards = tuple(shards)
         self.is_full_gradient = batch_size is None
-        self.batch_size = max(1, len(training) // len(shards)) if batch_size is None else batch_size
-        self.samplers: Sequence[Sampler] = (
-            [ShardSampler(shard) for shard in shards]
-            if batch_size is None
-            else [EpochSampler(shard, batch_size, streams.numpy("batches", rank)) for rank, shard in enumerate(shards)]
-        )
+        self.samplers: Sequence[Sampler]
+        if batch_size is None:
+            self.batch_size = max(1, len(training) // len(shards))
+            self.samplers = [ShardSampler(shard) for shard in shards]
+        else:
+            sizes = batch_sizes(shards, batch_size)
+            self.batch_size = max(sizes)
+            self.samplers = [
+                EpochSampler(shard, size, streams.numpy("batches", rank))
+                for rank, (shard, size) in enumerate(zip(shards, sizes, strict=True))
+            ]
         self.metric = metric
         if metric is not None:
             self.metric_name = metric.name if held_out is not None else f"training {metric.name}"

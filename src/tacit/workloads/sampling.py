@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tacit.errors import require
@@ -16,6 +18,15 @@ def check_batch_size(batch_size: int | None) -> None:
         batch_size is None or batch_size >= 1,
         f"batch_size={batch_size} must be at least 1; for the full gradient use batch_size=None.",
     )
+
+
+def batch_sizes(shards: Sequence[Indices], batch_size: int) -> list[int]:
+    """Return each worker's batch size: ``batch_size``, or its whole shard where that is smaller.
+
+    Shards that are equal but for a remainder give equal batches, the smaller: their gradients can then be evaluated together and weigh alike.
+    """
+    sizes = [min(batch_size, len(shard)) for shard in shards]
+    return [min(sizes)] * len(sizes) if max(sizes) - min(sizes) <= 1 else sizes
 
 
 class EpochSampler:

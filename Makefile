@@ -1,0 +1,53 @@
+# The commands a developer needs. `make` alone lists them.
+
+PYTHON := $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := torch==2.13.0
+DATA ?= data
+# A line ending in «## text» is shown by `make help`.
+
+.PHONY: help demo test check format clean bench-simulator bench-papers
+.DEFAULT_GOAL := help
+
+help:  ## list these commands
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
+
+demo: $(VENV)/.installed  ## compare four strategies on real data, about a minute; writes demo/report.html
+	$(BIN)/tacit compare --workload 'digits(model="mlp")' --workers 16 --speed 3=0.33 --bandwidth 1Gbit/s --latency 1ms \
+	    --steps 600 --lr 0.2 --seeds 3 --out demo --force
+	@echo "Open demo/report.html in a browser."
+
+test: $(VENV)/.installed  ## run all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed  ## format, lint, types, layers, links and README examples
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --durations=0 tests/test_layers.py
+	$(BIN)/python tools/check_readme.py
+
+format: $(VENV)/.installed  ## rewrite the sources in the house format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench-simulator: $(VENV)/.installed  ## measure the simulator's speed
+	$(BIN)/python benchmarks/simulator.py
+
+bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… names the folder with libsvm/a9a.bz2
+	$(BIN)/python benchmarks/papers/local_sgd.py --data $(DATA)
+	$(BIN)/python benchmarks/papers/adpsgd.py
+
+clean:  ## remove everything that can be made again, the virtual environment included
+	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch first and pinned: the digests in the tests hold for this version.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "tacit needs Python 3.11 or newer; none is on the PATH." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,5 @@
+"""The command line: ``tacit compare | simulate | report | list``."""
+
+from tacit.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,58 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tacit import __version__
+from tacit.cli.compare import compare_command
+from tacit.cli.list import list_command
+from tacit.cli.report import report_command
+from tacit.cli.simulate import simulate_command
+
+app = typer.Typer(
+    name="tacit",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("compare")(compare_command)
+app.command("simulate")(simulate_command)
+app.command("report")(report_command)
+app.command("list")(list_command)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"tacit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Distributed training that speaks only when it must.
+
+    Compare ways for workers to talk (how often, what, with whom, how long
+    to wait) on a simulated cluster: the same strategy code that runs on a
+    real one, under a virtual clock, from one seed.
+
+    [bold]Start here[/]
+
+    \b
+      tacit compare                      four strategies on real data
+      tacit compare --help               what can be changed, with examples
+      tacit list                         everything that has a name
+    """

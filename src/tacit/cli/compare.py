@@ -1,0 +1,141 @@
+"""``tacit compare``: the main job, from options to report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import typer
+from rich.console import Console
+
+from tacit.cli import folders, options
+from tacit.cli.failures import FAILED, INTERRUPTED, complain, explained
+from tacit.cli.options import settings_from
+from tacit.cli.settings import Settings
+from tacit.cli.terminal import Screen, console
+from tacit.compare import Findings, compare, count_runs
+from tacit.report import print_table, write_report
+from tacit.run import Run
+
+
+@explained
+def compare_command(
+    workload: options.Workload = None,
+    strategies: options.Strategies = None,
+    steps: options.Steps = None,
+    seeds: options.Seeds = None,
+    seed: options.Seed = None,
+    target: options.Target = None,
+    config: options.Config = None,
+    optimizer: options.Optimizer = None,
+    lr: options.LearningRate = None,
+    momentum: options.Momentum = None,
+    weight_decay: options.WeightDecay = None,
+    schedule: options.Schedule = None,
+    tune: options.Tune = None,
+    workers: options.Workers = None,
+    compute: options.Compute = None,
+    speed: options.Speed = None,
+    latency: options.Latency = None,
+    bandwidth: options.Bandwidth = None,
+    faults: options.Faults = None,
+    out: options.Out = None,
+    force: options.Force = False,
+    json_file: options.Json = None,
+    quiet: options.Quiet = False,
+    evaluate_every: options.EvaluateEvery = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    debug: options.Debug = False,
+) -> None:
+    """Compare strategies on one workload and one simulated cluster, paired by seed.
+
+    Writes report.html (open it in a browser), compare.json, compare.toml
+    (makes it all again) and every run into the output folder.
+
+    [bold]Examples[/]
+
+    \b
+      tacit compare
+      tacit compare -s AllReduce -s 'LocalSGD(period=Every(16))' --seeds 3 --tune
+      tacit compare --workers 32 --bandwidth 100Mbit/s --latency 5ms --speed 3=0.33
+      tacit compare --config runs/compare-20260102-120000/compare.toml --steps 2000
+    """
+    settings = settings_from(dict(locals()), single=False)
+    if json_file is not None:
+        folders.writable(json_file)
+    folder = folders.claim(out, command="compare", force=force)
+    findings = _carry_out(settings, folder, console(quiet))
+    if json_file is not None:
+        folders.write(json_file, _json(findings))
+    _end(findings)
+
+
+class _Keeper(Screen):
+    """Saves every reported run as soon as it is over, so that nothing finished is ever lost."""
+
+    def __init__(self, console: Console, total: int, settings: Settings, folder: Path) -> None:
+        super().__init__(console, total)
+        self.settings, self.folder = settings, folder
+        self.kept: set[str] = set()
+
+    def end(self, run: Run, tuning: bool) -> None:
+        if not tuning:
+            self.keep(run)
+        super().end(run, tuning)
+
+    def keep(self, run: Run) -> None:
+        """Save ``run`` unless that is done. Ctrl-C may fall into a save, so this is asked again in the end."""
+        name = folders.run_name(run.strategy, run.seed)
+        if name not in self.kept:
+            saved = run.save(self.folder / "runs" / name, overwrite=True)
+            folders.write(saved / "run.toml", self.settings.run_toml(run.strategy, run.seed, run.config["lr"]))
+            self.kept.add(name)
+
+
+def _carry_out(settings: Settings, folder: Path, screen: Console) -> Findings:
+    """Run the comparison and write what it found."""
+    reproduce = settings.toml()
+    folders.write(folder / "compare.toml", reproduce)
+    torch.set_num_threads(settings.threads)
+    total = count_runs(len(settings.strategies), len(settings.seeds), settings.tune)
+    with _Keeper(screen, total, settings, folder) as keeper:
+        findings = compare(
+            settings.workload, settings.strategies, seeds=settings.seeds, tune=settings.tune, target=settings.target,
+            reproduce=reproduce, watcher=keeper, **settings.training(),
+        )  # fmt: skip
+    for entry in findings.comparison.entries if findings.comparison is not None else ():
+        for run in entry.runs:
+            keeper.keep(run)
+    folders.write(folder / "compare.json", _json(findings))
+    for label, tuning in findings.tunings.items():
+        screen.print(f"{label}: {tuning.note}\n    {tuning}", highlight=False, markup=False, soft_wrap=True)
+    if findings.comparison is not None:
+        write_report(findings.comparison, folder / "report.html")
+        screen.print()
+        print_table(findings.comparison, screen)
+        screen.print(
+            f"\nReport: {folder / 'report.html'} · runs, numbers, settings: {folder}", highlight=False, soft_wrap=True
+        )
+    return findings
+
+
+def _end(findings: Findings) -> None:
+    if findings.interrupted:
+        complain(
+            "interrupted; what had been computed is saved." if findings.comparison else "interrupted; no run had ended."
+        )
+        raise typer.Exit(INTERRUPTED)
+    assert findings.comparison is not None
+    runs = [(entry.label, run) for entry in findings.comparison.entries for run in entry.runs]
+    failed = [(label, run) for label, run in runs if run.status != "finished"]
+    for label, run in failed:
+        complain(f"{label}, seed {run.seed}: {run.status}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _json(findings: Findings) -> str:
+    return json.dumps(findings.as_json(), indent=1) + "\n"

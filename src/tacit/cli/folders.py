@@ -1,0 +1,108 @@
+"""Where results go: a folder is claimed before anything runs, so that nothing is computed that cannot be kept."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+
+from tacit.errors import FolderExists, TacitError
+
+_OURS = (
+    "report.html",
+    "compare.json",
+    "compare.toml",
+    "runs",
+    "run.json",
+    "run.toml",
+    "history.json",
+    "parameters.npy",
+    "trace.npz",
+)
+
+
+_LONGEST = 80
+"""Characters of a run folder's name that tell what was run."""
+
+
+def claim(folder: Path | None, *, command: str, force: bool) -> Path:
+    """Return the output folder, made and writable.
+
+    One that holds something is refused unless ``force``, which empties it of results.
+    """
+    target = folder if folder is not None else _fresh(command)
+    if target.exists() and not target.is_dir():
+        raise FolderExists(target, "it is a file; choose another --out.")
+    if target.exists() and any(target.iterdir()):
+        if not force:
+            raise FolderExists(target, "choose another --out, or say --force to replace what is in it.")
+        _empty(target)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TacitError(f"the folder {target} cannot be made: {error.strerror}; choose another --out.") from error
+    _check_writable(target)
+    return target
+
+
+def writable(path: Path) -> Path:
+    """Return ``path`` after checking that a file can be written there."""
+    if path.is_dir():
+        raise TacitError(f"{path} is a folder; give the name of a file.")
+    _check_writable(path.parent)
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``, whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def run_name(strategy: str, seed: int) -> str:
+    """Return a folder name for the run of ``strategy`` with ``seed``; a name too long ends in a hash of the rest."""
+    words = re.sub(r"[^A-Za-z0-9.]+", "-", strategy).strip("-")
+    if len(words) > _LONGEST:
+        words = f"{words[:_LONGEST]}-{zlib.crc32(strategy.encode()):08x}"
+    return f"{words}-{seed}"
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".writable"):
+            pass
+    except OSError as error:
+        raise TacitError(f"nothing can be written to the folder {folder}: {error.strerror}; choose another.") from error
+
+
+def _fresh(command: str) -> Path:
+    """Return runs/<command>-<date>-<time>, numbered where that second is taken."""
+    stem = f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    candidates = (Path("runs") / (stem if n == 0 else f"{stem}-{n}") for n in range(1000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _empty(folder: Path) -> None:
+    """Remove results from ``folder``. Whatever tacit did not write there makes it refuse: --force is no rm -rf."""
+    strangers = sorted(
+        path.name for path in folder.iterdir() if path.name not in _OURS and not path.name.startswith(".")
+    )
+    if strangers:
+        shown = ", ".join(strangers[:3])
+        raise FolderExists(
+            folder, f"--force replaces only results of tacit, and it holds {shown}; choose another --out."
+        )
+    for name in _OURS:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

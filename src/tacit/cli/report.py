@@ -1,0 +1,103 @@
+"""``tacit report``: the page again, from saved runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli import options
+from tacit.cli.failures import explained
+from tacit.cli.settings import read_file, settle
+from tacit.cli.terminal import console
+from tacit.errors import TacitError, require
+from tacit.report import Comparison, Entry, print_table, write_report
+from tacit.run import Run
+
+
+@explained
+def report_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of runs or of comparisons.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="The page to write.", show_default="FOLDER/report.html, or ./report.html"
+        ),
+    ] = None,
+    target: options.Target = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Draw report.html from saved runs, simulated or real.
+
+    One folder of `tacit compare` or `tacit simulate` gets its page drawn
+    again; several are put side by side.
+
+    [bold]Examples[/]
+
+    \b
+      tacit report runs/compare-20260102-120000
+      tacit report demo --target 0.2
+      tacit report runs/slow runs/fast --out both.html
+    """
+    runs = [(path, Run.load(path)) for folder in paths for path in _run_folders(folder)]
+    comparison = _comparison(runs, paths, target)
+    page = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
+    write_report(comparison, page)
+    screen = console(quiet)
+    print_table(comparison, screen)
+    screen.print(f"\nReport: {page}", highlight=False, soft_wrap=True)
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """Return the run folders in ``folder``: itself, or those of a comparison."""
+    if (folder / "run.json").exists():
+        return [folder]
+    found = sorted(path.parent for path in (folder / "runs").glob("*/run.json"))
+    if not found:
+        what = "does not exist" if not folder.exists() else "holds neither run.json nor runs/*/run.json"
+        raise TacitError(f"{folder} {what}; give a folder that tacit compare or tacit simulate wrote.")
+    return found
+
+
+def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float | None) -> Comparison:
+    workloads = sorted({run.workload for _, run in runs})
+    require(
+        len(workloads) == 1,
+        f"the runs train different things ({' and '.join(workloads)}), so their losses cannot be compared; "
+        f"draw one report for each.",
+    )
+    clusters = sorted({str(run.config.get("cluster", f"{run.workers} workers")) for _, run in runs})
+    reproduce, notes = "", {}
+    if len(paths) == 1 and (paths[0] / "compare.toml").exists():
+        reproduce = (paths[0] / "compare.toml").read_text(encoding="utf-8")
+        settings = settle(read_file(paths[0] / "compare.toml", single=False))
+        target = settings.target if target is None else target
+        notes = _notes(paths[0] / "compare.json")
+        planned = [(str(strategy), seed) for strategy in settings.strategies for seed in settings.seeds]
+        place = {run: i for i, run in enumerate(planned)}
+        runs = sorted(runs, key=lambda found: place.get((found[1].strategy, found[1].seed), len(planned)))
+    entries = _entries(runs, notes)
+    baseline = next((entry.label for entry in entries if entry.label.startswith("AllReduce(")), entries[0].label)
+    return Comparison(entries, workloads[0], " / ".join(clusters), baseline, target, reproduce)
+
+
+def _entries(runs: Iterable[tuple[Path, Run]], notes: Mapping[str, str]) -> list[Entry]:
+    """Return the runs by strategy; where one seed comes twice, the later folder's name tells them apart."""
+    by_label: dict[str, list[Run]] = {}
+    for path, run in runs:
+        label = run.strategy
+        if any(run.seed == other.seed for other in by_label.get(label, ())):
+            label = f"{run.strategy} ({path.parent.parent.name if path.parent.name == 'runs' else path.name})"
+        by_label.setdefault(label, []).append(run)
+    return [Entry(label, group, notes.get(label, "")) for label, group in by_label.items()]
+
+
+def _notes(path: Path) -> dict[str, str]:
+    try:
+        return {row["label"]: row["note"] for row in json.loads(path.read_text())["strategies"]}
+    except (OSError, ValueError, KeyError):
+        return {}

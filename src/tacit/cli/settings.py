@@ -1,0 +1,225 @@
+"""What to run: defaults, a TOML file and options in one notation, and the TOML that reproduces it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tacit.cli.toml import dump
+from tacit.errors import TacitError, nearest, require
+from tacit.registry import parse
+from tacit.schedules import Schedule
+from tacit.simulation import Cluster
+from tacit.specs import spell
+from tacit.strategies import Strategy
+from tacit.workloads import Workload
+
+Table = dict[str, Any]
+"""Settings as TOML holds them: texts in the notation, numbers, lists, and the table ``cluster``."""
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "workload": 'digits(model="mlp")',
+    "strategies": [
+        "AllReduce()",
+        "LocalSGD(period=Every(8))",
+        "LocalSGD(period=VariancePeriod(initial=4))",
+        "LocalSGD(period=LinearPeriod(initial=4, rounds=20))",
+    ],
+    "seeds": [0],
+    "steps": 500,
+    "optimizer": "sgd",
+    "lr": 0.1,
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "schedule": None,
+    "evaluate_every": None,
+    "target": None,
+    "tune": False,
+    "engine": "auto",
+    "device": "cpu",
+    "threads": 1,
+}
+_COMPARE_ONLY: Final = ("strategies", "seeds", "target", "tune")
+_CLUSTER_KEYS: Final = tuple(field.name for field in dataclasses.fields(Cluster))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that decides what a comparison or a single run computes."""
+
+    workload: Workload
+    strategies: tuple[Strategy[Any], ...]
+    cluster: Cluster
+    seeds: tuple[int, ...]
+    steps: int
+    optimizer: str
+    lr: float
+    momentum: float
+    weight_decay: float
+    tune: bool
+    engine: str
+    device: str
+    threads: int
+    schedule: Schedule | None = None
+    evaluate_every: int | None = None
+    target: float | None = None
+
+    def training(self) -> dict[str, Any]:
+        """Return the arguments that ``simulate`` and ``compare`` share."""
+        names = ("cluster", "steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "evaluate_every")
+        return {name: getattr(self, name) for name in (*names, "engine", "device")}
+
+    def toml(self) -> str:
+        """Return the settings as the TOML file that ``tacit compare --config`` reads."""
+        return dump(_table(self), comment="tacit compare --config compare.toml makes this comparison again.")
+
+    def run_toml(self, strategy: str, seed: int, lr: float) -> str:
+        """Return one of the runs as the TOML file that ``tacit simulate --config`` reads."""
+        table = {key: value for key, value in _table(self).items() if key not in _COMPARE_ONLY}
+        table |= {"lr": lr}
+        first = {"workload": table.pop("workload"), "strategy": strategy, "seed": seed}
+        return dump(first | table, comment="tacit simulate --config run.toml makes this run again.")
+
+
+def read_file(path: Path, *, single: bool) -> Table:
+    """Return the settings of a TOML file; ``single``: of one run rather than of a comparison."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TacitError(f"--config {path} cannot be read: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TacitError(f"--config {path} is not TOML: {error}.") from error
+    known = [key for key in (*DEFAULTS, "cluster") if not single or key not in _COMPARE_ONLY]
+    known += ["strategy", "seed"] if single else []
+    _check_keys(table, known, f"{path}")
+    cluster = table.get("cluster", {})
+    require(
+        isinstance(cluster, dict), f"{path}: cluster={cluster!r} must be a table; write [cluster] and its keys below."
+    )
+    _check_keys(cluster, _CLUSTER_KEYS, f"{path}, table [cluster]")
+    if isinstance(table.get("seeds"), int):
+        table["seeds"] = list(range(table["seeds"]))
+    for one, many in (("strategy", "strategies"), ("seed", "seeds")):
+        if one in table:
+            table[many] = [table.pop(one)]
+    return table
+
+
+def settle(*tables: Table) -> Settings:
+    """Return what ``tables`` ask for, later ones first, and defaults for the rest."""
+    merged: Table = {**DEFAULTS, "cluster": {}}
+    for table in tables:
+        cluster = {**merged["cluster"], **table.get("cluster", {})}
+        merged |= {key: value for key, value in table.items() if value is not None} | {"cluster": cluster}
+    checked = {
+        name: _checked(name, value, kind) for name, kind in _KINDS.items() if (value := merged[name]) is not None
+    }
+    require(checked["threads"] >= 1, f"threads={checked['threads']} must be at least 1.")
+    schedule = merged["schedule"]
+    return Settings(
+        workload=_parsed("workload", merged["workload"], "workloads"),
+        strategies=tuple(_parsed("strategies", text, "strategies") for text in _listed(merged, "strategies")),
+        cluster=_cluster(merged["cluster"]),
+        seeds=tuple(_checked("seeds", seed, int) for seed in _listed(merged, "seeds")),
+        schedule=None if schedule is None else _parsed("schedule", schedule, "schedules"),
+        **checked,
+    )  # fmt: skip
+
+
+_KINDS: Final[Mapping[str, Any]] = {
+    "steps": int, "optimizer": str, "lr": float, "momentum": float, "weight_decay": float, "target": float,
+    "evaluate_every": int, "tune": bool, "engine": str, "device": str, "threads": int,
+}  # fmt: skip
+_WORDS: Final[Mapping[Any, str]] = {
+    int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list", dict: "a table",
+}  # fmt: skip
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    """Return ``value`` if it is of ``kind``; where a number is wanted a whole one will do."""
+    if not isinstance(value, int | float if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{name}={value!r} must be {_WORDS[kind]}.")
+    return float(value) if kind is float else value
+
+
+def _listed(table: Table, name: str) -> list[Any]:
+    return list(_checked(name, table[name], list))
+
+
+def _keyed(table: Table, name: str) -> Iterable[tuple[str, Any]]:
+    return list(_checked(name, table[name], dict).items())
+
+
+def _parsed(name: str, text: Any, family: str) -> Any:
+    if not isinstance(text, str):
+        raise ValueError(f"{name}={text!r} must be a text such as {_EXAMPLES[family]!r}.")
+    return parse(text, family)
+
+
+_EXAMPLES: Final = {
+    "workloads": 'digits(model="mlp")', "strategies": "LocalSGD(period=Every(8))", "schedules": "Cosine()",
+    "delays": "Exponential(mean_s=0.02)", "faults": "Crash(rank=3, at_s=2.0)", "cluster": "Link(latency_s=0.01)",
+}  # fmt: skip
+
+
+def _cluster(table: Table) -> Cluster:
+    """Return the cluster of the TOML table: texts in the notation become objects, ranks become numbers."""
+    readers: Mapping[str, Callable[[Any], Any]] = {
+        "compute": lambda text: _parsed("compute", text, "delays"),
+        "faults": lambda _: [_parsed("faults", text, "faults") for text in _listed(table, "faults")],
+        "speed": lambda _: {_rank("speed", r): _checked("speed", v, float) for r, v in _keyed(table, "speed")},
+        "links": lambda _: {_pair(pair): _parsed("links", v, "cluster") for pair, v in _keyed(table, "links")},
+    }
+    kinds = {"workers": int, "cancel": str, "server": str}
+    values = {
+        key: readers[key](value) if key in readers else _checked(key, value, kinds.get(key, float))
+        for key, value in table.items()
+    }
+    return Cluster(**values)
+
+
+def _rank(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f'{name}: {text!r} is not a rank; write {name} = {{ "3" = … }} for worker 3.') from None
+
+
+def _pair(text: str) -> tuple[int, int]:
+    source, _, target = text.partition(",")
+    return _rank("links", source), _rank('links of two ranks such as "0,3"', target)
+
+
+def _table(settings: Settings) -> Table:
+    table: Table = {"workload": str(settings.workload), "strategies": [str(s) for s in settings.strategies]}
+    for name in DEFAULTS:
+        if name not in table:
+            value = getattr(settings, name)
+            table[name] = (
+                str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
+            )
+    cluster: Table = {}
+    for name in _CLUSTER_KEYS:
+        value = getattr(settings.cluster, name)
+        if name in ("speed", "links", "faults") and not value:
+            continue
+        cluster[name] = _plain(value)
+    return table | {"cluster": cluster}
+
+
+def _plain(value: Any) -> Any:
+    """Return a cluster's value as TOML holds it."""
+    if isinstance(value, Mapping):
+        return {",".join(map(str, k)) if isinstance(k, tuple) else str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, bool | int | float | str) else spell(value)
+
+
+def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
+    unknown = next((key for key in table if key not in known), None)
+    require(unknown is None, f"{where}: unknown key {unknown!r}{nearest(str(unknown), known)}")

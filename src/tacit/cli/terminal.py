@@ -1,0 +1,72 @@
+"""What a person sees: plain lines in a log, bars in a terminal, nothing when ``--quiet``."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tacit.compare import Watcher
+from tacit.run import Run
+
+errors: Final = Console(stderr=True)
+"""Where errors go."""
+
+_LOG_WIDTH: Final = 160
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def console(quiet: bool) -> Console:
+    """Return where results are printed: colours and width of the terminal, none of it in a log; honours NO_COLOR."""
+    return Console(quiet=quiet, width=None if sys.stdout.isatty() else _LOG_WIDTH)
+
+
+class Screen(Watcher):
+    """Follows runs: a bar per run and one for all in a terminal; otherwise a line as each run ends."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self.console, self.total, self.done = console, total, 0
+        columns = (
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"), TimeElapsedColumn(),
+        )  # fmt: skip
+        is_live = console.is_terminal and not console.quiet
+        self.progress = Progress(*columns, console=console, transient=True, disable=not is_live)
+        self.overall = self.progress.add_task("all runs", total=total, state="", visible=total > 1)
+        self.current = self.progress.add_task("", total=None, state="", visible=False)
+        self.title = ""
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def begin(self, strategy: str, seed: int, lr: float, tuning: bool) -> None:
+        self.title = f"{strategy} · seed {seed}" + (f" · trying lr={lr:.4g}" if tuning else "")
+        self.progress.reset(self.current, description=escape(self.title), visible=True, total=None, state="starting")
+
+    def step(self, step: int, steps: int, time_s: float, loss: float | None) -> None:
+        state = f"step · {time_s:.3g} s virtual" + ("" if loss is None else f" · loss {loss:.4g}")
+        self.progress.update(self.current, completed=step, total=steps, state=state)
+
+    def end(self, run: Run, tuning: bool) -> None:
+        self.done += 1
+        self.progress.update(self.overall, completed=self.done)
+        self.progress.update(self.current, visible=False)
+        self.console.print(self._line(run, tuning), highlight=False, markup=False, soft_wrap=True)
+
+    def _line(self, run: Run, tuning: bool) -> str:
+        if tuning and run.status.startswith("failed"):
+            return f"{self.done}/{self.total}  {self.title}: lost"
+        summary = run.summary()
+        loss = "no loss" if summary["loss"] is None else f"loss {summary['loss']:.4g}"
+        ended = "" if run.status == "finished" else f" · {run.status}"
+        return f"{self.done}/{self.total}  {self.title}: {loss} after {summary['time_s']:.4g} s virtual{ended}"

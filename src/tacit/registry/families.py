@@ -1,0 +1,160 @@
+"""The families of named things: what a name stands for, what it means in one line, and which arguments it takes.
+
+A family is read off its module: every public frozen dataclass there, or for workloads every public function, has a
+name. A new strategy is therefore registered by existing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Final
+
+from tacit import delays, faults, outer, periods, schedules, simulation, strategies, workloads
+from tacit.errors import nearest
+from tacit.specs import Spec, spell
+
+REQUIRED: Final = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a named thing. ``default`` is ``REQUIRED`` where it must be given."""
+
+    name: str
+    default: object
+    hint: Any
+
+    def __str__(self) -> str:
+        return self.name if self.default is REQUIRED else f"{self.name}={_spell_default(self.default)}"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A constructor, by its name."""
+
+    name: str
+    family: str
+    constructor: Callable[..., object]
+
+    @property
+    def meaning(self) -> str:
+        """The first line of the docstring: a definition."""
+        return inspect.cleandoc(self.constructor.__doc__ or "").partition("\n")[0]
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """Its arguments, in order."""
+        hints = typing.get_type_hints(self.constructor)
+        return tuple(Argument(p.name, _default(self.constructor, p), hints.get(p.name, Any)) for p in self._parameters)
+
+    @cached_property
+    def positional(self) -> tuple[str, ...]:
+        """The arguments that may be given without their names."""
+        return tuple(p.name for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+    @property
+    def _parameters(self) -> Iterable[inspect.Parameter]:
+        return inspect.signature(self.constructor).parameters.values()
+
+
+@dataclass(frozen=True)
+class Family:
+    """Names that answer one question."""
+
+    name: str
+    question: str
+    members: Mapping[str, Named]
+
+    def __iter__(self) -> Iterator[Named]:
+        return iter(self.members.values())
+
+
+def find(name: str, family: str | None = None) -> Named:
+    """Return what ``name`` stands for, however it is cased or hyphenated; ``family`` None looks in all of them."""
+    places = FAMILIES.values() if family is None else (FAMILIES[family],)
+    for place in places:
+        for named in place:
+            if simplify(named.name) == simplify(name):
+                return named
+    if family is not None and (elsewhere := _elsewhere(name)) is not None:
+        members = ", ".join(FAMILIES[family].members)
+        raise ValueError(
+            f"{elsewhere.name} is one of the {elsewhere.family}, not of the {family}; those are {members}."
+        )
+    what = "name" if family is None else _SINGULAR[family]
+    suggestion = nearest(name, [named.name for place in places for named in place])
+    if family is None and not suggestion.startswith("; did you mean"):
+        suggestion = "; `tacit list` shows them all."
+    raise ValueError(f"unknown {what} {name!r}{suggestion}")
+
+
+def members_of(kind: type[Spec]) -> list[str]:
+    """Return the names of everything that is a ``kind``, such as all periods."""
+    constructors = ((n.name, n.constructor) for family in FAMILIES.values() for n in family)
+    return [name for name, made in constructors if isinstance(made, type) and issubclass(made, kind)]
+
+
+def simplify(name: str) -> str:
+    """Return ``name`` without case, dashes and underscores."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _elsewhere(name: str) -> Named | None:
+    return next((n for place in FAMILIES.values() for n in place if simplify(n.name) == simplify(name)), None)
+
+
+def _default(constructor: Callable[..., object], parameter: inspect.Parameter) -> object:
+    """Return the default as a value: dataclasses show a factory's default as a placeholder."""
+    if parameter.default is REQUIRED or not dataclasses.is_dataclass(constructor):
+        return parameter.default
+    field = next(f for f in dataclasses.fields(constructor) if f.name == parameter.name)
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else parameter.default
+
+
+def _spell_default(value: object) -> str:
+    return value.__name__ if inspect.isclass(value) or inspect.isfunction(value) else spell(value)
+
+
+def _read(family: str, question: str, module: ModuleType, is_member: Callable[[Any], bool]) -> Family:
+    """Return the family of what ``module`` shows and made itself, in its own order."""
+    members = {
+        name: Named(name, family, value)
+        for name in getattr(module, "__all__", vars(module))
+        if not name.startswith("_")
+        and is_member(value := getattr(module, name))
+        and value.__module__.startswith(module.__name__)
+    }
+    return Family(family, question, members)
+
+
+def _is_spec(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Spec) and dataclasses.is_dataclass(value)
+
+
+def _is_workload(value: object) -> bool:
+    return inspect.isfunction(value) and value.__name__.islower()
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    family.name: family
+    for family in (
+        _read("strategies", "How do workers talk?", strategies, _is_spec),
+        _read("periods", "When does LocalSGD speak?", periods, _is_spec),
+        _read("outer", "What is done with the mean of a round?", outer, _is_spec),
+        _read("workloads", "What is trained, on which data?", workloads, _is_workload),
+        _read("schedules", "How does the learning rate change over a run?", schedules, _is_spec),
+        _read("delays", "How long does a step's computation take?", delays, _is_spec),
+        _read("faults", "What goes wrong, where and when?", faults, _is_spec),
+        _read("cluster", "On which machines and links?", simulation, _is_spec),
+    )
+}
+_SINGULAR: Final = {
+    "strategies": "strategy", "periods": "period", "outer": "outer optimizer", "workloads": "workload",
+    "schedules": "schedule", "delays": "delay", "faults": "fault", "cluster": "part of a cluster",
+}  # fmt: skip

@@ -1,0 +1,30 @@
+"""The command line, run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from typer.testing import CliRunner
+
+from tacit.cli import app
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed and how it ended; ``errors`` without the terminal's line breaks."""
+
+    exit_code: int
+    output: str
+    errors: str
+
+
+Command = Callable[..., Answer]
+
+
+def run(*arguments: str) -> Answer:
+    """Run ``tacit`` with ``arguments``."""
+    result = CliRunner().invoke(app, list(arguments), prog_name="tacit")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Answer(result.exit_code, result.stdout, " ".join(result.stderr.split()))

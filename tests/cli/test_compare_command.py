@@ -1,0 +1,103 @@
+"""``tacit compare``: what it writes, and what it does when something fails."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+from command_line import Command
+
+from tacit import Run
+
+TWO = ("-s", "AllReduce", "-s", "local-sgd(period=Every(4))")
+
+
+def test_it_writes_report_numbers_settings_and_runs(tiny: Command) -> None:
+    answer = tiny("compare", *TWO, "--seeds", "2", "--out", "here", "--json", "numbers.json")
+    assert answer.exit_code == 0, answer.errors
+    assert answer.errors == ""
+    assert "Report: here/report.html" in answer.output
+    assert "plotly" in Path("here/report.html").read_text().lower()
+    assert json.loads(Path("numbers.json").read_text()) == json.loads(Path("here/compare.json").read_text())
+    assert [s["label"] for s in json.loads(Path("numbers.json").read_text())["strategies"]] == [
+        "AllReduce()",
+        "LocalSGD(period=Every(4))",
+    ]
+    assert {path.name for path in Path("here/runs").iterdir()} == {
+        "AllReduce-0", "AllReduce-1", "LocalSGD-period-Every-4-0", "LocalSGD-period-Every-4-1",
+    }  # fmt: skip
+    assert "\x1b" not in answer.output
+
+
+def test_its_settings_make_it_again(tiny: Command, tacit: Command) -> None:
+    options = ("--speed", "1=0.5", "--latency", "2ms", "--bandwidth", "1MB/s", "--fault", "Slow(rank=0, factor=2.0)")
+    options += ("--schedule", "StepDecay(at=(0.5,))", "--momentum", "0.9", "--compute", "Pareto()", "--target", "0.1")
+    assert tiny("compare", *TWO, *options, "--out", "first").exit_code == 0
+    assert tacit("compare", "--config", "first/compare.toml", "--out", "second").exit_code == 0
+    assert Path("first/compare.toml").read_text() == Path("second/compare.toml").read_text()
+    for run in ("AllReduce-0", "LocalSGD-period-Every-4-0"):
+        assert Run.load(f"first/runs/{run}").digest == Run.load(f"second/runs/{run}").digest
+
+
+def test_each_of_its_runs_can_be_made_again_alone(tiny: Command, tacit: Command) -> None:
+    assert tiny("compare", "-s", "AllReduce", "--tune", "--seeds", "5,", "--out", "here").exit_code == 0
+    lr = tomllib.loads(Path("here/runs/AllReduce-5/run.toml").read_text())["lr"]
+    assert lr != 0.1, "tuning a quadratic from 0.1 moves the rate"
+    assert tacit("simulate", "--config", "here/runs/AllReduce-5/run.toml", "--out", "alone").exit_code == 0
+    assert Run.load("alone").digest == Run.load("here/runs/AllReduce-5").digest
+
+
+def test_tuning_says_what_it_chose_and_what_the_others_gave(tiny: Command) -> None:
+    answer = tiny("compare", *TWO, "--tune", "--out", "here")
+    assert answer.exit_code == 0
+    assert "best of 8 on seed 1" in answer.output
+    assert "final loss by lr on seed 1: 0.0125 →" in answer.output
+    assert len(json.loads(Path("here/compare.json").read_text())["tuning"]["AllReduce()"]["candidates"]) == 8
+
+
+def test_options_override_the_file(tacit: Command) -> None:
+    Path("mine.toml").write_text(
+        'workload = "quadratic(dimension=5)"\nstrategies = ["AllReduce"]\nsteps = 7\nseeds = 2\n'
+        '[cluster]\nworkers = 3\nlatency_s = 0.5\nspeed = {"2" = 0.5}\nlinks = {"0,1" = "Link(latency_s=1.0)"}\n'
+        'faults = ["Pause(rank=0, at_s=0.1, for_s=0.1)"]\n'
+    )
+    assert tacit("compare", "--config", "mine.toml", "--steps", "9", "--latency", "1ms", "--out", "o").exit_code == 0
+    settings = tomllib.loads(Path("o/compare.toml").read_text())
+    assert (settings["steps"], settings["seeds"], settings["strategies"]) == (9, [0, 1], ["AllReduce()"])
+    assert settings["cluster"]["latency_s"] == 0.001
+    assert settings["cluster"]["links"] == {"0,1": "Link(latency_s=1.0)"}
+    assert settings["cluster"]["speed"] == {"2": 0.5}
+    assert Run.load("o/runs/AllReduce-1").workers == 3
+
+
+def test_a_nan_keeps_the_history_and_the_comparison_goes_on(tiny: Command) -> None:
+    answer = tiny("compare", *TWO, "--lr", "1e6", "--steps", "200", "--out", "here")
+    assert answer.exit_code == 1
+    assert "AllReduce(), seed 0: failed: the loss of worker" in answer.errors
+    assert "smaller learning rate is the usual way out" in answer.errors
+    run = Run.load("here/runs/AllReduce-0")
+    assert run.status.startswith("failed") and len(run.history) > 1
+    assert Path("here/report.html").exists() and Path("here/runs/LocalSGD-period-Every-4-0").exists()
+
+
+def test_force_replaces_results_and_nothing_else(tiny: Command) -> None:
+    assert tiny("compare", "-s", "AllReduce", "--out", "here").exit_code == 0
+    assert tiny("compare", "-s", "LocalSGD", "--out", "here", "--force").exit_code == 0
+    assert [path.name[:8] for path in Path("here/runs").iterdir()] == ["LocalSGD"]
+    Path("here/thesis.tex").write_text("years of work")
+    answer = tiny("compare", "--out", "here", "--force")
+    assert answer.exit_code == 2
+    assert "--force replaces only results of tacit, and it holds thesis.tex" in answer.errors
+    assert Path("here/thesis.tex").exists() and Path("here/report.html").exists()
+
+
+def test_quiet_prints_nothing(tiny: Command) -> None:
+    answer = tiny("compare", "-s", "AllReduce", "--out", "here", "--quiet")
+    assert (answer.exit_code, answer.output, answer.errors) == (0, "", "")
+
+
+def test_without_out_the_folder_carries_the_date(tiny: Command) -> None:
+    assert tiny("compare", "-s", "AllReduce").exit_code == 0
+    assert tiny("compare", "-s", "AllReduce").exit_code == 0
+    assert len(list(Path("runs").glob("compare-20*/report.html"))) == 2

@@ -1,0 +1,124 @@
+"""Each layer imports only from the layers below it; a few foreign packages have one home each."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[1] / "src" / "tacit"
+
+LAYERS = (  # bottom first
+    {"errors", "specs", "randomness", "layout", "messages", "network", "worker"},
+    {"periods", "outer", "schedules", "compression", "topology"},
+    {"strategies", "workloads", "delays", "faults", "trace", "run"},
+    {"simulation", "runtime"},
+    {"plan", "report", "registry", "compare"},
+    {"cli"},
+)
+HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+NEVER = {  # beyond the order of the layers
+    "simulation": {"runtime"},
+    "runtime": {"simulation"},
+    "report": {"simulation", "runtime", "registry", "compare", "plan"},
+    "registry": {"report", "compare", "plan"},
+}
+FOR_TYPES_ONLY = {("errors", "run")}  # allowed under TYPE_CHECKING: an error carries the run it ended
+HOMES = {"greenlet": "simulation/fibers.py", "plotly": "report", "typer": "cli"}
+
+
+class Import(NamedTuple):
+    path: Path
+    line: int
+    module: str
+    for_types: bool
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(SOURCE.parents[1])}:{self.line} imports {self.module}"
+
+
+def test_no_layer_reaches_upwards() -> None:
+    wrong = []
+    for found in _imports_of_tacit():
+        mine, theirs = _component(found.path), found.module
+        if theirs not in HEIGHT:
+            continue  # the package itself: the next test but one
+        if mine == "__init__":
+            fine = theirs != "cli"
+        elif (mine, theirs) in FOR_TYPES_ONLY:
+            fine = found.for_types
+        else:
+            fine = HEIGHT[theirs] <= HEIGHT[mine] and theirs not in NEVER.get(mine, ())
+        if not fine:
+            wrong.append(str(found))
+    assert not wrong, "\n".join(["a layer reaches upwards:", *wrong])
+
+
+def test_every_module_has_a_layer() -> None:
+    present = {_component(path) for path in SOURCE.rglob("*.py")} - {"__init__", "__main__"}
+    assert present <= set(HEIGHT), f"give {sorted(present - set(HEIGHT))} a place in LAYERS of {__file__}"
+
+
+def test_nothing_below_imports_the_package_itself() -> None:
+    """``from tacit import LocalSGD`` inside the package would load everything and hide which layer is meant."""
+    wrong = [str(i) for i in _imports_of_tacit() if i.module not in HEIGHT and _component(i.path) != "__init__"]
+    allowed = [w for w in wrong if w.endswith("imports __version__")]
+    assert wrong == allowed, "\n".join(["import from the module that defines it:", *wrong])
+
+
+def test_foreign_packages_stay_at_home() -> None:
+    wrong = [
+        f"{found}, which belongs in {home}"
+        for found in _imports()
+        if (home := HOMES.get(found.module.partition(".")[0])) and not _is_inside(found.path, home)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_walk_sees_imports() -> None:
+    """The other tests would pass on an empty list."""
+    assert Import(SOURCE / "run.py", 0, "trace", False) in [i._replace(line=0) for i in _imports_of_tacit()]
+
+
+def _imports_of_tacit() -> Iterator[Import]:
+    """Yield imports within the package, ``module`` being the component: ``tacit.report.page`` is report."""
+    for found in _imports():
+        root, _, rest = found.module.partition(".")
+        if root == "tacit" and _component(found.path) != "__main__":
+            yield found._replace(module=rest.partition(".")[0])
+
+
+def _imports() -> Iterator[Import]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text(), str(path))
+        typing_only = {
+            id(node)
+            for block in ast.walk(tree)
+            if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+            for node in ast.walk(block)
+        }
+        for node in ast.walk(tree):
+            for module in _modules(node, path):
+                yield Import(path, getattr(node, "lineno", 0), module, id(node) in typing_only)
+
+
+def _modules(node: ast.AST, path: Path) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(level=0, module="tacit", names=names):
+            return [f"tacit.{alias.name}" for alias in names]
+        case ast.ImportFrom(level=0, module=module):
+            return [str(module)]
+        case ast.ImportFrom():
+            raise AssertionError(f"{path}:{node.lineno} imports relatively; write the module's full name")
+    return []
+
+
+def _component(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def _is_inside(path: Path, home: str) -> bool:
+    return path.relative_to(SOURCE).as_posix().startswith(home)

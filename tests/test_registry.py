@@ -1,0 +1,181 @@
+"""The notation: everything that has a name can be written down and read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as draw
+
+from tacit import (
+    AdaCommPeriod,
+    AllReduce,
+    Cluster,
+    Constant,
+    Cosine,
+    Crash,
+    Every,
+    Exponential,
+    HyperExponential,
+    InverseTime,
+    LinearPeriod,
+    Link,
+    LocalSGD,
+    LogNormal,
+    Loss,
+    LossPeriod,
+    OneShot,
+    OuterAdam,
+    OuterSGD,
+    Pareto,
+    Partition,
+    Pause,
+    PeriodList,
+    Recorded,
+    ShiftedExponential,
+    Slow,
+    SlowMo,
+    Spell,
+    StepDecay,
+    VariancePeriod,
+    workloads,
+)
+from tacit.registry import FAMILIES, find, parse
+
+EXAMPLES: list[Any] = [
+    AllReduce(),
+    LocalSGD(period=VariancePeriod(initial=2, sampling_steps=20), outer=SlowMo(momentum=0.7), warmup_steps=5),
+    Every(8),
+    OneShot(),
+    PeriodList([4, 8, 16]),
+    PeriodList((3,)),
+    LinearPeriod(initial=91, rounds=3),
+    LossPeriod(f_star=-1.5),
+    AdaCommPeriod(initial=32),
+    VariancePeriod(lower=0.5),
+    OuterSGD(lr=0.7, momentum=0.9, nesterov=True),
+    OuterAdam(eps=1e-8),
+    SlowMo(),
+    StepDecay(at=(0.3,)),
+    Cosine(warmup_steps=10),
+    InverseTime(offset=12.0),
+    Constant(mean_s=1e-05),
+    Exponential(mean_s=1e300),
+    ShiftedExponential(shift_s=0.5),
+    Pareto(shape=1.5),
+    LogNormal(sigma=0),
+    HyperExponential(means_s=(1.0, 2.0), weights=(0.25, 0.75)),
+    Recorded(times_s=[0.1, 0.2]),
+    Recorded(times_s="step-times.txt"),
+    Spell(compute=Constant(), factor=2.0),
+    Crash(rank=3, at_s=2.0),
+    Pause(rank=0, at_s=0.0, for_s=1.0),
+    Slow(rank=1, factor=4.0),
+    Slow(rank=1, factor=4.0, for_s=2.5),
+    Partition(ranks=[0, 1], at_s=1.0),
+    Loss(probability=0.01),
+    Link(latency_s=0.5),
+    Cluster(workers=4, speed={3: 0.33}, links={(0, 3): Link(latency_s=0.1)}, faults=[Crash(rank=1, at_s=1.0)]),
+    workloads.quadratic(dimension=5, noise=0),
+    workloads.logistic("a9a.bz2", regularizer="nonconvex", dtype=torch.float64),
+    workloads.least_squares("a-file.txt", batch_size=4),
+    workloads.digits(model="softmax", split="sorted"),
+    workloads.mnist("data", batch_size=64),
+    workloads.cifar10("data", model="cnn"),
+    workloads.text("shakespeare.txt.gz", layers=1),
+]
+TAKE_TENSORS = {"custom", "images"}  # only from Python
+
+
+@pytest.mark.parametrize("thing", EXAMPLES, ids=str)
+def test_what_prints_can_be_read_back(thing: object) -> None:
+    assert parse(str(thing)) == thing
+
+
+def test_every_name_has_an_example() -> None:
+    """The test above covers whatever is registered, also what comes later."""
+    shown = {str(thing).partition("(")[0] for thing in EXAMPLES}
+    assert {named.name for family in FAMILIES.values() for named in family} - TAKE_TENSORS == shown
+
+
+periods = draw.one_of(
+    draw.builds(Every, draw.integers(1)),
+    draw.builds(PeriodList, draw.lists(draw.integers(1), min_size=1)),
+    draw.builds(LossPeriod, initial=draw.integers(1), f_star=draw.floats(allow_nan=False)),
+)
+outers = draw.none() | draw.builds(OuterSGD, lr=draw.floats(min_value=0, exclude_min=True))
+
+
+@given(draw.builds(LocalSGD, period=periods, outer=outers, warmup_steps=draw.integers(0)))
+def test_drawn_strategies_can_be_read_back(strategy: LocalSGD) -> None:
+    assert parse(str(strategy), "strategies") == strategy
+
+
+@pytest.mark.parametrize("name", ["LocalSGD", "localsgd", "local-sgd", "LOCAL_SGD", "local-sgd()", " LocalSGD( ) "])
+def test_names_are_found_however_they_are_typed(name: str) -> None:
+    assert parse(name) == LocalSGD()
+
+
+def test_dashes_in_texts_and_numbers_stay() -> None:
+    assert parse('least-squares("my-data-file.txt")') == workloads.least_squares("my-data-file.txt")
+    assert parse("Constant(mean_s=1e-3)") == Constant(mean_s=1e-3)
+
+
+def test_bare_names_are_calls_also_inside() -> None:
+    assert parse("LocalSGD(period=one-shot, outer=SlowMo)") == LocalSGD(period=OneShot(), outer=SlowMo())
+
+
+def test_dtypes_are_written_either_way() -> None:
+    assert parse('logistic("x", dtype="float64")') == parse('logistic("x", dtype=torch.float64)')
+
+
+def test_no_name_stands_for_two_things() -> None:
+    names = [named.name.lower() for family in FAMILIES.values() for named in family]
+    assert len(names) == len(set(names))
+
+
+def test_every_name_has_a_meaning() -> None:
+    assert [named.name for family in FAMILIES.values() for named in family if not named.meaning] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("LocalSDG", r"unknown name 'LocalSDG'; did you mean 'LocalSGD'\?"),
+        ("LocalSGD(perid=Every(8))", r"LocalSGD has no argument 'perid'; did you mean 'period'\? Its arguments are period="),
+        ("AllReduce(period=1)", "AllReduce has no argument 'period'. It takes none."),
+        ("LocalSGD(period=Every(0))", r"LocalSGD\(period=Every\(0\)\): period=0 must be .* use AllReduce\(\)"),
+        ("LocalSGD(period=8)", r"period=8 must be a period; for a fixed number of steps write Every\(8\)"),
+        ("LocalSGD(Every(8))", "LocalSGD takes no argument without its name"),
+        ("LocalSGD(outer=Every(8))", r"outer=Every\(8\) of LocalSGD must be one of OuterSGD, SlowMo, OuterAdam or None"),
+        ("LinearPeriod(initial='x')", "initial=x must be a whole number"),
+        ("Cosine(final='x')", 'final="x" of Cosine must be a number'),
+        ("HyperExponential(means_s=3)", "means_s=3 of HyperExponential must be a list"),
+        ("Crash(rank=1)", r"Crash needs at_s; its arguments are rank \(required\), at_s \(required\)"),
+        ("Every(1, 2)", "Every takes only n without its name"),
+        ("Every(1 + 1)", r"1 \+ 1 cannot be used here"),
+        ("Every(n)", "unknown name 'n'"),
+        ("Every(**{'n': 1})", r"\*\* cannot be used here"),
+        ("Every(8", "cannot be read"),
+        ("8", "is not a name or a call"),
+        ("", "cannot be read"),
+        ("os.system('true')", "os.system is not a name tacit knows"),
+        ("Every(__import__('os'))", "unknown name '__import__'; `tacit list` shows them all"),
+        ("Every(torch.load)", "torch.load cannot be used here"),
+        ("Every([x for x in (1,)])", "cannot be used here"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_the_way_out(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+def test_a_name_of_another_family_is_refused() -> None:
+    with pytest.raises(ValueError, match="digits is one of the workloads, not of the strategies; those are AllReduce"):
+        parse("digits", "strategies")
+
+
+def test_arguments_show_their_defaults() -> None:
+    assert [str(argument) for argument in find("slow").arguments] == ["rank", "factor", "at_s=0.0", "for_s=inf"]
