@@ -8,7 +8,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import BadData, require
-from tacit.specs import Spec
+from tacit.specs import ALWAYS_SPELLED, Spec
 
 Seconds: TypeAlias = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ class Delay(Spec):
 class Constant(Delay):
     """Every step takes ``mean_s``."""
 
-    mean_s: float = 0.02
+    mean_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
 
     def __post_init__(self) -> None:
         _positive("mean_s", self.mean_s)
@@ -60,7 +60,7 @@ class Constant(Delay):
 class Exponential(Delay):
     """Memoryless times of mean ``mean_s``."""
 
-    mean_s: float = 0.02
+    mean_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
 
     def __post_init__(self) -> None:
         _positive("mean_s", self.mean_s)
@@ -77,8 +77,8 @@ class Exponential(Delay):
 class ShiftedExponential(Delay):
     """A fixed part ``shift_s`` and an exponential tail of mean ``tail_mean_s``."""
 
-    shift_s: float = 0.01
-    tail_mean_s: float = 0.01
+    shift_s: float = field(default=0.01, metadata=ALWAYS_SPELLED)
+    tail_mean_s: float = field(default=0.01, metadata=ALWAYS_SPELLED)
 
     def __post_init__(self) -> None:
         require(
@@ -98,8 +98,8 @@ class ShiftedExponential(Delay):
 class Pareto(Delay):
     """Heavy-tailed times: P(X > x) = (minimum_s / x)^shape; smaller shape = heavier tail."""
 
-    minimum_s: float = 0.01
-    shape: float = 2.5
+    minimum_s: float = field(default=0.01, metadata=ALWAYS_SPELLED)
+    shape: float = field(default=2.5, metadata=ALWAYS_SPELLED)
 
     def __post_init__(self) -> None:
         _positive("minimum_s", self.minimum_s)
@@ -117,8 +117,8 @@ class Pareto(Delay):
 class LogNormal(Delay):
     """Times whose logarithm is normal, around ``median_s`` with deviation ``sigma``."""
 
-    median_s: float = 0.02
-    sigma: float = 0.5
+    median_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
+    sigma: float = field(default=0.5, metadata=ALWAYS_SPELLED)
 
     def __post_init__(self) -> None:
         _positive("median_s", self.median_s)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -43,7 +44,7 @@ def spell(value: object) -> str:
         inner = ", ".join(spell(v) for v in value)
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
     if isinstance(value, str):
-        return f'"{value}"'
+        return json.dumps(value, ensure_ascii=False)
     return repr(value)
 
 

@@ -37,7 +37,7 @@ def test_the_public_names() -> None:
     [
         (workloads.quadratic(), "quadratic()"),
         (workloads.quadratic(5, noise=0.0), "quadratic(dimension=5, noise=0.0)"),
-        (workloads.digits(), "digits()"),
+        (workloads.digits(), 'digits(model="mlp")'),
         (workloads.digits(model="cnn"), 'digits(model="cnn")'),
         (workloads.logistic("a9a.bz2"), 'logistic("a9a.bz2")'),
         (workloads.logistic(Path("a9a.bz2"), batch_size=None), 'logistic("a9a.bz2", batch_size=None)'),

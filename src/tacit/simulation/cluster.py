@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tacit.delays import Delay, Exponential
 from tacit.errors import nearest, require
 from tacit.faults import Crash, Fault, Partition, Pause, Slow
-from tacit.specs import Spec
+from tacit.specs import ALWAYS_SPELLED, Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class Link(Spec):
 class Cluster(Spec):
     """A description of workers, their speed, their network and its faults."""
 
-    workers: int = 16
-    compute: Delay = Exponential(mean_s=0.02)  # one step on a worker of speed 1
+    workers: int = field(default=16, metadata=ALWAYS_SPELLED)
+    compute: Delay = field(default=Exponential(mean_s=0.02), metadata=ALWAYS_SPELLED)  # one step on a worker of speed 1
     speed: Mapping[int, float] = field(default_factory=dict)  # {3: 0.33}: worker 3 runs at a third of the speed
     latency_s: float = 1e-4
     bandwidth_bytes_per_s: float = 125e6  # of each worker's NIC, each direction (125e6: 1 Gbit/s); math.inf: free

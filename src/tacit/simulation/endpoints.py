@@ -1,11 +1,9 @@
-"""The simulated ends of the port: workers and the server, each a fiber with an inbox, and the network they see."""
+"""Somebody with an address in the simulated world: a fiber that may be parked, an inbox, and a way to the others."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -15,16 +13,13 @@ from tacit.errors import MisplacedCall, PeerLost
 from tacit.messages import Message
 from tacit.network import SERVER, Envelope
 from tacit.simulation.fibers import Fiber, make_fiber
-from tacit.simulation.meetings import Meeting
-from tacit.trace import CANCELLED, COMPUTE, NOTE, WAIT
-from tacit.worker import Observed
+from tacit.simulation.ports import SimulatedNetwork
+from tacit.trace import NOTE, WAIT
 
 if TYPE_CHECKING:
     from tacit.simulation.world import World
 
 MessageType = TypeVar("MessageType", bound=Message)
-_FARTHEST_AHEAD = 256
-"""Quiet steps queued at once: enough to fill the engine's calls, few enough to remember."""
 _WINDOW = 64
 """Messages of one sender that may be under way before ``send`` from a hook blocks."""
 
@@ -121,223 +116,6 @@ class Endpoint:
             self.block("room in its send window")
 
 
-class SimulatedWorker(Endpoint):
-    """A worker whose parameters are a row of the engine's matrix and whose compute time is drawn."""
-
-    def __init__(self, world: World, rank: int) -> None:
-        super().__init__(world, rank)
-        self.pace = world.pace(rank)
-        self.step = 0
-        self.boundary_s = 0.0  # when the last step landed
-        self.state: Any = None
-        self._is_initialised = False
-        self._current = 0  # the step that hooks are about, from 0
-        self._quiet_ends: list[float] = []
-        self._base_step = 0
-        self._update_is_skipped = self._is_abandoned = False
-        self._flight: Flight | None = None
-
-    # What strategies see.
-
-    @property
-    def parameters(self) -> Tensor:
-        if self.is_handling:
-            raise MisplacedCall("a handler may not touch worker.parameters; work on tensors of the state instead.")
-        return self.world.engine.row(self.rank)
-
-    @property
-    def gradient(self) -> Tensor:
-        return self.world.engine.gradient(self.rank)
-
-    @gradient.setter
-    def gradient(self, value: Tensor) -> None:
-        self.world.engine.set_gradient(self.rank, value)
-
-    @property
-    def learning_rate(self) -> float:
-        return self.world.engine.learning_rate(self._current)
-
-    @property
-    def weight(self) -> float:
-        return self.world.engine.weight(self.rank)
-
-    @property
-    def shared_random(self) -> np.random.Generator:
-        return self.world.shared_stream(self.rank)
-
-    def take_observed(self) -> Observed:
-        return self.world.engine.take_observed(self.rank)
-
-    def skip_update(self) -> None:
-        self._update_is_skipped = True
-
-    def abandon_step(self) -> None:
-        if self._flight is not None:
-            self._flight.abandon()
-
-    # Its life.
-
-    def live(self) -> None:
-        world, strategy = self.world, self.world.strategy
-        self.state = state = strategy.init(self)
-        self._is_initialised = True
-        early, self._inbox = self._inbox, deque()
-        for envelope in early:
-            self._accept(envelope)
-        calls_before, calls_after, evaluator = world.calls_before, world.calls_after, world.evaluator
-        while world.has_server or self.step < world.steps:
-            if not self._compute():
-                continue
-            if self._is_abandoned:  # an attempt like any other, but its gradient is dropped
-                self._is_abandoned = False
-            elif calls_before:
-                self._current = self.step
-                strategy.before_step(self, state)
-                if self._update_is_skipped:
-                    self._update_is_skipped = False
-                else:
-                    world.engine.update(self.rank, self.step)
-            self._current = self.step
-            self.step += 1
-            is_due = evaluator.is_due(self.step) and not world.has_server
-            if is_due:
-                world.engine.snapshot(self.rank, self.step, evaluator.before)
-            if calls_after:
-                strategy.after_step(self, state)
-            if is_due:
-                self._report()
-        self._current = max(0, self.step - 1)
-        strategy.finish(self, state)
-
-    def _report(self) -> None:
-        world = self.world
-        world.evaluator.reached(self.step, world.agenda.now_s)
-        if world.calls_reported:
-            world.evaluator.after(self.rank, self.step, world.strategy.reported(self, self.state))
-        else:
-            world.engine.snapshot(self.rank, self.step, world.evaluator.after)
-
-    def _compute(self) -> bool:
-        """Spend the time of the coming quiet steps and of one loud one; return whether there was a loud one."""
-        world, rank, step = self.world, self.rank, self.step
-        now_s = end_s = world.agenda.now_s
-        left = world.steps - step if not world.has_server else 1
-        silent = min(world.strategy.quiet_steps(self, self.state), left)
-        quiet = min(silent, _FARTHEST_AHEAD)
-        if quiet:
-            end_s = self._queue_quiet(quiet, end_s)
-        start_s, token, has_loud = end_s, None, quiet == silent < left
-        if has_loud:
-            end_s = self.pace.end_of_step(start_s)
-            self._block_if_crashing(end_s)
-            token = world.token(rank)
-            if not world.cancels:
-                world.engine_wish(rank, step + quiet, token)
-        flight = self._flight = Flight(self, start_s, end_s, step + quiet + 1)
-        world.agenda.at(end_s, flight.land)
-        self.waiting = ("its own computation", now_s)
-        self.fiber.park()
-        self.waiting = self._flight = None
-        self.step, self._quiet_ends = step + quiet, []
-        self.boundary_s = world.agenda.now_s
-        if not has_loud:
-            return False
-        if flight.is_abandoned:
-            self._is_abandoned = True
-            return True
-        if world.cancels:
-            world.engine_wish(rank, self.step, token)
-        world.trace.rows.append((end_s, rank, COMPUTE, start_s, self.step + 1, 0, -2, 0, 0.0, ""))
-        return True
-
-    def _block_if_crashing(self, end_s: float) -> None:
-        """Wait for the crash instead of starting a step that would not end before it; ``Stopped`` is raised here then."""
-        if end_s > self.pace.crash_s:
-            self.block("its own crash")
-
-    def _queue_quiet(self, quiet: int, time_s: float) -> float:
-        """Queue ``quiet`` whole steps in the engine and return when the last one ends."""
-        world, rank, rows, evaluator = self.world, self.rank, self.world.trace.rows, self.world.evaluator
-        ends = self._quiet_ends = []
-        self._base_step = self.step
-        crash_s, end_of_step, advance, token = (
-            self.pace.crash_s,
-            self.pace.end_of_step,
-            world.engine.advance,
-            world.token,
-        )
-        for step in range(self.step, self.step + quiet):
-            end_s = end_of_step(time_s)
-            if end_s > crash_s:
-                self._block_if_crashing(end_s)
-            advance(rank, step, token(rank))
-            rows.append((end_s, rank, COMPUTE, time_s, step + 1, 0, -2, 0, 0.0, ""))
-            if evaluator.is_due(step + 1):
-                evaluator.reached(step + 1, end_s)
-                world.engine.snapshot(rank, step + 1, evaluator.both)
-            ends.append(end_s)
-            time_s = end_s
-        return time_s
-
-    def _accept(self, envelope: Envelope) -> None:
-        """Give handled kinds to ``on_message``; a paused worker answers when it wakes."""
-        world = self.world
-        if not self._is_initialised or not isinstance(envelope.message, world.strategy.handles):
-            super()._accept(envelope)
-            return
-        awake_s = self.pace.awake_from(world.agenda.now_s)
-        if awake_s > world.agenda.now_s:
-            world.agenda.at(awake_s, lambda: self._handle(envelope))
-        else:
-            self._handle(envelope)
-
-    def _handle(self, envelope: Envelope) -> None:
-        if self.is_lost or self.fiber.is_over:
-            return
-        if self._quiet_ends:
-            self.step = self._base_step + bisect_right(self._quiet_ends, self.world.agenda.now_s)
-        self.is_handling = True
-        grad = torch.is_grad_enabled()
-        torch.set_grad_enabled(False)
-        try:
-            self.world.strategy.on_message(self, self.state, envelope.source, envelope.message)
-        finally:
-            self.is_handling = False
-            torch.set_grad_enabled(grad)
-
-
-class Flight:
-    """A step being computed: it lands, or is abandoned."""
-
-    __slots__ = ("_end_s", "_is_over", "_start_s", "_step", "_worker", "is_abandoned")
-
-    def __init__(self, worker: SimulatedWorker, start_s: float, end_s: float, step: int) -> None:
-        self._worker, self._start_s, self._end_s, self._step = worker, start_s, end_s, step
-        self.is_abandoned = self._is_over = False
-
-    def land(self) -> None:
-        if not self._is_over and not self._worker.is_lost:
-            self._is_over = True
-            if self.is_abandoned:
-                self._record()
-            self._worker.fiber.resume()
-
-    def abandon(self) -> None:
-        """Drop the gradient: at once, or when it is done, as the cluster says."""
-        if self.is_abandoned:
-            return
-        self.is_abandoned = True
-        world = self._worker.world
-        if world.cluster.cancel == "instant":
-            self._is_over = True
-            self._record()
-            world.agenda.at(world.agenda.now_s, self._worker.fiber.resume)
-
-    def _record(self) -> None:
-        world = self._worker.world
-        world.trace.record(CANCELLED, self._worker.rank, self._start_s, world.agenda.now_s, step=self._step)
-
-
 class SimulatedServer(Endpoint):
     """The server of a server strategy: its own model, optimizer and inbox."""
 
@@ -357,79 +135,5 @@ class SimulatedServer(Endpoint):
         self.world.strategy.serve(self, self.world.strategy.init_server(self))
 
 
-class SimulatedNetwork:
-    """The port, for one endpoint of a simulation."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._end, self.rank, self.size = endpoint, endpoint.rank, endpoint.size
-
-    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
-        return self._own(self._meet("all-reduce", tensor, weight, group))
-
-    def start_all_reduce_mean(
-        self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None
-    ) -> SimulatedPending:
-        meeting = self._end.world.meetings.join(self.rank, "all-reduce", tensor.clone(), weight, group)
-        return SimulatedPending(self, meeting)
-
-    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
-        gathered: list[MessageType] = self._meet("all-gather", message.snapshot(), 1.0, group)
-        return gathered
-
-    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
-        return self._own(self._meet("broadcast", tensor, source, group))
-
-    def send(self, to: int, message: Message) -> None:
-        world = self._end.world
-        if not (0 <= to < self.size or (to == SERVER and world.has_server)):
-            raise ValueError(f"send to {to}: there are the ranks 0 to {self.size - 1}" + _server_hint(to))
-        self._end.await_window()
-        world.send(self._end, to, message.snapshot())
-
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        return self._end.take(kind, source)
-
-    def _meet(self, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Any:
-        if self._end.is_handling:
-            raise MisplacedCall(f"a handler may not block (it called {kind}); let a hook do it.")
-        meeting = self._end.world.meetings.join(self.rank, kind, payload, weight, group)
-        return self.leave(meeting, meeting.joined[self.rank][2])
-
-    def leave(self, meeting: Meeting, since_s: float) -> Any:
-        """Wait until the meeting is over for this rank and return what it brought."""
-        end = self._end
-        if meeting.failure is not None:
-            raise meeting.failure
-        if self.rank not in meeting.done_s:
-            meeting.waiters[self.rank] = end.fiber
-            end.block(meeting)
-            end.world.meetings.record_wait(meeting, self.rank, since_s)
-        return meeting.results[self.rank]
-
-    def _own(self, result: Tensor) -> Tensor:
-        return result if self._end.world.is_timing else result.clone()
-
-
-class SimulatedPending:
-    """A collective under way in the simulator."""
-
-    def __init__(self, network: SimulatedNetwork, meeting: Meeting) -> None:
-        self._network, self._meeting = network, meeting
-
-    @property
-    def is_ready(self) -> bool:
-        end = self._network._end
-        done_s = self._meeting.done_s.get(self._network.rank)
-        return done_s is not None and done_s <= getattr(end, "boundary_s", done_s)
-
-    def wait(self) -> Tensor:
-        result: Tensor = self._network.leave(self._meeting, self._network._end.world.agenda.now_s)
-        return result.clone()
-
-
 def _matches(envelope: Envelope, kind: type[Message], source: int | None) -> bool:
     return isinstance(envelope.message, kind) and (source is None or envelope.source == source)
-
-
-def _server_hint(to: int) -> str:
-    return "; this strategy has no server (has_server = True makes one)." if to == SERVER else "."

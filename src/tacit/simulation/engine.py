@@ -9,77 +9,28 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from tacit.errors import NotFinite, nearest, require
+from tacit.errors import NotFinite
+from tacit.simulation.choice import Choice
+from tacit.simulation.lending import BuffersPerWorker
 from tacit.simulation.rows import RowOptimizer
 from tacit.worker import Observed
 from tacit.workloads.workload import Problem, Token
 
 logger = logging.getLogger("tacit")
 
-ENGINES: Final = ("auto", "vmap", "loop")
 _ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
-
-# The rule below is derived by `make bench-simulator` (benchmarks/results/simulator.json, "engine rule").
-FEWEST_FOR_VMAP: Final = 4  # a call of vmap costs about 1 ms before the first replica
-LARGEST_FOR_VMAP_ON_CPU: Final = 200_000  # parameters; beyond, the loop's matrix products are as fast
 REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds
-
-_DRAWING: Final = (
-    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU,
-)  # fmt: skip
-_CONVOLVING: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-
 
 Snapshot = Callable[[int, int, Tensor], None]
 """Gets rank, step and the row, which it must copy."""
-
-
-class Choice(NamedTuple):
-    """How gradients will be evaluated, and why."""
-
-    engine: str
-    reason: str
-
-
-def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.device) -> Choice:
-    """Choose by a fixed rule of module kinds, sizes and device; ``wanted`` overrides it where it can work."""
-    require(wanted in ENGINES, f"engine={wanted!r} is unknown{nearest(str(wanted), ENGINES)}")
-    must_loop = why_one_by_one(problem.module)
-    if must_loop is not None:
-        require(wanted != "vmap", f'engine="vmap" cannot run this model: {must_loop}; say engine="auto".')
-        return Choice("loop", must_loop)
-    if wanted != "auto":
-        return Choice(wanted, "as asked")
-    if workers < FEWEST_FOR_VMAP:
-        return Choice("loop", f"{workers} workers are fewer than {FEWEST_FOR_VMAP}")
-    if device.type == "cpu":
-        if any(isinstance(m, _CONVOLVING) for m in problem.module.modules()):
-            return Choice("loop", "convolutions gain nothing from vmap on CPU")
-        if problem.layout.dimension > LARGEST_FOR_VMAP_ON_CPU:
-            return Choice("loop", f"{problem.layout.dimension:,} parameters gain nothing from vmap on CPU")
-    return Choice("vmap", "many small replicas")
-
-
-def why_one_by_one(module: nn.Module) -> str | None:
-    """Return why ``module`` must run one worker at a time, or None."""
-    for name, part in module.named_modules():
-        where = f"{type(part).__name__} ({name})" if name else type(part).__name__
-        if isinstance(part, _DRAWING) and getattr(part, "p", 1) != 0:
-            return f"{where} draws random numbers"
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
-            return f"{where} updates its buffers"
-        if isinstance(part, nn.RNNBase):
-            return f"{where} has no batching rule"
-    return None
 
 
 class Engine:
@@ -97,7 +48,7 @@ class Engine:
         self._loss_sum, self._loss_first = np.zeros(self.workers), np.zeros(self.workers)
         self._seen = [0] * self.workers
         self._weights = [s.batch_size / problem.batch_size for s in problem.samplers]
-        self._lent = _BuffersPerWorker(problem.module, self.workers, seeds)  # for what runs one by one
+        self._lent = BuffersPerWorker(problem.module, self.workers, seeds)  # for what runs one by one
         self._call = vmap(grad_and_value(self._loss)) if choice.engine == "vmap" else None
 
     # What workers ask for, in the order they will get it.
@@ -268,33 +219,6 @@ class Engine:
     def mean_buffers(self) -> dict[str, Tensor]:
         """Return the mean of the workers' buffers (the first worker's where they are integers), for evaluation."""
         return self._lent.mean()
-
-
-class _BuffersPerWorker:
-    """Each worker's own buffers and torch random state, for modules that run one worker at a time."""
-
-    def __init__(self, module: nn.Module, workers: int, seeds: Sequence[int]) -> None:
-        named = {name: buffer.detach() for name, buffer in module.named_buffers()}
-        self._buffers = [{name: buffer.clone() for name, buffer in named.items()} for _ in range(workers)]
-        self._random = [torch.Generator().manual_seed(seed).get_state() for seed in seeds]
-
-    @contextmanager
-    def of(self, rank: int) -> Iterator[dict[str, Tensor]]:
-        """Lend the worker's buffers and put its random state in place of the global one."""
-        outside = torch.get_rng_state()
-        torch.set_rng_state(self._random[rank])
-        try:
-            yield self._buffers[rank]
-        finally:
-            self._random[rank] = torch.get_rng_state()
-            torch.set_rng_state(outside)
-
-    def mean(self) -> dict[str, Tensor]:
-        first = self._buffers[0]
-        return {
-            name: torch.stack([own[name] for own in self._buffers]).mean(0) if value.is_floating_point() else value
-            for name, value in first.items()
-        }
 
 
 class TimingEngine:

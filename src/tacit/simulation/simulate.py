@@ -16,8 +16,9 @@ from tacit.layout import Layout
 from tacit.randomness import Streams
 from tacit.run import Run
 from tacit.schedules import Schedule, factors
+from tacit.simulation.choice import choose_engine
 from tacit.simulation.cluster import Cluster
-from tacit.simulation.engine import Engine, TimingEngine, choose_engine
+from tacit.simulation.engine import Engine, TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.rows import Factory, optimizer_factory, row_optimizer

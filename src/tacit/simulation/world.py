@@ -12,7 +12,7 @@ from tacit.network import SERVER
 from tacit.randomness import Streams
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.cluster import Cluster
-from tacit.simulation.endpoints import Endpoint, SimulatedServer, SimulatedWorker
+from tacit.simulation.endpoints import Endpoint, SimulatedServer
 from tacit.simulation.engine import Engine, TimingEngine
 from tacit.simulation.evaluation import Evaluator
 from tacit.simulation.fibers import Stopped
@@ -20,6 +20,7 @@ from tacit.simulation.links import Fabric
 from tacit.simulation.meetings import Meetings
 from tacit.simulation.paces import Pace
 from tacit.simulation.rows import RowOptimizer
+from tacit.simulation.workers import SimulatedWorker
 from tacit.strategies.strategy import Strategy
 from tacit.trace import FAULT, RECEIVE, SEND, Trace
 from tacit.workloads.workload import Problem, Token

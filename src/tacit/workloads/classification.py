@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from tacit.errors import require
 from tacit.randomness import Streams
+from tacit.specs import ALWAYS_SPELLED
 from tacit.workloads.array_problem import ACCURACY, ArrayProblem, LossModule, build_model
 from tacit.workloads.image_files import Pictures, read_cifar10, read_mnist
 from tacit.workloads.models import check_model, picture_model
@@ -65,7 +66,7 @@ class PictureWorkload(Workload):
 class Digits(PictureWorkload):
     """scikit-learn's 1,797 digits of 8x8 pixels; see ``digits``."""
 
-    model: str = "mlp"
+    model: str = field(default="mlp", metadata=ALWAYS_SPELLED)
     split: str = "shuffled"
     batch_size: int | None = 32
     alpha: float = 0.5

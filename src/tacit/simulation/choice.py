@@ -1,0 +1,64 @@
+"""Which engine evaluates gradients: a fixed rule of module kinds, sizes and device, so that equal runs have equal digests.
+
+vmap and plain autograd differ in the last bits, hence the choice is part of a run's record and never depends on what was measured in it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import nn
+
+from tacit.errors import nearest, require
+from tacit.workloads.workload import Problem
+
+ENGINES: Final = ("auto", "vmap", "loop")
+
+# Read off the table "rule" of `make bench-simulator` (benchmarks/results/simulator.json).
+FEWEST_FOR_VMAP: Final = 4  # a call of vmap costs about 1 ms before the first replica
+LARGEST_FOR_VMAP_ON_CPU: Final = 200_000  # parameters; beyond, the loop's matrix products are as fast
+
+_DRAWING: Final = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU,
+)  # fmt: skip
+_CONVOLVING: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+class Choice(NamedTuple):
+    """How gradients will be evaluated, and why."""
+
+    engine: str
+    reason: str
+
+
+def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.device) -> Choice:
+    """Choose by a fixed rule of module kinds, sizes and device; ``wanted`` overrides it where it can work."""
+    require(wanted in ENGINES, f"engine={wanted!r} is unknown{nearest(str(wanted), ENGINES)}")
+    must_loop = why_one_by_one(problem.module)
+    if must_loop is not None:
+        require(wanted != "vmap", f'engine="vmap" cannot run this model: {must_loop}; say engine="auto".')
+        return Choice("loop", must_loop)
+    if wanted != "auto":
+        return Choice(wanted, "as asked")
+    if workers < FEWEST_FOR_VMAP:
+        return Choice("loop", f"{workers} workers are fewer than {FEWEST_FOR_VMAP}")
+    if device.type == "cpu":
+        if any(isinstance(m, _CONVOLVING) for m in problem.module.modules()):
+            return Choice("loop", "convolutions gain nothing from vmap on CPU")
+        if problem.layout.dimension > LARGEST_FOR_VMAP_ON_CPU:
+            return Choice("loop", f"{problem.layout.dimension:,} parameters gain nothing from vmap on CPU")
+    return Choice("vmap", "many small replicas")
+
+
+def why_one_by_one(module: nn.Module) -> str | None:
+    """Return why ``module`` must run one worker at a time, or None."""
+    for name, part in module.named_modules():
+        where = f"{type(part).__name__} ({name})" if name else type(part).__name__
+        if isinstance(part, _DRAWING) and getattr(part, "p", 1) != 0:
+            return f"{where} draws random numbers"
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+            return f"{where} updates its buffers"
+        if isinstance(part, nn.RNNBase):
+            return f"{where} has no batching rule"
+    return None

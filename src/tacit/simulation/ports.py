@@ -1,0 +1,92 @@
+"""The port as the simulator offers it: meetings for collectives, the fabric for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import Tensor
+
+from tacit.errors import MisplacedCall
+from tacit.messages import Message
+from tacit.network import SERVER
+from tacit.simulation.meetings import Meeting
+
+if TYPE_CHECKING:
+    from tacit.simulation.endpoints import Endpoint
+
+MessageType = TypeVar("MessageType", bound=Message)
+
+
+class SimulatedNetwork:
+    """The port, for one endpoint of a simulation."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._end, self.rank, self.size = endpoint, endpoint.rank, endpoint.size
+
+    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+        return self._own(self._meet("all-reduce", tensor, weight, group))
+
+    def start_all_reduce_mean(
+        self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None
+    ) -> SimulatedPending:
+        meeting = self._end.world.meetings.join(self.rank, "all-reduce", tensor.clone(), weight, group)
+        return SimulatedPending(self, meeting)
+
+    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
+        gathered: list[MessageType] = self._meet("all-gather", message.snapshot(), 1.0, group)
+        return gathered
+
+    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
+        return self._own(self._meet("broadcast", tensor, source, group))
+
+    def send(self, to: int, message: Message) -> None:
+        world = self._end.world
+        if not (0 <= to < self.size or (to == SERVER and world.has_server)):
+            raise ValueError(f"send to {to}: there are the ranks 0 to {self.size - 1}" + _server_hint(to))
+        self._end.await_window()
+        world.send(self._end, to, message.snapshot())
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        return self._end.take(kind, source)
+
+    def _meet(self, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Any:
+        if self._end.is_handling:
+            raise MisplacedCall(f"a handler may not block (it called {kind}); let a hook do it.")
+        meeting = self._end.world.meetings.join(self.rank, kind, payload, weight, group)
+        return self.leave(meeting, meeting.joined[self.rank][2])
+
+    def leave(self, meeting: Meeting, since_s: float) -> Any:
+        """Wait until the meeting is over for this rank and return what it brought."""
+        end = self._end
+        if meeting.failure is not None:
+            raise meeting.failure
+        if self.rank not in meeting.done_s:
+            meeting.waiters[self.rank] = end.fiber
+            end.block(meeting)
+            end.world.meetings.record_wait(meeting, self.rank, since_s)
+        return meeting.results[self.rank]
+
+    def _own(self, result: Tensor) -> Tensor:
+        return result if self._end.world.is_timing else result.clone()
+
+
+class SimulatedPending:
+    """A collective under way in the simulator."""
+
+    def __init__(self, network: SimulatedNetwork, meeting: Meeting) -> None:
+        self._network, self._meeting = network, meeting
+
+    @property
+    def is_ready(self) -> bool:
+        end = self._network._end
+        done_s = self._meeting.done_s.get(self._network.rank)
+        return done_s is not None and done_s <= getattr(end, "boundary_s", done_s)
+
+    def wait(self) -> Tensor:
+        result: Tensor = self._network.leave(self._meeting, self._network._end.world.agenda.now_s)
+        return result.clone()
+
+
+def _server_hint(to: int) -> str:
+    return "; this strategy has no server (has_server = True makes one)." if to == SERVER else "."
