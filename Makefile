@@ -33,10 +33,10 @@ format: $(VENV)/.installed  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix
 
 bench-simulator: $(VENV)/.installed  ## measure the simulator's speed
-	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/simulator.py --out benchmarks/results/simulator.json
 
 bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… names the folder with libsvm/a9a.bz2
-	$(BIN)/python benchmarks/papers/local_sgd.py --data $(DATA)
+	$(BIN)/python benchmarks/papers/local_sgd.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/papers/adpsgd.py
 
 clean:  ## remove everything that can be made again, the virtual environment included

@@ -2,7 +2,7 @@
 
     python tools/check_readme.py
 
-Python blocks of README.md are executed in order, each in a fresh namespace, in a temporary folder. A block that cannot
+Python blocks are executed in order, each in a fresh namespace, in a temporary folder. A block that cannot
 run here is preceded by a comment with the reason: ``<!-- not executed: needs two machines -->``.
 """
 
@@ -52,7 +52,7 @@ def main() -> int:
     broken = [problem for page in pages for problem in broken_links(page)]
     blocks = [block for page in pages for block in fenced_blocks(page)]
     broken += [problem for block in blocks if block.exempt is None for problem in broken_commands(block)]
-    examples = [b for b in blocks if b.language == "python" and b.path.name == "README.md" and b.exempt is None]
+    examples = [b for b in blocks if b.language == "python" and b.exempt is None]
     broken += [problem for block in examples for problem in failed_example(block)]
     print("\n".join(broken) if broken else f"{len(pages)} pages and {len(examples)} examples are as they say.")
     return 1 if broken else 0
@@ -128,7 +128,7 @@ def failed_example(block: Block) -> Iterator[str]:
     source = "\n" * (block.line - 1) + block.body
     with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(io.StringIO()):
         try:
-            exec(compile(source, str(block.path), "exec"), {"__name__": "__readme__"})
+            exec(compile(source, str(block.path), "exec", dont_inherit=True), {"__name__": "__readme__"})
         except Exception as error:  # noqa: BLE001 - a failing example is the finding
             yield f"{block.place}: {type(error).__name__}: {error}"
 

@@ -86,8 +86,7 @@ class Trace:
         """Return the trace as one array per field; ``kind`` and ``label`` as arrays of text. Kept until the trace grows."""
         if self._columns is None or len(self._columns["rank"]) != len(self.rows):
             self._sort()
-            turned = list(zip(*self.rows, strict=True)) or [()] * len(Event._fields)
-            self._columns = {n: _column(n, values) for n, values in zip(Event._fields, turned, strict=True)}
+            self._columns = {n: _column(n, [row[at] for row in self.rows]) for at, n in enumerate(Event._fields)}
         return self._columns
 
     @property
@@ -120,7 +119,7 @@ class Trace:
             self._sorted = len(self.rows)
 
 
-def _column(name: str, values: tuple[Any, ...]) -> Column:
+def _column(name: str, values: list[Any]) -> Column:
     if name in _NUMBERS:
         return np.array(values, dtype=_TYPES[_NUMBERS.index(name)])
     words = {word: code for code, word in enumerate(dict.fromkeys(values))}  # few words, many rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count, repeat
 from typing import Final
 
 import numpy as np
@@ -45,18 +46,22 @@ class Engine:
         self._gradients: Tensor | None = None  # flat rows, made when a hook first asks
         self._queues: list[deque[tuple[int, int, Token]]] = [deque() for _ in range(self.workers)]
         self._waiting: set[int] = set()
+        self._looks = 0  # snapshots in all queues
+        self._calls_update = False
         self._loss_sum, self._loss_first = np.zeros(self.workers), np.zeros(self.workers)
-        self._seen = [0] * self.workers
-        self._weights = [s.batch_size / problem.batch_size for s in problem.samplers]
+        self._seen = np.zeros(self.workers, np.int64)
+        self._sizes = [sampler.batch_size for sampler in problem.samplers]
+        self._weights = [size / problem.batch_size for size in self._sizes]
         self._lent = BuffersPerWorker(problem.module, self.workers, seeds)  # for what runs one by one
         self._call = vmap(grad_and_value(self._loss)) if choice.engine == "vmap" else None
 
     # What workers ask for, in the order they will get it.
 
-    def advance(self, rank: int, step: int, token: Token) -> None:
-        """Queue a whole quiet step: gradient and update."""
-        self._queues[rank].append((_ADVANCE, step, token))
-        self._waiting.add(rank)
+    def advance(self, rank: int, step: int, tokens: list[Token]) -> None:
+        """Queue whole steps from ``step`` on, one for each mini-batch: gradient and update."""
+        if tokens:
+            self._queues[rank].extend(zip(repeat(_ADVANCE), count(step), tokens, strict=False))
+            self._waiting.add(rank)
 
     def compute_gradient(self, rank: int, step: int, token: Token) -> None:
         """Queue a gradient that a hook will look at."""
@@ -65,11 +70,13 @@ class Engine:
 
     def update(self, rank: int, step: int) -> None:
         """Queue the optimizer's step with the gradient as the hook left it."""
+        self._calls_update = True
         self._queues[rank].append((_UPDATE, step, None))
         self._waiting.add(rank)
 
     def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None:
         """Queue a look at the row for an evaluation."""
+        self._looks += 1
         self._queues[rank].append((_SNAPSHOT, step, purpose))
         self._waiting.add(rank)
 
@@ -95,8 +102,8 @@ class Engine:
         """Return and reset how many steps the worker took and which losses it saw."""
         if rank in self._waiting:
             self.settle()
-        steps = self._seen[rank]
-        loss = self._loss_sum[rank] / steps if steps else None
+        steps = int(self._seen[rank])
+        loss = float(self._loss_sum[rank]) / steps if steps else None
         first = float(self._loss_first[rank]) if steps else None
         self._seen[rank], self._loss_sum[rank] = 0, 0.0
         return Observed(steps, steps * self._weights[rank], first, loss)
@@ -112,16 +119,14 @@ class Engine:
     def settle(self) -> None:
         """Work off all queues in lockstep."""
         while self._waiting:
-            self._settle_snapshots()
-            updates: list[int] = []
-            gradients: list[int] = []
-            for rank in sorted(self._waiting):
-                kind = self._queues[rank][0][0]
-                (updates if kind == _UPDATE else gradients).append(rank)
+            if self._looks:
+                self._settle_snapshots()
+            waiting, queues = sorted(self._waiting), self._queues
+            updates = [rank for rank in waiting if queues[rank][0][0] == _UPDATE] if self._calls_update else []
             if updates:
                 self._settle_updates(updates)
-            elif gradients:
-                self._settle_gradients(gradients)
+            elif waiting:
+                self._settle_gradients(waiting)
 
     def _pop(self, rank: int) -> tuple[int, int, Token]:
         queue = self._queues[rank]
@@ -135,6 +140,7 @@ class Engine:
             queue = self._queues[rank]
             while queue and queue[0][0] == _SNAPSHOT:
                 _, step, purpose = self._pop(rank)
+                self._looks -= 1
                 purpose(rank, step, self.matrix[rank])
 
     def _settle_updates(self, ranks: list[int]) -> None:
@@ -142,9 +148,11 @@ class Engine:
         self.optimizer.step(ranks, steps, self.layout.split(self._some(self._flat_gradients, ranks)))
 
     def _settle_gradients(self, ranks: list[int]) -> None:
-        by_size: dict[int, list[int]] = {}
-        for rank in ranks:
-            by_size.setdefault(self.problem.samplers[rank].batch_size, []).append(rank)
+        by_size: dict[int, list[int]] = {self._sizes[0]: ranks}
+        if len(set(self._sizes)) > 1:
+            by_size = {}
+            for rank in ranks:
+                by_size.setdefault(self._sizes[rank], []).append(rank)
         for same_size in by_size.values():
             for start in range(0, len(same_size), REPLICAS_PER_CALL):
                 self._settle_call(same_size[start : start + REPLICAS_PER_CALL])
@@ -198,11 +206,10 @@ class Engine:
         if not np.isfinite(values).all():
             place = int(np.flatnonzero(~np.isfinite(values))[0])
             raise NotFinite(ranks[place], steps[place] + 1, float(values[place]))
-        self._loss_sum[ranks] += values
-        for place, rank in enumerate(ranks):
-            if self._seen[rank] == 0:
-                self._loss_first[rank] = values[place]
-            self._seen[rank] += 1
+        some = slice(ranks[0], ranks[-1] + 1) if ranks[-1] - ranks[0] + 1 == len(ranks) else ranks
+        self._loss_first[some] = np.where(self._seen[some] == 0, values, self._loss_first[some])
+        self._loss_sum[some] += values
+        self._seen[some] += 1
 
     @property
     def _flat_gradients(self) -> Tensor:
@@ -228,7 +235,7 @@ class TimingEngine:
         self._parameters, self._gradient, self._rate = parameters, torch.zeros_like(parameters), learning_rate
         self.choice = Choice("timing", "no gradients were asked for")
 
-    def advance(self, rank: int, step: int, token: Token) -> None: ...
+    def advance(self, rank: int, step: int, tokens: list[Token]) -> None: ...
     def compute_gradient(self, rank: int, step: int, token: Token) -> None: ...
     def update(self, rank: int, step: int) -> None: ...
     def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None: ...

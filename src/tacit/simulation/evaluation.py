@@ -6,7 +6,7 @@ nobody. Its row of the history carries the time at which the last worker got the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,12 @@ class Evaluator:
     def is_due(self, step: int) -> bool:
         """Whether step ``step`` (counted from 1) is to be looked at."""
         return step % self._every == 0 or step == self._steps
+
+    def due_between(self, first: int, last: int) -> Iterator[int]:
+        """Yield the steps from ``first`` to ``last`` that are to be looked at."""
+        yield from range(-(-first // self._every) * self._every, last + 1, self._every)
+        if first <= self._steps <= last and self._steps % self._every:
+            yield self._steps
 
     def reached(self, step: int, time_s: float) -> None:
         """Some worker finished ``step`` at ``time_s``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 import numpy as np
 
@@ -23,7 +24,8 @@ class Pace:
         )
         self._delay, self._random = cluster.compute, streams.numpy("compute", rank)
         self._speed = float(cluster.speed.get(rank, 1.0))
-        self._drawn: list[float] = []
+        self._drawn: list[float] = []  # work of coming steps
+        self._used = 0
         self._windows = [
             (f.at_s, f.at_s + f.for_s, 0.0 if isinstance(f, Pause) else 1 / f.factor)
             for f in cluster.faults
@@ -35,10 +37,28 @@ class Pace:
 
     def end_of_step(self, start_s: float) -> float:
         """Draw the next step's work and return when it is done if it starts at ``start_s``."""
-        if not self._drawn:
-            self._drawn = (self._delay.draw(self._random, _DRAWN_AT_ONCE) / self._speed)[::-1].tolist()
-        work_s = self._drawn.pop()
+        if self._used == len(self._drawn):
+            self._draw(1)
+        work_s = self._drawn[self._used]
+        self._used += 1
         return start_s + work_s if self._is_steady else self._end_of_work(start_s, work_s)
+
+    def ends_of_steps(self, start_s: float, count: int) -> list[float]:
+        """Return when each of ``count`` steps ends, one after the other from ``start_s`` on."""
+        if not self._is_steady:
+            return list(accumulate(range(count), lambda time_s, _: self.end_of_step(time_s), initial=start_s))[1:]
+        if self._used + count > len(self._drawn):
+            self._draw(count)
+        work_s = self._drawn[self._used : self._used + count]
+        self._used += count
+        return list(accumulate(work_s, initial=start_s))[1:]
+
+    def _draw(self, count: int) -> None:
+        """Have at least ``count`` more; always drawn in blocks of one size, so that the stream does not depend on who asks."""
+        self._drawn = self._drawn[self._used :]
+        self._used = 0
+        while len(self._drawn) < count:
+            self._drawn += (self._delay.draw(self._random, _DRAWN_AT_ONCE) / self._speed).tolist()
 
     def awake_from(self, time_s: float) -> float:
         """Return the first moment from ``time_s`` on at which the worker is not paused."""

@@ -115,11 +115,14 @@ class MatrixOptimizer:
                 block = self._matrix.index_select(0, rows)
                 self._step(block, rows, count, some)
                 self._matrix.index_copy_(0, rows, block)
-            for rank in chosen:
-                self._counts[rank] += 1
+            if not self._is_stateless:
+                for rank in chosen:
+                    self._counts[rank] += 1
 
     def _together(self, ranks: Sequence[int], steps: Sequence[int]) -> dict[tuple[float, int], list[int]]:
         """Group places by what must be equal for one call: the rate's factor and, where there is state, the rows' age."""
+        if self._is_stateless and len(set(steps)) == 1:
+            return {(self._schedule(steps[0]), 0): list(range(len(ranks)))}
         groups: dict[tuple[float, int], list[int]] = defaultdict(list)
         previous, factor = -1, 1.0
         for place, (rank, step) in enumerate(zip(ranks, steps, strict=True)):

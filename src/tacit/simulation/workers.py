@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,6 +30,7 @@ class SimulatedWorker(Endpoint):
     def __init__(self, world: World, rank: int) -> None:
         super().__init__(world, rank)
         self.pace = world.pace(rank)
+        self._next_batch = world.batches(rank)
         self.step = 0
         self.boundary_s = 0.0  # when the last step landed
         self.state: Any = None
@@ -132,9 +134,9 @@ class SimulatedWorker(Endpoint):
         if has_loud:
             end_s = self.pace.end_of_step(start_s)
             self._block_if_crashing(end_s)
-            token = world.token(rank)
+            token = self._next_batch()  # drawn whether or not the step will be abandoned
             if not world.cancels:
-                world.engine_wish(rank, step + quiet, token)
+                world.queue_step(rank, step + quiet, token)
         flight = self._flight = Flight(self, start_s, end_s, step + quiet + 1)
         world.agenda.at(end_s, flight.land)
         self.waiting = ("its own computation", now_s)
@@ -148,7 +150,7 @@ class SimulatedWorker(Endpoint):
             self._is_abandoned = True
             return True
         if world.cancels:
-            world.engine_wish(rank, self.step, token)
+            world.queue_step(rank, self.step, token)
         world.trace.rows.append((end_s, rank, COMPUTE, start_s, self.step + 1, 0, -2, 0, 0.0, ""))
         return True
 
@@ -159,27 +161,31 @@ class SimulatedWorker(Endpoint):
 
     def _queue_quiet(self, quiet: int, time_s: float) -> float:
         """Queue ``quiet`` whole steps in the engine and return when the last one ends."""
-        world, rank, rows, evaluator = self.world, self.rank, self.world.trace.rows, self.world.evaluator
-        ends = self._quiet_ends = []
-        self._base_step = self.step
-        crash_s, end_of_step, advance, token = (
-            self.pace.crash_s,
-            self.pace.end_of_step,
-            world.engine.advance,
-            world.token,
+        rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
+        ends = self.pace.ends_of_steps(time_s, quiet)
+        batches = [self._next_batch() for _ in range(bisect_right(ends, self.pace.crash_s))]
+        done = first + len(batches)
+        self._base_step, self._quiet_ends = first, ends[: len(batches)]
+        rest = (repeat(0), repeat(-2), repeat(0), repeat(0.0), repeat(""))
+        computed = zip(
+            self._quiet_ends,
+            repeat(rank),
+            repeat(COMPUTE),
+            (time_s, *ends),
+            range(first + 1, done + 1),
+            *rest,
+            strict=False,
         )
-        for step in range(self.step, self.step + quiet):
-            end_s = end_of_step(time_s)
-            if end_s > crash_s:
-                self._block_if_crashing(end_s)
-            advance(rank, step, token(rank))
-            rows.append((end_s, rank, COMPUTE, time_s, step + 1, 0, -2, 0, 0.0, ""))
-            if evaluator.is_due(step + 1):
-                evaluator.reached(step + 1, end_s)
-                world.engine.snapshot(rank, step + 1, evaluator.both)
-            ends.append(end_s)
-            time_s = end_s
-        return time_s
+        self.world.trace.rows.extend(computed)
+        queued = first
+        for due in evaluator.due_between(first + 1, done):
+            engine.advance(rank, queued, batches[queued - first : due - first])
+            engine.snapshot(rank, due, evaluator.both)
+            evaluator.reached(due, ends[due - first - 1])
+            queued = due
+        engine.advance(rank, queued, batches[queued - first :])
+        self._block_if_crashing(ends[-1])
+        return ends[-1]
 
     def _accept(self, envelope: Envelope) -> None:
         """Give handled kinds to ``on_message``; a paused worker answers when it wakes."""

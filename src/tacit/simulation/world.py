@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from torch import Tensor
 
@@ -56,7 +58,7 @@ class World:
         self.calls_after = kind.after_step is not Strategy.after_step
         self.calls_reported = kind.reported is not Strategy.reported
         # A step whose gradient no hook looks at is one wish; else gradient and update are two, with the hook between.
-        self.engine_wish = engine.compute_gradient if self.calls_before else engine.advance
+        self.queue_step = engine.compute_gradient if self.calls_before else self._advance_one
         self._samplers = None if problem is None or self.is_timing else problem.samplers
         self._streams: dict[tuple[str, int], np.random.Generator] = {}
         self._lost_at: dict[int, float] = {}
@@ -96,14 +98,17 @@ class World:
         waiting = [(rank, str(what), since_s) for rank, (what, since_s) in parked]
         raise Deadlock(waiting, self.agenda.now_s, self.seed)
 
+    def _advance_one(self, rank: int, step: int, token: Token) -> None:
+        self.engine.advance(rank, step, [token])
+
     # What endpoints need.
 
     def pace(self, rank: int) -> Pace:
         return Pace(self.cluster, rank, self.streams)
 
-    def token(self, rank: int) -> Token:
-        """Draw the worker's next mini-batch; it is drawn whether or not the step will be abandoned."""
-        return None if self._samplers is None else self._samplers[rank].next()
+    def batches(self, rank: int) -> Callable[[], Token]:
+        """Return what draws the worker's next mini-batch."""
+        return (lambda: None) if self._samplers is None else self._samplers[rank].next
 
     def stream(self, purpose: str, rank: int) -> np.random.Generator:
         if (purpose, rank) not in self._streams:

@@ -90,16 +90,16 @@ class LocalSGD(Strategy[LocalSGDState]):
 
     def _begin_round(self, worker: Worker, state: LocalSGDState, overlap: bool = True) -> None:
         """Send parameters and statistics as one buffer; wait for the mean unless it may overlap with the coming steps."""
-        seen, steps = worker.take_observed(), worker.step - state.last_round
+        seen, steps, parameters = worker.take_observed(), worker.step - state.last_round, worker.parameters
         statistics = [float(state.period.period % _CHECK)]
         if self.period.needs_variance:
             assert state.common is not None
-            statistics.append(_squared_distance(worker.parameters, state.common))
+            statistics.append(_squared_distance(parameters, state.common))
         if self.period.needs_loss:
             if seen.loss is None or seen.first_loss is None:
                 raise MisplacedCall(f"{self.period} needs the loss; call session.observe(loss) in the training loop.")
             statistics += [seen.first_loss, seen.loss]
-        sent = torch.cat([worker.parameters, worker.parameters.new_tensor(statistics)])
+        sent = torch.cat([parameters, parameters.new_tensor(statistics)])
         weight = seen.weight / steps  # equal batches weigh 1.0, exactly
         state.last_round = worker.step
         if overlap and self.overlap_steps:
@@ -110,8 +110,8 @@ class LocalSGD(Strategy[LocalSGDState]):
 
     def _end_round(self, worker: Worker, state: LocalSGDState, received: Tensor) -> None:
         """Take over the mean (through the outer optimizer), then let the period rule see the round."""
-        dimension = worker.parameters.numel()
-        mean, statistics = received[:dimension], received[dimension:].tolist()
+        parameters = worker.parameters
+        mean, statistics = received[: parameters.numel()], received[parameters.numel() :].tolist()
         self._check_agreement(worker, state, statistics[0])
         reduced = self._reduced(worker, state, mean, statistics)
         model = mean
@@ -119,9 +119,9 @@ class LocalSGD(Strategy[LocalSGDState]):
             assert state.common is not None
             model = self.outer.apply(state.outer, state.common, mean, worker.learning_rate)
         if state.snapshot is None:
-            worker.parameters.copy_(model)
+            parameters.copy_(model)
         else:
-            worker.parameters.add_(model - state.snapshot)
+            parameters.add_(model - state.snapshot)
         if state.common is not None:
             state.common.copy_(model)
         state.pending = state.snapshot = None

@@ -1,0 +1,239 @@
+"""How fast the simulator is, as ratios taken in one run: `make bench-simulator`, or
+
+    python benchmarks/simulator.py [--out benchmarks/results/simulator.json] [--only speed,scale,timing,rule]
+
+speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over torch modules and the bare
+  vmap call.
+scale: 1,000 workers x 100 steps in a process of its own, wall time and peak memory; cost per worker-step from 64 to 1,000 workers.
+timing: events a second of timing-only runs.
+rule: vmap against one by one over module kinds and sizes; the engine's fixed rule is read off this table.
+
+Every figure is the best of several alternating repetitions: the machine is shared, and the least disturbed one says what the code can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+
+import tacit
+from tacit import workloads
+from tacit.randomness import Streams
+
+BATCH = 32
+PERIOD = 8
+REPETITIONS = 5
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+}
+
+
+def digits(workers: int) -> workloads.Workload:
+    """Return the digits MLP with enough data for full batches: scikit-learn's digits, repeated where workers are many."""
+    pictures, labels = load_digits(return_X_y=True)
+    times = -(-BATCH * workers // len(pictures))
+    x = np.tile(pictures.reshape(-1, 8, 8).astype(np.float32), (times, 1, 1))
+    return workloads.images(x, np.tile(labels, times), model="mlp", batch_size=BATCH)
+
+
+def simulated(
+    workers: int, steps: int, optimizer: str = "sgd", compute: tacit.delays.Delay | None = None, **rest
+) -> float:
+    """Return worker-steps a second of a whole simulation, opening the data included, evaluated at start and end only."""
+    cluster = tacit.Cluster(workers=workers, compute=compute or tacit.Constant(mean_s=0.02))
+    strategy = tacit.LocalSGD(period=tacit.Every(PERIOD))
+    workload = rest.pop("workload", None) or digits(workers)
+    begun = time.perf_counter()
+    tacit.simulate(
+        workload, strategy, cluster=cluster, steps=steps, optimizer=OPTIMIZERS[optimizer], evaluate_every=steps, **rest
+    )
+    return workers * steps / (time.perf_counter() - begun)
+
+
+def plain_loop(workers: int, steps: int, optimizer: str) -> float:
+    """Return worker-steps a second of what one would write without tacit: a module and an optimizer per worker, averaged in a loop."""
+    problem = digits(workers).open(workers, Streams(0))
+    models = [copy.deepcopy(problem.module) for _ in range(workers)]
+    optimizers = [OPTIMIZERS[optimizer](list(model.parameters())) for model in models]
+    begun = time.perf_counter()
+    for step in range(1, steps + 1):
+        for rank, (model, stepper) in enumerate(zip(models, optimizers, strict=True)):
+            x, y = problem.collate([rank], [problem.samplers[rank].next()])
+            stepper.zero_grad()
+            model(x[0], y[0]).backward()
+            stepper.step()
+        if step % PERIOD == 0:
+            with torch.no_grad():
+                for group in zip(*(model.parameters() for model in models), strict=True):
+                    mean = torch.stack([p.detach() for p in group]).mean(0)
+                    for parameter in group:
+                        parameter.copy_(mean)
+    return workers * steps / (time.perf_counter() - begun)
+
+
+def bare_vmap(workers: int, calls: int, workload: workloads.Workload | None = None) -> float:
+    """Return replicas a second of the vmap call alone: parameters as rows of a matrix, one batch made beforehand."""
+    problem = (workload or digits(workers)).open(workers, Streams(0))
+    module, layout = problem.module, problem.layout
+    rows = nn.utils.parameters_to_vector(module.parameters()).detach().repeat(workers, 1)
+    batch = problem.collate(range(workers), [sampler.next() for sampler in problem.samplers])
+    call = vmap(grad_and_value(lambda parameters, x, y: functional_call(module, parameters, (x, y))))
+    call(layout.split(rows), *batch)
+    begun = time.perf_counter()
+    for _ in range(calls):
+        call(layout.split(rows), *batch)
+    return workers * calls / (time.perf_counter() - begun)
+
+
+def best(measurements: dict[str, Callable[[], float]], repetitions: int = REPETITIONS) -> dict[str, float]:
+    """Return the highest rate of each, taken in turns so that a disturbance hits all alike."""
+    rates = dict.fromkeys(measurements, 0.0)
+    for _ in range(repetitions):
+        for name, measure in measurements.items():
+            rates[name] = max(rates[name], measure())
+    return rates
+
+
+def speed() -> dict[str, object]:
+    """LocalSGD on a digits MLP with batches of 32 against a plain loop and the bare vmap call."""
+    results: dict[str, object] = {}
+    small = workloads.digits(model="mlp")  # 64 workers have batches of 22, 256 workers of 5
+    for workers, steps in ((64, 240), (256, 120)):
+        rates = best(
+            {
+                "tacit, SGD, constant times": lambda w=workers, s=steps: simulated(w, s),
+                "tacit, SGD, exponential times": lambda w=workers, s=steps: simulated(w, s, compute=tacit.Exponential(mean_s=0.02)),
+                "tacit, Adam": lambda w=workers, s=steps: simulated(w, s, "adam"),
+                "plain loop, SGD": lambda w=workers: plain_loop(w, PERIOD, "sgd"),
+                "plain loop, Adam": lambda w=workers: plain_loop(w, PERIOD, "adam"),
+                "bare vmap": lambda w=workers: bare_vmap(w, 20),
+                "tacit, SGD, digits as they are": lambda w=workers, s=steps: simulated(w, s, workload=small),
+                "bare vmap, digits as they are": lambda w=workers: bare_vmap(w, 20, small),
+            }
+        )  # fmt: skip
+        as_is = rates["tacit, SGD, digits as they are"] / rates["bare vmap, digits as they are"]
+        sgd, adam = rates["plain loop, SGD"], rates["plain loop, Adam"]
+        results[f"{workers} workers"] = {
+            "worker_steps_per_s": {name: round(rate) for name, rate in rates.items()},
+            "ratios": {
+                "SGD over plain loop (goal 5)": round(rates["tacit, SGD, constant times"] / sgd, 2),
+                "SGD, exponential times, over plain loop (goal 5)": round(rates["tacit, SGD, exponential times"] / sgd, 2),
+                "Adam over plain loop (goal 3)": round(rates["tacit, Adam"] / adam, 2),
+                "SGD over bare vmap (goal 0.5)": round(rates["tacit, SGD, constant times"] / rates["bare vmap"], 2),
+                f"the same with digits as they are, batches of {min(BATCH, 1437 // workers)}": round(as_is, 2),
+            },
+        }  # fmt: skip
+    return results
+
+
+def scale() -> dict[str, object]:
+    """1,000 workers in a process of its own, and the cost of a worker-step as workers grow."""
+    child = subprocess.run([sys.executable, __file__, "--thousand"], capture_output=True, text=True, check=True)
+    steps = {64: 320, 256: 160, 1000: 80}
+    rates = best({str(workers): lambda w=workers, s=s: simulated(w, s) for workers, s in steps.items()}, 3)
+    return {
+        "1,000 workers x 100 steps (goal 20 s, 1 GiB)": json.loads(child.stdout),
+        "microseconds_per_worker_step": {workers: round(1e6 / rate, 1) for workers, rate in rates.items()},
+        "1,000 over 64 workers (goal at most 1)": round(rates["64"] / rates["1000"], 2),
+    }
+
+
+def thousand() -> dict[str, object]:
+    """Run inside a fresh process: as a user would, with the default evaluations."""
+    begun = time.perf_counter()
+    run = tacit.simulate(
+        workloads.digits(), tacit.LocalSGD(period=tacit.Every(PERIOD)), cluster=tacit.Cluster(workers=1000), steps=100
+    )
+    return {
+        "seconds": round(time.perf_counter() - begun, 2),
+        "peak_memory_MiB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "loss": round(run.history[-1]["loss"], 4),
+    }
+
+
+def timing() -> dict[str, object]:
+    """Events of the trace a second, no gradients at all."""
+
+    def events(workers: int, strategy: tacit.Strategy) -> float:
+        begun = time.perf_counter()
+        run = tacit.simulate(
+            workloads.quadratic(dimension=100), strategy, cluster=tacit.Cluster(workers=workers), steps=120_000 // workers,
+            timing_only=True,
+        )  # fmt: skip
+        return len(run.trace) / (time.perf_counter() - begun)
+
+    strategies = {"AllReduce": tacit.AllReduce(), "LocalSGD(8)": tacit.LocalSGD(period=tacit.Every(8))}
+    rates = best(
+        {f"{name}, {n} workers": lambda n=n, s=s: events(n, s) for n in (8, 64, 512) for name, s in strategies.items()},
+        3,
+    )
+    return {"events_per_s (goal 150,000)": {name: round(rate) for name, rate in rates.items()}}
+
+
+def rule() -> dict[str, object]:
+    """vmap over loop, by workers and model: above 1 vmap is faster."""
+    table: dict[str, object] = {}
+    cases = {
+        "quadratic": (workloads.quadratic(dimension=100), 40),
+        "softmax": (workloads.digits(model="softmax"), 40),
+        "mlp 64": (workloads.digits(), 40),
+        "mlp 256": (workloads.digits(hidden=256), 24),
+        "mlp 1024": (workloads.digits(hidden=1024), 16),
+        "mlp 4096": (workloads.digits(hidden=4096), 8),
+        "cnn": (workloads.digits(model="cnn"), 8),
+    }
+    for name, (workload, steps) in cases.items():
+        dimension = workload.open(1, Streams(0)).layout.dimension
+        row = {}
+        for workers in (2, 4, 8, 16, 64):
+            rates = best(
+                {e: lambda e=e, n=workers, w=workload, s=steps: simulated(n, s, engine=e, workload=w) for e in ("vmap", "loop")}, 3
+            )  # fmt: skip
+            row[f"{workers} workers"] = round(rates["vmap"] / rates["loop"], 2)
+        table[f"{name} ({dimension:,} parameters)"] = row
+    return {"vmap over loop": table}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--out", type=Path, help="write the results here as JSON")
+    arguments.add_argument("--only", default="speed,scale,timing,rule", help="which parts, by comma")
+    arguments.add_argument("--thousand", action="store_true", help=argparse.SUPPRESS)
+    chosen = arguments.parse_args()
+    if chosen.thousand:
+        print(json.dumps(thousand()))
+        return
+    parts = {"speed": speed, "scale": scale, "timing": timing, "rule": rule}
+    results: dict[str, object] = {
+        "command": "make bench-simulator",
+        "versions": {"tacit": tacit.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "threads": torch.get_num_threads(),
+        "seed": 0,
+    }
+    if chosen.out is not None and chosen.out.exists():
+        results = json.loads(chosen.out.read_text()) | results
+    for name in chosen.only.split(","):
+        print(f"{name}: {parts[name].__doc__}", flush=True)
+        results[name] = parts[name]()
+        print(json.dumps(results[name], indent=2), flush=True)
+        if chosen.out is not None:
+            chosen.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
