@@ -188,6 +188,8 @@ def timing() -> dict[str, object]:
 def rule() -> dict[str, object]:
     """vmap over loop, by workers and model: above 1 vmap is faster."""
     table: dict[str, object] = {}
+    random = np.random.default_rng(0)
+    pictures, labels = random.standard_normal((2048, 28, 28)).astype(np.float32), random.integers(0, 10, 2048)
     cases = {
         "quadratic": (workloads.quadratic(dimension=100), 40),
         "softmax": (workloads.digits(model="softmax"), 40),
@@ -195,7 +197,9 @@ def rule() -> dict[str, object]:
         "mlp 256": (workloads.digits(hidden=256), 24),
         "mlp 1024": (workloads.digits(hidden=1024), 16),
         "mlp 4096": (workloads.digits(hidden=4096), 8),
-        "cnn": (workloads.digits(model="cnn"), 8),
+        "mlp 16384": (workloads.digits(hidden=16384), 8),
+        "cnn on 8x8": (workloads.digits(model="cnn"), 8),
+        "cnn on 28x28": (workloads.images(pictures, labels, model="cnn"), 8),
     }
     for name, (workload, steps) in cases.items():
         dimension = workload.open(1, Streams(0)).layout.dimension

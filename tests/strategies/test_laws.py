@@ -100,6 +100,19 @@ def test_overlap_still_averages():
     assert run.history[-1]["spread"] < alone.history[-1]["spread"] / 2
 
 
+def test_overlap_keeps_the_period():
+    def starts(strategy: tacit.Strategy) -> list[float]:
+        cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=1.0))
+        run = simulate(strategy, steps=13, cluster=cluster, workload=workloads.quadratic(dimension=3))
+        return sorted({e.start_s for e in run.trace.of("exchange")})
+
+    waiting = tacit.LocalSGD(period=tacit.Every(4))
+    for overlap in (1, 3, 4):
+        assert starts(tacit.LocalSGD(period=tacit.Every(4), overlap_steps=overlap))[:3] == [4.0, 8.0, 12.0]
+    assert starts(tacit.LocalSGD(period=tacit.Every(2), overlap_steps=4))[:3] == [2.0, 6.0, 10.0]  # one round at a time
+    assert starts(waiting)[1] > 8.0  # it waits for the wire
+
+
 def test_averages_weigh_workers_by_their_samples():
     """Full gradients of uneven shards: the weighted mean is the gradient of all data, so AllReduce is gradient descent."""
     generator = torch.Generator().manual_seed(0)

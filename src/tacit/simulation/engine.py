@@ -28,7 +28,8 @@ from tacit.workloads.workload import Problem, Token
 logger = logging.getLogger("tacit")
 
 _ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
-REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds
+REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds …
+NUMBERS_PER_CALL: Final = 32_000_000  # … and its gradients
 
 Snapshot = Callable[[int, int, Tensor], None]
 """Gets rank, step and the row, which it must copy."""
@@ -43,6 +44,7 @@ class Engine:
         self.problem, self.matrix, self.optimizer, self.choice = problem, matrix, optimizer, choice
         self.layout = problem.layout
         self.workers = len(matrix)
+        self._per_call = max(1, min(REPLICAS_PER_CALL, NUMBERS_PER_CALL // self.layout.dimension))
         self._gradients: Tensor | None = None  # flat rows, made when a hook first asks
         self._queues: list[deque[tuple[int, int, Token]]] = [deque() for _ in range(self.workers)]
         self._waiting: set[int] = set()
@@ -154,8 +156,8 @@ class Engine:
             for rank in ranks:
                 by_size.setdefault(self._sizes[rank], []).append(rank)
         for same_size in by_size.values():
-            for start in range(0, len(same_size), REPLICAS_PER_CALL):
-                self._settle_call(same_size[start : start + REPLICAS_PER_CALL])
+            for start in range(0, len(same_size), self._per_call):
+                self._settle_call(same_size[start : start + self._per_call])
 
     def _settle_call(self, ranks: list[int]) -> None:
         """Evaluate one call's gradients; those of quiet steps go straight into the optimizer."""

@@ -37,7 +37,7 @@ class Fiber(Protocol):
     is_over: bool
 
     def resume(self) -> None:
-        """From outside: run the body until it parks or ends."""
+        """From outside: run the body until it parks or ends; one that is over stays so."""
 
     def throw(self, error: BaseException) -> None:
         """From outside: go on where the body is parked by raising ``error`` there."""
@@ -90,6 +90,8 @@ class GreenletFiber:
             self.is_over = True
 
     def resume(self) -> None:
+        if self.is_over:
+            return
         grad = _is_grad_enabled()
         try:
             self._greenlet.switch()
@@ -141,6 +143,8 @@ class ThreadFiber:
             self._outside.release()
 
     def resume(self) -> None:
+        if self.is_over:
+            return
         if not self._thread.ident:
             self._thread.start()
         self._mine.release()

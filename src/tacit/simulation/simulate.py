@@ -149,11 +149,12 @@ def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
     """Put into ``run`` what the world left: the reported model, the trace up to now, the history."""
     now_s = world.agenda.now_s
     world.trace.rows[:] = [row for row in world.trace.rows if row[0] <= now_s]
-    run.status, run.parameters = status, _reported(world, first)
+    reported = _reported(world, first)
+    run.status, run.parameters = status, reported.cpu()
     run.record = {**run.record, "engine": world.engine.choice.engine, "engine_reason": world.engine.choice.reason}
     if status == "finished" and not (world.server is not None and world.server.updates == run.steps):
         try:
-            world.evaluator.measure(run.steps, now_s, run.parameters)
+            world.evaluator.measure(run.steps, now_s, reported)
         except RunError as error:
             run.status = f"failed: {error}"
     run.history = world.evaluator.rows(world.trace, now_s)
@@ -168,10 +169,10 @@ def _reported(world: World, first: Tensor) -> Tensor:
     if world.is_timing:
         return first
     if world.server is not None:
-        return world.server.parameters.detach().cpu().clone()
+        return world.server.parameters.detach().clone()
     assert isinstance(world.engine, Engine)
     alive = next((w.rank for w in world.workers if not w.is_lost), 0)
-    return world.engine.matrix[alive].detach().cpu().clone()
+    return world.engine.matrix[alive].detach().clone()
 
 
 def _config(

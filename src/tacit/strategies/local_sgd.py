@@ -130,7 +130,9 @@ class LocalSGD(Strategy[LocalSGDState]):
         ):  # a period rule lives after the warm-up, whose variance would mislead it
             self.period.update(state.period, reduced)
             state.rounds += 1
-        state.due = max(self._next_due(state), worker.step + 1)
+        state.due = max(
+            self._next_due(state), worker.step
+        )  # a round that travelled longer than the period delays the next
         self._note_period(worker, state)
 
     def _reduced(self, worker: Worker, state: LocalSGDState, mean: Tensor, statistics: list[float]) -> Round:

@@ -1,0 +1,191 @@
+"""The table every strategy must pass. A new strategy joins with one row."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as draw
+
+import tacit
+from tacit import workloads
+from tacit.registry import FAMILIES, parse
+from tacit.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Row:
+    strategy: Strategy
+    depends_on_data: bool = False  # whether what is said when follows from gradients: then timing-only runs differ
+    survives_a_crash: bool = False
+
+    def __str__(self) -> str:
+        return str(self.strategy)
+
+
+TABLE = [
+    Row(tacit.AllReduce()),
+    Row(tacit.LocalSGD(period=tacit.Every(5))),
+    Row(tacit.LocalSGD(period=tacit.LinearPeriod(initial=2, rounds=5))),
+    Row(tacit.LocalSGD(period=tacit.LossPeriod(initial=3)), depends_on_data=True),
+    Row(tacit.LocalSGD(period=tacit.VariancePeriod(initial=3)), depends_on_data=True),
+    Row(tacit.LocalSGD(period=tacit.AdaCommPeriod(initial=8)), depends_on_data=True),
+    Row(tacit.LocalSGD(period=tacit.PeriodList([2, 7]))),
+    Row(tacit.LocalSGD(period=tacit.OneShot())),
+    Row(tacit.LocalSGD(period=tacit.Every(5), warmup_steps=7)),
+    Row(tacit.LocalSGD(period=tacit.Every(6), overlap_steps=3)),
+    Row(tacit.LocalSGD(period=tacit.VariancePeriod(initial=2), overlap_steps=4), depends_on_data=True),
+    Row(tacit.LocalSGD(period=tacit.Every(5), outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True))),
+    Row(tacit.LocalSGD(period=tacit.Every(5), outer=tacit.SlowMo(), overlap_steps=2)),
+    Row(tacit.LocalSGD(period=tacit.Every(5), outer=tacit.OuterAdam(lr=0.05))),
+]
+each = pytest.mark.parametrize("row", TABLE, ids=str)
+QUADRATIC = workloads.quadratic(dimension=7, heterogeneity=0.5)
+
+
+def simulate(
+    strategy: Strategy, workload: workloads.Workload = QUADRATIC, steps: int = 43, seed: int = 2, **rest
+) -> tacit.Run:
+    cluster = tacit.Cluster(workers=rest.pop("workers", 5), faults=rest.pop("faults", ()))
+    return tacit.simulate(workload, strategy, cluster=cluster, steps=steps, seed=seed, **rest)
+
+
+def altered(strategy: Strategy, **hooks: object) -> Strategy:
+    """Return the strategy with some hooks replaced."""
+    values = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(strategy)}
+    return type(type(strategy).__name__, (type(strategy),), hooks)(**values)
+
+
+def test_every_registered_strategy_has_a_row():
+    assert {type(row.strategy).__name__ for row in TABLE} >= {named.name for named in FAMILIES["strategies"]}
+    periods = {type(row.strategy.period).__name__ for row in TABLE if hasattr(row.strategy, "period")}
+    assert periods >= {named.name for named in FAMILIES["periods"]}
+
+
+@each
+def test_it_learns(row: Row):
+    run = simulate(row.strategy, workloads.digits(), steps=60, lr=0.2)
+    assert run.status == "finished"
+    assert run.history[-1]["loss"] < 0.5 * run.history[0]["loss"]
+    assert run.summary()["steps"] == 60
+
+
+@each
+def test_same_seed_same_digest_on_both_hosts(row: Row):
+    digests = {simulate(row.strategy, host=host).digest for host in ("greenlet", "greenlet", "thread")}
+    assert len(digests) == 1
+    assert simulate(row.strategy, seed=3).digest not in digests
+
+
+@each
+def test_all_ranks_end_with_the_reported_model(row: Row):
+    ends: dict[int, torch.Tensor] = {}
+
+    def finish(self, worker, state):
+        type(row.strategy).finish(self, worker, state)
+        ends[worker.rank] = worker.parameters.clone()
+
+    run = simulate(altered(row.strategy, finish=finish))
+    for model in ends.values():
+        torch.testing.assert_close(model, run.parameters, rtol=0, atol=1e-12)
+    assert len(ends) == 5
+
+
+@each
+def test_quiet_steps_are_really_quiet(row: Row):
+    """Running ahead or not gives the same trace and the same model."""
+    ahead, stepwise = simulate(row.strategy), simulate(altered(row.strategy, quiet_steps=lambda self, worker, state: 0))
+    assert ahead.trace.digest == stepwise.trace.digest
+    torch.testing.assert_close(ahead.parameters, stepwise.parameters, rtol=1e-9, atol=1e-12)
+
+
+@each
+def test_timing_only_runs_take_the_same_time_and_bytes(row: Row):
+    if row.depends_on_data:
+        rule = row.strategy.period
+        if rule.needs_loss:
+            with pytest.raises(tacit.MisplacedCall, match="needs the loss"):
+                simulate(row.strategy, timing_only=True)
+        else:  # without models there is no variance: the period stays what it was
+            run = simulate(row.strategy, timing_only=True)
+            assert max(e.value for e in run.trace.of("note")) == max(rule.initial, row.strategy.overlap_steps)
+        return
+    assert simulate(row.strategy).trace.digest == simulate(row.strategy, timing_only=True).trace.digest
+
+
+@each
+def test_a_crash_is_survived_or_told_and_never_hangs(row: Row):
+    faults = [tacit.Crash(rank=3, at_s=0.35)]
+    if row.survives_a_crash:
+        assert simulate(row.strategy, faults=faults).status == "finished"
+        return
+    with pytest.raises(tacit.PeerLost, match="worker 3 was lost at 0.35 s") as caught:
+        simulate(row.strategy, faults=faults)
+    assert caught.value.run is not None and caught.value.run.history
+
+
+@each
+def test_one_worker_talks_to_nobody(row: Row):
+    run = simulate(row.strategy, workers=1)
+    assert run.status == "finished" and run.summary()["bytes_sent"] == 0
+
+
+@each
+def test_it_prints_as_the_call_that_makes_it(row: Row):
+    assert parse(str(row.strategy)) == row.strategy
+
+
+delays = draw.sampled_from(
+    [
+        tacit.Constant(mean_s=0.02),
+        tacit.Exponential(mean_s=0.02),
+        tacit.Pareto(minimum_s=0.01, shape=1.5),
+        tacit.Spell(),
+    ]
+)
+times = draw.floats(0.0, 1.0)
+
+
+@draw.composite
+def clusters(choose: draw.DrawFn) -> tacit.Cluster:
+    workers = choose(draw.integers(1, 6))
+    ranks = draw.integers(0, workers - 1)
+    fault = draw.one_of(
+        draw.builds(tacit.Crash, rank=ranks, at_s=times),
+        draw.builds(tacit.Pause, rank=ranks, at_s=times, for_s=draw.floats(0.01, 0.5)),
+        draw.builds(tacit.Slow, rank=ranks, factor=draw.floats(0.5, 8.0), at_s=times),
+        draw.builds(tacit.Partition, ranks=draw.lists(ranks, min_size=1), at_s=times, for_s=draw.floats(0.01, 0.5)),
+        draw.builds(tacit.Loss, probability=draw.floats(0.0, 0.3)),
+    )
+    return tacit.Cluster(
+        workers=workers,
+        compute=choose(delays),
+        speed=choose(draw.dictionaries(ranks, draw.floats(0.2, 3.0), max_size=2)),
+        latency_s=choose(draw.sampled_from([0.0, 1e-3])),
+        bandwidth_bytes_per_s=choose(draw.sampled_from([1e4, 1e9, float("inf")])),
+        faults=choose(draw.lists(fault, max_size=3)),
+    )
+
+
+@given(cluster=clusters(), row=draw.sampled_from(TABLE), seed=draw.integers(0, 2**40), steps=draw.integers(1, 30))
+@settings(deadline=None, max_examples=60)
+def test_whatever_happens_a_run_ends_and_can_be_replayed(cluster: tacit.Cluster, row: Row, seed: int, steps: int):
+    """Any cluster, any faults: the run finishes or raises an error of ours, in the same way on both hosts."""
+    outcomes = []
+    for host in ("greenlet", "thread"):
+        try:
+            run = tacit.simulate(QUADRATIC, row.strategy, cluster=cluster, steps=steps, seed=seed, host=host)
+        except tacit.RunError as error:
+            assert error.run is not None
+            run = error.run
+        outcomes.append((run.status, run.digest))
+        trace = list(run.trace)
+        assert all(event.start_s <= event.time_s for event in trace)
+        for rank in range(cluster.workers):  # a worker computes one step at a time
+            steps_of = [(e.start_s, e.time_s) for e in trace if e.rank == rank and e.kind == "compute"]
+            assert all(end <= start + 1e-12 for (_, end), (start, _) in itertools.pairwise(steps_of))
+    assert outcomes[0] == outcomes[1]
