@@ -10,7 +10,7 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[1] / "src" / "tacit"
 
 LAYERS = (  # bottom first
-    {"errors", "specs", "randomness", "layout", "messages", "network", "worker"},
+    {"errors", "specs", "toml", "randomness", "layout", "messages", "network", "worker"},
     {"periods", "outer", "schedules", "compression", "topology"},
     {"strategies", "workloads", "delays", "faults", "trace", "run"},
     {"simulation", "runtime"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,14 @@ def test_the_public_names_stay_put():
         "Crash", "Pause", "Slow", "Partition", "Loss", "Cluster", "simulate", "Run", "workloads",
     }  # fmt: skip
     assert all(hasattr(tacit, name) for name in tacit.__all__)
+
+
+def test_a_saved_run_holds_the_toml_that_makes_it_again(run: tacit.Run, tmp_path: Path):
+    described = (run.save(tmp_path / "run") / "run.toml").read_text()
+    assert described.startswith("# tacit simulate --config run.toml makes this run again.")
+    settings = tomllib.loads(described)
+    assert settings["workload"] == 'digits(model="mlp")' and settings["strategy"] == "LocalSGD(period=Every(4))"
+    assert (settings["seed"], settings["steps"], settings["cluster"]["workers"]) == (5, 40, 4)
+    own = tacit.simulate(QUADRATIC, LOCAL, steps=2, optimizer=lambda p: torch.optim.Adam(p), schedule=lambda step: 1.0)
+    assert own.toml().startswith("# Not enough to make this run again: optimizer, schedule came from a script")
+    tomllib.loads(own.toml())

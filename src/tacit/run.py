@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import FolderExists, TacitError
+from tacit.toml import dump
 from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, SEND, WAIT, Trace
 
 FORMAT: Final = 1
@@ -40,6 +41,7 @@ class Run:
     parameters: Tensor = field(default_factory=lambda: torch.empty(0))
     trace: Trace = field(default_factory=Trace)
     metric_name: str | None = None
+    cluster: str = ""
     status: str = "finished"  # or "interrupted", or "failed: …"
     config: Mapping[str, Any] = field(default_factory=dict)  # what reproduces the run: the TOML's content
     record: Mapping[str, Any] = field(default_factory=dict)  # versions, engine, host, threads
@@ -83,6 +85,14 @@ class Run:
         """Return the first row of the history whose loss is at most ``loss``, or None."""
         return next((r for r in self.history if r["loss"] is not None and r["loss"] <= loss), None)
 
+    def toml(self) -> str:
+        """Return the file that ``tacit simulate --config`` makes this run from again."""
+        missing = [name for name, value in self.config.items() if isinstance(value, str) and "<" in value]
+        comment = "tacit simulate --config run.toml makes this run again."
+        if missing:
+            comment = f"Not enough to make this run again: {', '.join(missing)} came from a script, shown as <…>."
+        return dump(self.config, comment=comment)
+
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the run into ``folder``, whole or not at all, and return the folder's path."""
         target = Path(folder)
@@ -94,12 +104,13 @@ class Run:
             part.mkdir(parents=True)
             described = {
                 "format": FORMAT, "workload": self.workload, "strategy": self.strategy, "workers": self.workers,
-                "steps": self.steps, "seed": self.seed, "metric_name": self.metric_name, "status": self.status,
+                "steps": self.steps, "seed": self.seed, "cluster": self.cluster, "metric_name": self.metric_name, "status": self.status,
                 "config": dict(self.config), "record": dict(self.record),
             }  # fmt: skip
             (part / "run.json").write_text(
                 json.dumps({**described, "digest": self.digest, "summary": self.summary()}, indent=1)
             )
+            (part / "run.toml").write_text(self.toml())
             (part / "history.json").write_text(json.dumps(self.history))
             np.save(part / "parameters.npy", self.parameters.detach().cpu().numpy(), allow_pickle=False)
             self.trace.save(part / "trace.npz")

@@ -76,9 +76,9 @@ def compare_command(
 class _Keeper(Screen):
     """Saves every reported run as soon as it is over, so that nothing finished is ever lost."""
 
-    def __init__(self, console: Console, total: int, settings: Settings, folder: Path) -> None:
+    def __init__(self, console: Console, total: int, folder: Path) -> None:
         super().__init__(console, total)
-        self.settings, self.folder = settings, folder
+        self.folder = folder
         self.kept: set[str] = set()
 
     def end(self, run: Run, tuning: bool) -> None:
@@ -90,8 +90,7 @@ class _Keeper(Screen):
         """Save ``run`` unless that is done. Ctrl-C may fall into a save, so this is asked again in the end."""
         name = folders.run_name(run.strategy, run.seed)
         if name not in self.kept:
-            saved = run.save(self.folder / "runs" / name, overwrite=True)
-            folders.write(saved / "run.toml", self.settings.run_toml(run.strategy, run.seed, run.config["lr"]))
+            run.save(self.folder / "runs" / name, overwrite=True)
             self.kept.add(name)
 
 
@@ -101,7 +100,7 @@ def _carry_out(settings: Settings, folder: Path, screen: Console) -> Findings:
     folders.write(folder / "compare.toml", reproduce)
     torch.set_num_threads(settings.threads)
     total = count_runs(len(settings.strategies), len(settings.seeds), settings.tune)
-    with _Keeper(screen, total, settings, folder) as keeper:
+    with _Keeper(screen, total, folder) as keeper:
         findings = compare(
             settings.workload, settings.strategies, seeds=settings.seeds, tune=settings.tune, target=settings.target,
             reproduce=reproduce, watcher=keeper, **settings.training(),

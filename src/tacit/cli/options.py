@@ -217,11 +217,20 @@ Threads = Annotated[
         rich_help_panel=_RUNNING,
     ),
 ]
+TimingOnly = Annotated[
+    bool | None,
+    typer.Option(
+        "--timing-only",
+        help="Compute no gradients: only time and bytes are real.",
+        show_default="off",
+        rich_help_panel=_RUNNING,
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_RUNNING)]
 
 _SAME_NAME: Final = (
     "workload", "steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "tune", "target", "evaluate_every",
-    "engine", "device", "threads",
+    "engine", "device", "threads", "timing_only",
 )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float |
         f"the runs train different things ({' and '.join(workloads)}), so their losses cannot be compared; "
         f"draw one report for each.",
     )
-    clusters = sorted({str(run.config.get("cluster", f"{run.workers} workers")) for _, run in runs})
+    clusters = sorted({run.cluster or f"{run.workers} workers" for _, run in runs})
     reproduce, notes = "", {}
     if len(paths) == 1 and (paths[0] / "compare.toml").exists():
         reproduce = (paths[0] / "compare.toml").read_text(encoding="utf-8")

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tacit.cli.toml import dump
 from tacit.errors import TacitError, nearest, require
 from tacit.registry import parse
 from tacit.schedules import Schedule
 from tacit.simulation import Cluster
-from tacit.specs import spell
 from tacit.strategies import Strategy
+from tacit.toml import dump
 from tacit.workloads import Workload
 
 Table = dict[str, Any]
@@ -42,8 +41,10 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "engine": "auto",
     "device": "cpu",
     "threads": 1,
+    "timing_only": False,
 }
 _COMPARE_ONLY: Final = ("strategies", "seeds", "target", "tune")
+_SIMULATE_ONLY: Final = ("timing_only",)
 _CLUSTER_KEYS: Final = tuple(field.name for field in dataclasses.fields(Cluster))
 
 
@@ -64,6 +65,7 @@ class Settings:
     engine: str
     device: str
     threads: int
+    timing_only: bool
     schedule: Schedule | None = None
     evaluate_every: int | None = None
     target: float | None = None
@@ -77,13 +79,6 @@ class Settings:
         """Return the settings as the TOML file that ``tacit compare --config`` reads."""
         return dump(_table(self), comment="tacit compare --config compare.toml makes this comparison again.")
 
-    def run_toml(self, strategy: str, seed: int, lr: float) -> str:
-        """Return one of the runs as the TOML file that ``tacit simulate --config`` reads."""
-        table = {key: value for key, value in _table(self).items() if key not in _COMPARE_ONLY}
-        table |= {"lr": lr}
-        first = {"workload": table.pop("workload"), "strategy": strategy, "seed": seed}
-        return dump(first | table, comment="tacit simulate --config run.toml makes this run again.")
-
 
 def read_file(path: Path, *, single: bool) -> Table:
     """Return the settings of a TOML file; ``single``: of one run rather than of a comparison."""
@@ -93,8 +88,8 @@ def read_file(path: Path, *, single: bool) -> Table:
         raise TacitError(f"--config {path} cannot be read: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TacitError(f"--config {path} is not TOML: {error}.") from error
-    known = [key for key in (*DEFAULTS, "cluster") if not single or key not in _COMPARE_ONLY]
-    known += ["strategy", "seed"] if single else []
+    foreign = _COMPARE_ONLY if single else _SIMULATE_ONLY
+    known = [key for key in (*DEFAULTS, "cluster") if key not in foreign] + (["strategy", "seed"] if single else [])
     _check_keys(table, known, f"{path}")
     cluster = table.get("cluster", {})
     require(
@@ -133,6 +128,7 @@ def settle(*tables: Table) -> Settings:
 _KINDS: Final[Mapping[str, Any]] = {
     "steps": int, "optimizer": str, "lr": float, "momentum": float, "weight_decay": float, "target": float,
     "evaluate_every": int, "tune": bool, "engine": str, "device": str, "threads": int,
+    "timing_only": bool,
 }  # fmt: skip
 _WORDS: Final[Mapping[Any, str]] = {
     int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list", dict: "a table",
@@ -197,27 +193,12 @@ def _pair(text: str) -> tuple[int, int]:
 def _table(settings: Settings) -> Table:
     table: Table = {"workload": str(settings.workload), "strategies": [str(s) for s in settings.strategies]}
     for name in DEFAULTS:
-        if name not in table:
+        if name not in (*table, *_SIMULATE_ONLY):
             value = getattr(settings, name)
             table[name] = (
                 str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
             )
-    cluster: Table = {}
-    for name in _CLUSTER_KEYS:
-        value = getattr(settings.cluster, name)
-        if name in ("speed", "links", "faults") and not value:
-            continue
-        cluster[name] = _plain(value)
-    return table | {"cluster": cluster}
-
-
-def _plain(value: Any) -> Any:
-    """Return a cluster's value as TOML holds it."""
-    if isinstance(value, Mapping):
-        return {",".join(map(str, k)) if isinstance(k, tuple) else str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value if isinstance(value, bool | int | float | str) else spell(value)
+    return table | {"cluster": settings.cluster.table()}
 
 
 def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:

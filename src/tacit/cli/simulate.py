@@ -48,6 +48,7 @@ def simulate_command(
     engine: options.Engine = None,
     device: options.Device = None,
     threads: options.Threads = None,
+    timing_only: options.TimingOnly = None,
     debug: options.Debug = False,
 ) -> None:
     """Run one strategy on a simulated cluster.
@@ -83,7 +84,8 @@ def _run(settings: Settings, screen: Console) -> tuple[Run, BaseException | None
     with Screen(screen, total=1) as watcher:
         watcher.begin(str(strategy), seed, settings.lr, tuning=False)
         try:
-            run = simulate(settings.workload, strategy, seed=seed, progress=watcher.step, **settings.training())
+            run = simulate(settings.workload, strategy, seed=seed, progress=watcher.step, timing_only=settings.timing_only,
+                           **settings.training())  # fmt: skip
         except (RunError, Interrupted) as error:
             if error.run is None:
                 raise
@@ -92,11 +94,9 @@ def _run(settings: Settings, screen: Console) -> tuple[Run, BaseException | None
 
 
 def _keep(run: Run, settings: Settings, folder: Path, screen: Console) -> None:
-    reproduce = settings.run_toml(run.strategy, run.seed, settings.lr)
     run.save(folder, overwrite=True)
-    folders.write(folder / "run.toml", reproduce)
-    entry = Entry(run.strategy, [run])
-    write_report(Comparison([entry], run.workload, str(settings.cluster), reproduce=reproduce), folder / "report.html")
+    comparison = Comparison([Entry(run.strategy, [run])], run.workload, str(settings.cluster), reproduce=run.toml())
+    write_report(comparison, folder / "report.html")
     screen.print(f"{run.strategy} on {run.workload}, seed {run.seed}", style="bold", highlight=False, markup=False)
     for name, value in _readable(run).items():
         screen.print(f"  {name:<12}{value}", highlight=False, markup=False, soft_wrap=True)

@@ -151,8 +151,8 @@ def _record(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _config(comparison: Comparison) -> str:
-    config = comparison.entries[0].runs[0].config
-    return json.dumps(jsonable(config), indent=1, ensure_ascii=False) if config else ""
+    run = comparison.entries[0].runs[0]
+    return run.toml() if run.config else ""
 
 
 def _breakable(label: str) -> Markup:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from tacit.delays import Delay, Exponential
 from tacit.errors import nearest, require
 from tacit.faults import Crash, Fault, Partition, Pause, Slow
-from tacit.specs import ALWAYS_SPELLED, Spec
+from tacit.specs import ALWAYS_SPELLED, Spec, spell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,13 @@ class Cluster(Spec):
         for fault in self.faults:
             self._check_fault(fault)
 
+    def table(self) -> dict[str, Any]:
+        """Return the cluster as a TOML file holds it: numbers, and texts in the notation."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: _plain(value) for name, value in values.items() if isinstance(value, str) or value not in ({}, (), [])
+        }
+
     def latency(self, source: int, target: int) -> float:
         """Seconds from ``source`` to ``target`` before the first byte arrives."""
         link = self._link(source, target)
@@ -100,3 +108,11 @@ def _check_link(latency_s: float | None, bandwidth_bytes_per_s: float | None) ->
         require(0 <= latency_s < math.inf, f"latency_s={latency_s} must be at least 0 and finite.")
     if bandwidth_bytes_per_s is not None:
         require(bandwidth_bytes_per_s > 0, f"bandwidth_bytes_per_s={bandwidth_bytes_per_s} must be positive.")
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {",".join(map(str, k)) if isinstance(k, tuple) else str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, int | float | str) else spell(value)

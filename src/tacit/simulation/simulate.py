@@ -88,9 +88,9 @@ def simulate(
     )  # fmt: skip
     run = Run(
         workload=str(workload), strategy=str(strategy), workers=cluster.workers, steps=steps, seed=seed,
-        metric_name=problem.metric_name, trace=world.trace,
+        cluster=str(cluster), metric_name=problem.metric_name, trace=world.trace,
         config=_config(workload, strategy, cluster, steps, seed, optimizer, lr, momentum, weight_decay, schedule, every,
-                       engine, timing_only),
+                       engine, str(target), timing_only),
         record=_record(made, host, target),
     )  # fmt: skip
     evaluator.measure(0, 0.0, first)
@@ -177,16 +177,22 @@ def _reported(world: World, first: Tensor) -> Tensor:
 
 def _config(
     workload: Workload, strategy: Strategy[Any], cluster: Cluster, steps: int, seed: int, optimizer: str | Factory,
-    lr: float, momentum: float, weight_decay: float, schedule: object, every: int, engine: str, timing_only: bool,
+    lr: float, momentum: float, weight_decay: float, schedule: object, every: int, engine: str, device: str,
+    timing_only: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """What reproduces the run, in the notation of the command line; a function of the user's own is only named."""
+    """What reproduces the run, in the words of ``tacit simulate --config``; a function of the user's own is only named."""
+    own = None if schedule is None or isinstance(schedule, Schedule) else f"<{_name_of(schedule)}>"
     return {
-        "workload": str(workload), "strategy": str(strategy), "cluster": str(cluster), "steps": steps, "seed": seed,
-        "optimizer": optimizer if isinstance(optimizer, str) else f"<{getattr(optimizer, '__qualname__', optimizer)}>",
+        "workload": str(workload), "strategy": str(strategy), "seed": seed, "steps": steps,
+        "optimizer": optimizer if isinstance(optimizer, str) else f"<{_name_of(optimizer)}>",
         "lr": lr, "momentum": momentum, "weight_decay": weight_decay,
-        "schedule": None if schedule is None else str(schedule), "evaluate_every": every, "engine": engine,
-        "timing_only": timing_only,
+        "schedule": own or (None if schedule is None else str(schedule)), "evaluate_every": every, "engine": engine,
+        "device": device, "threads": torch.get_num_threads(), "timing_only": timing_only, "cluster": cluster.table(),
     }  # fmt: skip
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__)).replace("<", "").replace(">", "")
 
 
 def _record(engine: Engine | TimingEngine, host: str, device: torch.device) -> dict[str, Any]:
