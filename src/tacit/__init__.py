@@ -1,7 +1,5 @@
 """tacit: distributed training that speaks only when it must."""
 
-import logging as _logging
-
 from tacit import workloads
 from tacit.delays import Constant, Exponential, HyperExponential, LogNormal, Pareto, Recorded, ShiftedExponential, Spell
 from tacit.errors import (
@@ -79,5 +77,3 @@ __all__ = [
     "simulate",
     "workloads",
 ]
-
-_logging.getLogger("tacit").addHandler(_logging.NullHandler())

@@ -87,6 +87,15 @@ def test_a_model_that_vmap_refuses_goes_on_one_by_one_and_says_so_once(caplog: p
     assert run.digest == tacit.simulate(workload, LOCAL, cluster=CLUSTER, steps=8).digest
 
 
+def test_a_model_that_must_run_one_by_one_says_so_once(caplog: pytest.LogCaptureFixture):
+    workload = own(nn.Linear(6, 3), nn.AlphaDropout(0.25))
+    with caplog.at_level(logging.WARNING, logger="tacit"):
+        for _ in range(2):
+            tacit.simulate(workload, LOCAL, cluster=CLUSTER, steps=2)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["gradients are evaluated one by one: AlphaDropout (model.1) draws random numbers"]
+
+
 def test_modules_that_draw_do_so_from_their_workers_stream():
     workload = own(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3))
     torch.manual_seed(0)

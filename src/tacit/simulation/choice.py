@@ -5,6 +5,7 @@ vmap and plain autograd differ in the last bits, hence the choice is part of a r
 
 from __future__ import annotations
 
+import logging
 from typing import Final, NamedTuple
 
 import torch
@@ -12,6 +13,9 @@ from torch import nn
 
 from tacit.errors import nearest, require
 from tacit.workloads.workload import Problem
+
+logger = logging.getLogger("tacit")
+_said: set[str] = set()
 
 ENGINES: Final = ("auto", "vmap", "loop")
 
@@ -38,6 +42,7 @@ def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.dev
     must_loop = why_one_by_one(problem.module)
     if must_loop is not None:
         require(wanted != "vmap", f'engine="vmap" cannot run this model: {must_loop}; say engine="auto".')
+        say_once(must_loop)
         return Choice("loop", must_loop)
     if wanted != "auto":
         return Choice(wanted, "as asked")
@@ -49,6 +54,13 @@ def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.dev
         if problem.layout.dimension > LARGEST_FOR_VMAP_ON_CPU:
             return Choice("loop", f"{problem.layout.dimension:,} parameters gain nothing from vmap on CPU")
     return Choice("vmap", "many small replicas")
+
+
+def say_once(reason: str) -> None:
+    """Tell the user, once in a process, why gradients are evaluated one by one."""
+    if reason not in _said:
+        _said.add(reason)
+        logger.warning("gradients are evaluated one by one: %s", reason)
 
 
 def why_one_by_one(module: nn.Module) -> str | None:

@@ -7,7 +7,6 @@ an elementwise optimizer. Quiet steps, queued ahead of their virtual time, are w
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count, repeat
@@ -19,13 +18,11 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.errors import NotFinite
-from tacit.simulation.choice import Choice
+from tacit.simulation.choice import Choice, say_once
 from tacit.simulation.lending import BuffersPerWorker
 from tacit.simulation.rows import RowOptimizer
 from tacit.worker import Observed
 from tacit.workloads.workload import Problem, Token
-
-logger = logging.getLogger("tacit")
 
 _ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
 REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds …
@@ -186,7 +183,7 @@ class Engine:
             except (RuntimeError, NotImplementedError) as error:
                 self._call = None
                 self.choice = Choice("loop", f"vmap failed: {str(error).splitlines()[0]}")
-                logger.warning("gradients are evaluated one by one: %s", self.choice.reason)
+                say_once(self.choice.reason)
         gradients = {name: torch.empty_like(part) for name, part in parameters.items()}
         losses = torch.empty(len(ranks), dtype=self.matrix.dtype, device=self.matrix.device)
         for place, rank in enumerate(ranks):

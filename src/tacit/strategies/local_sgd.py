@@ -21,7 +21,7 @@ from torch import Tensor
 from tacit.errors import Disagreement, MisplacedCall, require
 from tacit.network import Pending
 from tacit.outer import Outer, OuterState
-from tacit.periods import Every, Period, PeriodState, Round
+from tacit.periods import UNTIL_THE_END, Every, Period, PeriodState, Round
 from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.strategy import Strategy
 from tacit.worker import Worker
@@ -155,9 +155,9 @@ class LocalSGD(Strategy[LocalSGDState]):
         return state.last_round + (1 if state.last_round < self.warmup_steps else state.period.period)
 
     def _note_period(self, worker: Worker, state: LocalSGDState) -> None:
-        coming = min(state.due, worker.steps or state.due) - state.last_round
-        if worker.rank == 0 and coming > 0:
-            worker.note("period", coming)
+        if worker.rank == 0 and (worker.steps is None or state.last_round < worker.steps):
+            coming = state.due - state.last_round
+            worker.note("period", coming if coming < UNTIL_THE_END else (worker.steps or coming) - state.last_round)
 
 
 def _squared_distance(a: Tensor, b: Tensor) -> float:

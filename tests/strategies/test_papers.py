@@ -1,0 +1,74 @@
+"""What the papers say, where it is cheap to see; the whole of it is under benchmarks/papers/."""
+
+from __future__ import annotations
+
+import pytest
+
+import tacit
+from tacit import workloads
+
+CLUSTER = tacit.Cluster(workers=8, compute=tacit.Constant(mean_s=0.01))
+CUTS = tacit.StepDecay(at=(0.5, 0.75), by=0.1)
+
+
+def digits(period: tacit.periods.Period, steps: int = 600, split: str = "sorted", **settings) -> tacit.Run:
+    settings = {"cluster": CLUSTER, "lr": 0.1, "seed": 0, **settings}
+    return tacit.simulate(workloads.digits(split=split), tacit.LocalSGD(period=period), steps=steps, **settings)
+
+
+def periods_at(run: tacit.Run, *shares: float) -> list[float]:
+    """Return the period in force after these shares of the run."""
+    return [next(r["period"] for r in run.history if r["step"] >= share * run.steps) for share in shares]
+
+
+@pytest.fixture(scope="module")
+def adaptive() -> tacit.Run:
+    return digits(tacit.VariancePeriod(initial=4), schedule=CUTS)
+
+
+def test_adpsgd_speaks_less_after_each_cut_of_the_rate(adaptive: tacit.Run):
+    """§5.7(3): the learning rate is in the target, so the period rises when it is cut."""
+    sampling, before, middle, end = periods_at(adaptive, 0.2, 0.49, 0.74, 1.0)
+    assert sampling == 4
+    assert before < middle < end
+
+
+def test_variance_over_rate_drops_after_each_cut():
+    """§5.7(2): S/γ falls about tenfold with γ, because S goes with γ²."""
+    run = digits(tacit.Every(8), schedule=CUTS, evaluate_every=8)
+    ratio = {
+        row["step"]: row["spread"] / (0.1 * CUTS.factor(row["step"] - 1, 600)) for row in run.history if row["step"]
+    }
+    for cut in (300, 450):
+        before = [value for step, value in ratio.items() if cut - 80 <= step <= cut]
+        after = [value for step, value in ratio.items() if cut + 16 <= step <= cut + 96]
+        assert sum(before) / len(before) > 4 * sum(after) / len(after)
+
+
+def test_adpsgd_beats_its_own_schedule_reversed(adaptive: tacit.Run):
+    """§5.7(4): long periods early and short ones late are worse at the same budget, the paper's central claim."""
+    noted = [int(e.value) for e in adaptive.trace.of("note")]
+    noted[-1] = 600 - sum(noted[:-1])  # the last period was cut short by the end
+    reverse = digits(tacit.PeriodList(noted[::-1]), schedule=CUTS)
+    assert abs(reverse.summary()["rounds"] - adaptive.summary()["rounds"]) <= 1
+    assert adaptive.history[-1]["loss"] < reverse.history[-1]["loss"]
+
+
+def test_the_order_of_periods_at_a_constant_rate():
+    """§1.6(3): more talk, lower loss; growth spread over the run beats growth saved for its end."""
+    settings = {"split": "shuffled", "steps": 1200, "cluster": tacit.Cluster(workers=4)}
+    last = [digits(period, **settings).history[-1]["loss"] for period in (
+        tacit.Every(1), tacit.Every(20), tacit.LinearPeriod(initial=20, rounds=10), tacit.PeriodList([20] * 9 + [1020]), tacit.OneShot(),
+    )]  # fmt: skip
+    assert last == sorted(last)
+    assert last[-1] > 2 * last[1]
+
+
+def test_time_to_a_loss_improves_with_fewer_rounds_on_a_slow_network():
+    """What it is all for: at 10 Mbit/s local steps reach the same loss sooner than averaging every gradient."""
+    slow = tacit.Cluster(workers=8, compute=tacit.Constant(mean_s=0.01), bandwidth_bytes_per_s=1.25e6)
+    every = tacit.simulate(workloads.digits(), tacit.AllReduce(), cluster=slow, steps=200)
+    local = digits(tacit.Every(8), steps=200, split="shuffled", cluster=slow)
+    reached = [run.first_reaching(0.3) for run in (every, local)]
+    assert reached[0] is not None and reached[1] is not None
+    assert reached[1]["time_s"] < reached[0]["time_s"] / 2
