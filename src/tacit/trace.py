@@ -42,16 +42,24 @@ class Event(NamedTuple):
     label: str = ""
 
 
-_NUMBERS: Final = ("time_s", "rank", "start_s", "step", "round", "peer", "size_bytes", "value")
-_TYPES: Final = (np.float64, np.int32, np.float64, np.int64, np.int64, np.int32, np.int64, np.float64)
+_TYPES: Final = {
+    "time_s": np.float64, "rank": np.int32, "kind": np.int32, "start_s": np.float64, "step": np.int64, "round": np.int64,
+    "peer": np.int32, "size_bytes": np.int64, "value": np.float64, "label": np.int32,
+}  # fmt: skip
+_WORDS: Final = ("kind", "label")  # kept as codes: few words, many events
+_LONG: Final = 100_000  # events kept as tuples before they are packed into arrays, a fifth of the size
+
+PlainEvent = tuple[float, int, str, float, int, int, int, int, float, str]
+"""An event as a plain tuple in ``Event``'s order: worlds write hundreds of thousands."""
 
 
 class Trace:
     """Events in the order of time, then rank: independent of the order in which a world happened to write them."""
 
-    def __init__(self, rows: list[tuple[float, int, str, float, int, int, int, int, float, str]] | None = None) -> None:
-        self.rows = [] if rows is None else rows  # plain tuples in Event's order: a world writes hundreds of thousands
-        self._sorted = 0
+    def __init__(self) -> None:
+        self.rows: list[PlainEvent] = []  # what was written last; append here where ``record`` would be felt
+        self._packed: list[dict[str, Column]] = []
+        self._words: dict[str, int] = {}
         self._columns: dict[str, Column] | None = None
 
     def record(
@@ -68,15 +76,25 @@ class Trace:
         value: float = 0.0,
         label: str = "",
     ) -> None:
-        """Add one event. Worlds append tuples to ``rows`` where this call would be felt."""
+        """Add one event."""
         self.rows.append((time_s, rank, kind, start_s, step, round, peer, size_bytes, value, label))
 
+    def pack_if_long(self) -> None:
+        """Move what was written into arrays, once it is worth it. Worlds call this now and then."""
+        if len(self.rows) > _LONG:
+            self._pack()
+
+    def cut(self, until_s: float) -> None:
+        """Forget events that end after ``until_s``: written ahead by a world that then stopped."""
+        self._pack()
+        self._packed = [{n: c[part["time_s"] <= until_s] for n, c in part.items()} for part in self._packed]
+        self._columns = None
+
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows) + sum(len(part["rank"]) for part in self._packed)
 
     def __iter__(self) -> Iterator[Event]:
-        self._sort()
-        return map(Event._make, self.rows)
+        return map(Event._make, zip(*(column.tolist() for column in self.columns().values()), strict=True))
 
     def of(self, *kinds: str) -> list[Event]:
         """Return the events of the given kinds, in order."""
@@ -84,9 +102,19 @@ class Trace:
 
     def columns(self) -> dict[str, Column]:
         """Return the trace as one array per field; ``kind`` and ``label`` as arrays of text. Kept until the trace grows."""
-        if self._columns is None or len(self._columns["rank"]) != len(self.rows):
-            self._sort()
-            self._columns = {n: _column(n, [row[at] for row in self.rows]) for at, n in enumerate(Event._fields)}
+        if self._columns is None or len(self._columns["rank"]) != len(self):
+            self._pack()
+            columns = {
+                n: np.concatenate([part[n] for part in self._packed] or [np.empty(0, t)]) for n, t in _TYPES.items()
+            }
+            words = sorted(self._words)
+            place = np.empty(len(words), np.int32)  # codes follow the order of writing, which must not show
+            place[[self._words[word] for word in words]] = np.arange(len(words))
+            for name in _WORDS:
+                columns[name] = place[columns[name]]
+            order = np.lexsort([columns[name] for name in reversed(_TYPES)])
+            texts = np.array(words or [""])
+            self._columns = {n: texts[c[order]] if n in _WORDS else c[order] for n, c in columns.items()}
         return self._columns
 
     @property
@@ -95,10 +123,9 @@ class Trace:
         digest = hashlib.sha256()
         for name, column in self.columns().items():
             digest.update(name.encode())
-            if column.dtype.kind == "U":
-                words, codes = np.unique(column, return_inverse=True)
+            if name in _WORDS:
+                words, column = np.unique(column, return_inverse=True)
                 digest.update("\n".join(words).encode())
-                column = codes.astype(np.int64)
             digest.update(column.tobytes())
         return digest.hexdigest()
 
@@ -111,17 +138,16 @@ class Trace:
         """Read what ``save`` wrote; never unpickles."""
         with np.load(path, allow_pickle=False) as stored:
             columns = [stored[name].tolist() for name in Event._fields]
-        return cls(list(zip(*columns, strict=True)))
+        trace = cls()
+        trace.rows = list(zip(*columns, strict=True))
+        return trace
 
-    def _sort(self) -> None:
-        if self._sorted != len(self.rows):
-            self.rows.sort()
-            self._sorted = len(self.rows)
-
-
-def _column(name: str, values: list[Any]) -> Column:
-    if name in _NUMBERS:
-        return np.array(values, dtype=_TYPES[_NUMBERS.index(name)])
-    words = {word: code for code, word in enumerate(dict.fromkeys(values))}  # few words, many rows
-    codes = np.fromiter(map(words.__getitem__, values), np.int64, len(values))
-    return np.array(list(words) or [""])[codes]
+    def _pack(self) -> None:
+        if self.rows:
+            parts: dict[str, list[Any]] = {
+                name: [row[at] for row in self.rows] for at, name in enumerate(Event._fields)
+            }
+            for name in _WORDS:
+                parts[name] = [self._words.setdefault(word, len(self._words)) for word in parts[name]]
+            self._packed.append({name: np.array(values, _TYPES[name]) for name, values in parts.items()})
+            self.rows.clear()

@@ -88,6 +88,7 @@ class Meetings:
                 self._fail(meeting, PeerLost(rank, at_s, str(meeting)))
 
     def _start(self, meeting: Meeting) -> None:
+        self._trace.pack_if_long()
         price, results = self._price(meeting)
         self.rounds += 1
         meeting.index, now_s = self.rounds, self._agenda.now_s

@@ -148,7 +148,7 @@ def _engine(
 def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
     """Put into ``run`` what the world left: the reported model, the trace up to now, the history."""
     now_s = world.agenda.now_s
-    world.trace.rows[:] = [row for row in world.trace.rows if row[0] <= now_s]
+    world.trace.cut(now_s)
     reported = _reported(world, first)
     run.status, run.parameters = status, reported.cpu()
     run.record = {**run.record, "engine": world.engine.choice.engine, "engine_reason": world.engine.choice.reason}

@@ -177,6 +177,7 @@ class SimulatedWorker(Endpoint):
             strict=False,
         )
         self.world.trace.rows.extend(computed)
+        self.world.trace.pack_if_long()
         queued = first
         for due in evaluator.due_between(first + 1, done):
             engine.advance(rank, queued, batches[queued - first : due - first])

@@ -123,6 +123,7 @@ class World:
 
     def send(self, sender: Endpoint, to: int, message: Message) -> None:
         now_s, size_bytes = self.agenda.now_s, message.size_bytes
+        self.trace.pack_if_long()
         self.trace.record(SEND, sender.rank, now_s, now_s, peer=to, size_bytes=size_bytes, label=message.kind)
         sender.in_flight += 1
         target = self.server if to == SERVER else self.workers[to]

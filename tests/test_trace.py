@@ -1,0 +1,68 @@
+"""The trace: one order whatever the order of writing, packed when long, whole when loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as draw
+
+from tacit import trace as traces
+from tacit.trace import KINDS, Event, Trace
+
+times = draw.floats(0, 10)
+events = draw.lists(
+    draw.builds(
+        lambda start, length, rank, kind, step, label: Event(start + length, rank, kind, start, step, label=label),
+        times, times, draw.integers(-1, 4), draw.sampled_from(KINDS), draw.integers(0, 9), draw.sampled_from(["", "period", "a", "zebra"]),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+def written(order: list[Event], pack_every: int = 10**9) -> Trace:
+    trace = Trace()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traces, "_LONG", pack_every)
+        for event in order:
+            trace.record(event.kind, event.rank, event.start_s, event.time_s, step=event.step, label=event.label)
+            trace.pack_if_long()
+    return trace
+
+
+@given(events)
+def test_events_come_in_order_of_time_however_they_were_written(drawn: list[Event]):
+    assert list(written(drawn)) == sorted(drawn)
+    assert list(written(drawn[::-1])) == sorted(drawn)
+
+
+@given(events)
+def test_packing_changes_neither_events_nor_digest(drawn: list[Event]):
+    plain, packed = written(drawn), written(drawn[::-1], pack_every=3)
+    assert len(plain) == len(packed) == len(drawn)
+    assert list(plain) == list(packed)
+    assert plain.digest == packed.digest
+
+
+@given(events, times)
+def test_cutting_forgets_what_ends_later(drawn: list[Event], until_s: float):
+    trace = written(drawn, pack_every=3)
+    trace.columns()
+    trace.cut(until_s)
+    assert list(trace) == sorted(event for event in drawn if event.time_s <= until_s)
+
+
+def test_a_different_word_is_a_different_digest():
+    digests = {written([Event(1.0, 0, "note", 1.0, label=label)]).digest for label in ("a", "b", "")}
+    assert len(digests) == 3
+
+
+def test_a_trace_grows_after_it_was_read(tmp_path: Path):
+    trace = written([Event(2.0, 0, "note", 2.0)])
+    assert len(trace.columns()["rank"]) == 1
+    trace.record("compute", 1, 0.0, 1.0, step=1)
+    assert [event.kind for event in trace] == ["compute", "note"]
+    trace.save(tmp_path / "trace.npz")
+    assert list(Trace.load(tmp_path / "trace.npz")) == list(trace)
+    assert Trace.load(tmp_path / "trace.npz").digest == trace.digest
