@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic_runs import four_strategies, tiny_run
 
-from tacit.report import Comparison, Entry, default_target_loss
+from tacit.report import Comparison, Entry, default_target_loss, verdict
 from tacit.report.columns import cells, columns_of
 from tacit.report.comparison import Measured
 
@@ -82,6 +82,14 @@ def test_runs_that_did_not_finish_say_so() -> None:
 
 def entry(label: str, *lowest: float, start: float = 2.0) -> Entry:
     return Entry(label, [tiny_run([(0, start), (1, low), (2, low * 1.1)], seed=i) for i, low in enumerate(lowest)])
+
+
+def test_where_nobody_learned_there_is_no_race() -> None:
+    comparison = Comparison([entry("a", 50.0), entry("b", 2.0)], "w", "c", baseline="a")
+    assert comparison.target is None
+    assert verdict(comparison).startswith(
+        "No strategy brought the loss below where it started; a smaller learning rate"
+    )
 
 
 def test_the_default_target_is_reached_by_every_seed_of_all_that_learned() -> None:

@@ -162,6 +162,8 @@ def default_target_loss(entries: Sequence[Entry], baseline: str | None = None) -
     if len(entries) < 2 or not reach:
         return None
     start, best = max(seed[0] for seeds in losses.values() for seed in seeds if seed), min(reach.values())
+    if best >= start:
+        return None  # nobody learned anything: there is no race
     height: Callable[[float], float] = math.log if best > 0 else float
     enough = height(start) - (height(start) - height(best)) / 2
     learned = [r for label, r in reach.items() if height(r) <= enough or (label == baseline and r < start)]

@@ -14,6 +14,8 @@ def verdict(comparison: Comparison) -> str:
     if len(rows) == 1:
         return _alone(rows[0])
     if target is None:
+        if any(row.loss.values != (None,) * len(row.loss.values) for row in rows):
+            return "No strategy brought the loss below where it started; a smaller learning rate is the usual way out."
         return "No run has measured a loss, so there is nothing to compare yet."
     loss = f"loss {units.target(target)}"
     arrived = [row for row in rows if row.time_to_target_s.mean is not None]
