@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
-from toys import AskAround, PingPong
+from toys import AskAround, Ball, PingPong
 
 import tacit
 from tacit import workloads
@@ -73,6 +74,18 @@ def test_a_pause_stops_computing_and_answering():
     assert first.time_s == 3.5
 
 
+def test_a_round_waits_for_a_paused_worker():
+    """A stopped process takes no part in a ring, even if it had joined before."""
+    run = simulate(faults=[tacit.Pause(rank=0, at_s=4.2, for_s=3.0)], speed={2: 0.8})
+    assert min(run.trace.of("exchange"), key=lambda e: e.round).start_s == pytest.approx(7.2)  # all had joined at 5 s
+
+
+def test_a_paused_worker_takes_no_message_before_it_wakes():
+    run = simulate(PingPong(), workers=2, speed={1: 0.5}, faults=[tacit.Pause(rank=0, at_s=1.5, for_s=3.0)])
+    second = [e for e in run.trace.of("compute") if e.rank == 0][1]
+    assert second.start_s == 4.5  # the ball came at 2 s
+
+
 def test_slowness_is_an_integral_over_time():
     run = simulate(faults=[tacit.Slow(rank=0, factor=4.0, at_s=1.5, for_s=2.0)])
     steps = [e for e in run.trace.of("compute") if e.rank == 0]
@@ -87,7 +100,7 @@ def test_a_partition_makes_rounds_wait_until_it_heals():
     run = simulate(faults=[tacit.Partition(ranks=[0, 1], at_s=3.0, for_s=2.0)])
     first = min(run.trace.of("exchange"), key=lambda e: e.round)
     assert first.start_s == 5.0  # joined at 4 s
-    with pytest.raises(tacit.TimedOut, match=r"all-reduce 1 got no answer .* within timeout_s=10"):
+    with pytest.raises(tacit.TimedOut, match=r"all-reduce 1 got no answer from worker 0 within timeout_s=10"):
         simulate(faults=[tacit.Partition(ranks=[0], at_s=0.0)], timeout_s=10.0)
 
 
@@ -103,6 +116,18 @@ def test_lost_messages_cost_collectives_time_and_others_the_message():
     assert lossy.summary()["rounds"] == 3
     with pytest.raises(tacit.Deadlock, match="waits for Answer"):
         simulate(AskAround(every=1), steps=50, faults=[tacit.Loss(probability=0.2)])
+
+
+def test_lost_messages_leave_the_send_window():
+    @dataclass(frozen=True, kw_only=True)
+    class Shouting(tacit.Strategy[None]):
+        def after_step(self, worker, state):
+            for _ in range(100):
+                worker.network.send((worker.rank + 1) % worker.size, Ball(1))
+
+    run = simulate(Shouting(), steps=5, faults=[tacit.Loss(probability=0.9)])
+    assert run.status == "finished" and len(run.trace.of("send")) == 3 * 500
+    assert 50 < len(run.trace.of("receive")) < 300
 
 
 def test_spells_slow_a_worker_for_a_while():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toys import Answer, AskAround, Ball, FirstOfAll, Gathering, PingPong, Question
+from toys import Answer, AskAround, Ball, FirstOfAll, Gathering, Gradient, Model, PingPong, Question
 
 import tacit
 from tacit import workloads
@@ -118,6 +118,17 @@ def test_a_handler_sees_the_step_of_its_own_time_though_steps_run_ahead():
     run = simulate(AskAround(every=5), cluster=cluster, steps=10)
     notes = [(e.time_s, e.value) for e in run.trace.of("note") if e.rank == 1]
     assert notes[0] == (pytest.approx(2.51, abs=1e-3), 2)  # asked at 2.5 s, when rank 1 had done 2 of its 5 quiet steps
+
+
+def test_a_worker_that_is_done_still_answers():
+    class Leaving(AskAround):
+        def finish(self, worker, state):
+            pass
+
+    cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=1.0), speed={1: 0.1})
+    run = simulate(Leaving(every=2), cluster=cluster, steps=4)
+    assert run.status == "finished"
+    assert max(e.time_s for e in run.trace.of("receive") if e.rank == 0) > 30.0  # rank 0 took its last step before 5 s
 
 
 # 3. Compute is charged on entry.
@@ -249,6 +260,20 @@ def test_abandoning_a_step_saves_time_only_where_the_cluster_says_so(cancel: str
         assert [(e.start_s, e.time_s) for e in cancelled] == [(0.0, 5.0)]  # paid in full, though overtaken after 1 s
     # Worker 0 begins its next step before the new model is back: at once it costs nothing, at step end a step each time.
     assert run.summary()["time_s"] == pytest.approx(4.0 if cancel == "instant" else 1.0 + 3 * 2.0)
+
+
+def test_a_server_steps_with_the_rate_it_is_given():
+    class Halving(FirstOfAll):
+        def serve(self, server, state):
+            for _ in range(server.steps):
+                source, gradient = server.network.receive(Gradient)
+                before = server.parameters.clone()
+                server.update(gradient.value, learning_rate=0.05)
+                torch.testing.assert_close(server.parameters, before - 0.05 * gradient.value)
+                server.network.send(source, Model(server.parameters))
+
+    run = simulate(Halving(), workers=1, steps=3, lr=0.1)
+    assert run.history[-1]["step"] == 3
 
 
 def test_cancelled_gradients_are_never_evaluated():

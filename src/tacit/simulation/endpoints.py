@@ -73,10 +73,9 @@ class Endpoint:
 
     def deliver(self, source: int, message: Message) -> None:
         """A message has arrived."""
-        if self.is_lost or self.fiber.is_over:
-            return
-        self.world.record_receive(self.rank, source, message)
-        self._accept(Envelope(source, message))
+        if not self.is_lost:
+            self.world.record_receive(self.rank, source, message)
+            self._accept(Envelope(source, message))
 
     def _accept(self, envelope: Envelope) -> None:
         self._inbox.append(envelope)

@@ -79,17 +79,24 @@ class Fabric:
         self._pipes: dict[tuple[str, int], Pipe] = {}
         self._prices: dict[tuple[object, ...], Price] = {}
 
-    def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> None:
-        """Carry a message and call ``delivered`` at its arrival; a lost one never arrives."""
+    def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
+        """Carry a message and call ``delivered`` at its arrival. Return whether it is under way: a lost one never arrives."""
         if self._loss is not None and self._loss_random.random() < self._loss.probability:
-            return
+            return False
         open_s = self.open_from((source, target))
         if open_s == math.inf:
-            return
+            return False
         if open_s > self._agenda.now_s:
             self._agenda.at(open_s, lambda: self._carry(source, target, size_bytes, delivered))
         else:
             self._carry(source, target, size_bytes, delivered)
+        return True
+
+    def cut_off(self, ranks: Sequence[int]) -> list[int]:
+        """Return those of ``ranks`` that a partition keeps from the others now."""
+        now_s = self._agenda.now_s
+        cuts = [cut for cut in self._partitions if cut.at_s <= now_s < cut.at_s + cut.for_s]
+        return sorted({rank for cut in cuts for rank in cut.ranks if rank in ranks})
 
     def open_from(self, ranks: Sequence[int]) -> float:
         """Return the first moment from now at which no partition divides ``ranks``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,11 +40,18 @@ class Meetings:
     """All collectives of a simulation, in the order each rank calls them."""
 
     def __init__(
-        self, workers: int, agenda: Agenda, fabric: Fabric, trace: Trace, timeout_s: float, is_timing: bool
+        self,
+        workers: int,
+        agenda: Agenda,
+        fabric: Fabric,
+        trace: Trace,
+        timeout_s: float,
+        awake_from: Callable[[Sequence[int]], float],
+        is_timing: bool,
     ) -> None:
         self.everyone: Group = tuple(range(workers))
         self._agenda, self._fabric, self._trace, self._timeout_s = agenda, fabric, trace, timeout_s
-        self._is_timing = is_timing
+        self._awake_from, self._is_timing = awake_from, is_timing
         self._numbers: dict[Group, int] = {self.everyone: 0}  # a group's number: hashing a long tuple costs
         self._groups: list[Group] = [self.everyone]
         self._counts: list[list[int]] = [[0] * workers]  # by group, then rank: collectives joined
@@ -92,9 +99,9 @@ class Meetings:
         price, results = self._price(meeting)
         self.rounds += 1
         meeting.index, now_s = self.rounds, self._agenda.now_s
-        meeting.begun_s = self._fabric.open_from(meeting.group)
+        meeting.begun_s = max(self._fabric.open_from(meeting.group), self._awake_from(meeting.group))
         if meeting.begun_s > now_s + self._timeout_s:
-            failure = TimedOut(str(meeting), (), self._timeout_s)
+            failure = TimedOut(str(meeting), self._fabric.cut_off(meeting.group), self._timeout_s)
             self._agenda.at(now_s + self._timeout_s, lambda: self._fail(meeting, failure))
             return
         leaving: dict[float, list[int]] = {}

@@ -48,8 +48,15 @@ def optimizer_factory(optimizer: str | Factory, lr: float, momentum: float, weig
 class RowOptimizer(Protocol):
     """Steps rows of the parameter matrix, each at its own step number."""
 
-    def step(self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor]) -> None:
-        """Update rows ``ranks`` in place; ``gradients`` by parameter name, one row each, in the same order."""
+    base_rate: float  # of the first parameter group, before any schedule
+
+    def step(
+        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+    ) -> None:
+        """Update rows ``ranks`` in place; ``gradients`` by parameter name, one row each, in the same order.
+
+        factor: on the base learning rates; None: what the schedule says for each row's step.
+        """
 
     def learning_rate(self, step: int) -> float: ...
 
@@ -89,6 +96,7 @@ class MatrixOptimizer:
         self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
     ) -> None:
         self._template, self._layout, self._matrix, self._schedule = template, layout, matrix, schedule
+        self.base_rate = template.base_rates[0]
         self._optimizer = template.optimizer
         self._counts = [0] * len(matrix)  # steps each row has taken
         self._state: dict[str, dict[str, Tensor]] = {
@@ -99,11 +107,13 @@ class MatrixOptimizer:
         self._is_stateless = type(self._optimizer) is torch.optim.SGD and not any(g["momentum"] for g in groups)
 
     def learning_rate(self, step: int) -> float:
-        return self._template.base_rates[0] * self._schedule(step)
+        return self.base_rate * self._schedule(step)
 
-    def step(self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor]) -> None:
-        for (factor, count), places in self._together(ranks, steps).items():
-            self._template.set_rates(self._optimizer, factor)
+    def step(
+        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+    ) -> None:
+        for (scheduled, count), places in self._together(ranks, steps).items():
+            self._template.set_rates(self._optimizer, scheduled if factor is None else factor)
             chosen, some = [ranks[place] for place in places], gradients
             if len(places) < len(ranks):
                 picked = torch.tensor(places, device=self._matrix.device)
@@ -177,18 +187,20 @@ class PerWorkerOptimizer:
     def __init__(
         self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
     ) -> None:
-        self._template, self._schedule = template, schedule
+        self._template, self._schedule, self.base_rate = template, schedule, template.base_rates[0]
         self._rows = [{n: nn.Parameter(part) for n, part in layout.split(row).items()} for row in matrix]
         self._optimizers = [factory(list(row.values())) for row in self._rows]
 
     def learning_rate(self, step: int) -> float:
-        return self._template.base_rates[0] * self._schedule(step)
+        return self.base_rate * self._schedule(step)
 
-    def step(self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor]) -> None:
+    def step(
+        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+    ) -> None:
         for place, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
             for name, parameter in self._rows[rank].items():
                 parameter.grad = gradients[name][place]
-            self._template.set_rates(self._optimizers[rank], self._schedule(step))
+            self._template.set_rates(self._optimizers[rank], self._schedule(step) if factor is None else factor)
             self._optimizers[rank].step()
             self._optimizers[rank].zero_grad(set_to_none=True)
 

@@ -189,20 +189,19 @@ class SimulatedWorker(Endpoint):
         return ends[-1]
 
     def _accept(self, envelope: Envelope) -> None:
-        """Give handled kinds to ``on_message``; a paused worker answers when it wakes."""
-        world = self.world
-        if not self._is_initialised or not isinstance(envelope.message, world.strategy.handles):
-            super()._accept(envelope)
+        """Give handled kinds to ``on_message``, also after the last step; a paused worker takes nothing before it wakes."""
+        agenda = self.world.agenda
+        awake_s = self.pace.awake_from(agenda.now_s)
+        if awake_s > agenda.now_s:
+            agenda.at(awake_s, lambda: self._accept(envelope))
+        elif self.is_lost:
             return
-        awake_s = self.pace.awake_from(world.agenda.now_s)
-        if awake_s > world.agenda.now_s:
-            world.agenda.at(awake_s, lambda: self._handle(envelope))
-        else:
+        elif self._is_initialised and isinstance(envelope.message, self.world.strategy.handles):
             self._handle(envelope)
+        else:
+            super()._accept(envelope)
 
     def _handle(self, envelope: Envelope) -> None:
-        if self.is_lost or self.fiber.is_over:
-            return
         if self._quiet_ends:
             self.step = self._base_step + bisect_right(self._quiet_ends, self.world.agenda.now_s)
         self.is_handling = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -50,7 +50,7 @@ class World:
         self.trace, self.agenda, self.streams = Trace(), Agenda(), Streams(seed)
         self.fabric = Fabric(cluster, self.agenda, self.streams)
         self.meetings = Meetings(
-            cluster.workers, self.agenda, self.fabric, self.trace, cluster.timeout_s, self.is_timing
+            cluster.workers, self.agenda, self.fabric, self.trace, cluster.timeout_s, self._awake_from, self.is_timing
         )
         self.has_server, self.cancels = strategy.has_server, strategy.cancels
         kind = type(strategy)
@@ -63,6 +63,7 @@ class World:
         self._streams: dict[tuple[str, int], np.random.Generator] = {}
         self._lost_at: dict[int, float] = {}
         self._living = cluster.workers
+        self._has_pauses = any(isinstance(fault, Pause) for fault in cluster.faults)
         self._server_model = server
         self.workers = [SimulatedWorker(self, rank) for rank in range(cluster.workers)]
         self.server = SimulatedServer(self) if self.has_server else None
@@ -125,7 +126,6 @@ class World:
         now_s, size_bytes = self.agenda.now_s, message.size_bytes
         self.trace.pack_if_long()
         self.trace.record(SEND, sender.rank, now_s, now_s, peer=to, size_bytes=size_bytes, label=message.kind)
-        sender.in_flight += 1
         target = self.server if to == SERVER else self.workers[to]
         assert target is not None
 
@@ -133,11 +133,17 @@ class World:
             sender.sent_arrived()
             target.deliver(sender.rank, message)
 
-        self.fabric.transfer(sender.rank, to, size_bytes, delivered)
+        if self.fabric.transfer(sender.rank, to, size_bytes, delivered):
+            sender.in_flight += 1
 
     def record_receive(self, rank: int, source: int, message: Message) -> None:
         now_s = self.agenda.now_s
         self.trace.record(RECEIVE, rank, now_s, now_s, peer=source, size_bytes=message.size_bytes, label=message.kind)
+
+    def _awake_from(self, ranks: Sequence[int]) -> float:
+        """Return the first moment from now at which none of ``ranks`` is paused."""
+        now_s = self.agenda.now_s
+        return max(self.workers[rank].pace.awake_from(now_s) for rank in ranks) if self._has_pauses else now_s
 
     def lost_at(self, rank: int) -> float | None:
         return self._lost_at.get(rank)
@@ -152,7 +158,9 @@ class World:
         assert self._server_model is not None
         matrix, optimizer = self._server_model
         if not self.is_timing:
-            optimizer.step([0], [updates - 1], self.engine.layout.split(gradient.unsqueeze(0)))  # type: ignore[union-attr]
+            assert isinstance(self.engine, Engine)
+            factor = None if learning_rate is None else learning_rate / optimizer.base_rate
+            optimizer.step([0], [updates - 1], self.engine.layout.split(gradient.unsqueeze(0)), factor)
         if self.evaluator.is_due(updates):
             self.evaluator.measure(updates, self.agenda.now_s, matrix[0])
 
