@@ -276,6 +276,14 @@ def test_a_server_steps_with_the_rate_it_is_given():
     assert run.history[-1]["step"] == 3
 
 
+def test_a_strategy_that_abandons_must_say_so():
+    class Hasty(FirstOfAll):
+        cancels = False
+
+    with pytest.raises(tacit.MisplacedCall, match="Hasty abandons steps; say cancels = True in its class"):
+        simulate(Hasty())
+
+
 def test_cancelled_gradients_are_never_evaluated():
     from tacit.simulation.engine import Engine
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -136,19 +136,16 @@ class Fabric:
         key = ("all-reduce", tuple(group), elements, element_bytes)
         if (price := self._prices.get(key)) is not None:
             return price
-        chunks = np.full(n, elements // n)
-        chunks[: elements % n] += 1
-        stages, rank = np.arange(2 * (n - 1))[:, None], np.arange(n)[None, :]
-        reducing = stages < n - 1  # then gathering begins with the chunk that just became complete, rank + 1
-        chunk = np.where(reducing, rank - stages, rank + 1 - (stages - (n - 1))) % n
-        return self._ring(key, group, chunks[chunk] * element_bytes)
+        chunks = np.full(n, elements // n) * element_bytes
+        chunks[: elements % n] += element_bytes
+        # Reducing, rank i sends chunk i − stage; then gathering begins with the chunk that just became complete, i + 1.
+        first_chunks = [*(-stage for stage in range(n - 1)), *(1 - stage for stage in range(n - 1))]
+        return self._ring(key, group, (np.roll(chunks, -first) for first in first_chunks))
 
     def price_all_gather(self, group: Sequence[int], sizes_bytes: Sequence[int]) -> Price:
         """Ring all-gather: n−1 stages, each rank passing on what it got last."""
-        n = len(group)
-        stages, rank = np.arange(n - 1)[:, None], np.arange(n)[None, :]
-        sizes = np.asarray(sizes_bytes, np.int64)[(rank - stages) % n]
-        return self._ring(("all-gather", tuple(group), tuple(sizes_bytes)), group, sizes)
+        key, sizes = ("all-gather", tuple(group), tuple(sizes_bytes)), np.asarray(sizes_bytes, np.int64)
+        return self._ring(key, group, (np.roll(sizes, stage) for stage in range(len(group) - 1)))
 
     def price_broadcast(self, group: Sequence[int], source: int, size_bytes: int) -> Price:
         """Binomial tree: in each stage everybody who has the value passes it to one who has not."""
@@ -168,21 +165,21 @@ class Fabric:
         order = [(position - start) % n for position in range(n)]
         return Price(tuple(have_s[o] for o in order), tuple(sent[o] for o in order))
 
-    def _ring(self, key: tuple[object, ...], group: Sequence[int], sizes_bytes: NDArray[np.int64]) -> Price:
-        """Price stages in which rank i sends ``sizes_bytes[stage, i]`` to its successor once it has received the stage before."""
+    def _ring(self, key: tuple[object, ...], group: Sequence[int], stages: Iterable[NDArray[np.int64]]) -> Price:
+        """Price stages in which every rank sends so many bytes to its successor once it has received the stage before."""
         if key in self._prices:
             return self._prices[key]
         after = [group[(i + 1) % len(group)] for i in range(len(group))]
         latency_s = np.array([self._cluster.latency(a, b) for a, b in zip(group, after, strict=True)])
         bandwidth = np.array([self._cluster.bandwidth(a, b) for a, b in zip(group, after, strict=True)])
         received_s = sent_s = np.zeros(len(group))
-        for sizes in sizes_bytes:
-            sent_s = np.maximum(received_s, sent_s) + sizes / bandwidth
+        sent_bytes = np.zeros(len(group), np.int64)
+        for sizes_bytes in stages:
+            sent_s = np.maximum(received_s, sent_s) + sizes_bytes / bandwidth
             received_s = np.roll(sent_s + latency_s + self._retries(len(group)), 1)
-        done_s = float(
-            np.maximum(received_s, sent_s).max(initial=0.0)
-        )  # all leave together: no rank is favoured by its place
-        price = Price((done_s,) * len(group), tuple(int(b) for b in sizes_bytes.sum(0)))
+            sent_bytes += sizes_bytes
+        done_s = float(np.maximum(received_s, sent_s).max())  # all leave together: no rank is favoured by its place
+        price = Price((done_s,) * len(group), tuple(sent_bytes.tolist()))
         if self._loss is None:
             self._prices[key] = price
         return price

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -76,6 +75,9 @@ class SimulatedWorker(Endpoint):
         self._update_is_skipped = True
 
     def abandon_step(self) -> None:
+        if not self.world.cancels:
+            name = type(self.world.strategy).__name__
+            raise MisplacedCall(f"{name} abandons steps; say cancels = True in its class, so that none runs ahead.")
         if self._flight is not None:
             self._flight.abandon()
 
@@ -166,17 +168,11 @@ class SimulatedWorker(Endpoint):
         batches = [self._next_batch() for _ in range(bisect_right(ends, self.pace.crash_s))]
         done = first + len(batches)
         self._base_step, self._quiet_ends = first, ends[: len(batches)]
-        rest = (repeat(0), repeat(-2), repeat(0), repeat(0.0), repeat(""))
-        computed = zip(
-            self._quiet_ends,
-            repeat(rank),
-            repeat(COMPUTE),
-            (time_s, *ends),
-            range(first + 1, done + 1),
-            *rest,
-            strict=False,
+        starts, steps = (time_s, *ends), range(first + 1, done + 1)
+        self.world.trace.rows.extend(
+            (end_s, rank, COMPUTE, start_s, step, 0, -2, 0, 0.0, "")
+            for end_s, start_s, step in zip(self._quiet_ends, starts, steps, strict=False)
         )
-        self.world.trace.rows.extend(computed)
         self.world.trace.pack_if_long()
         queued = first
         for due in evaluator.due_between(first + 1, done):
