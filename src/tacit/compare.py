@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from tacit.errors import Interrupted, RunError, require
 from tacit.report import Comparison, Entry
 from tacit.run import Run
 from tacit.schedules import Schedule
-from tacit.simulation import Cluster, simulate
+from tacit.simulation import Cluster, configuration, simulate
 from tacit.strategies import AllReduce, Strategy
 from tacit.workloads import Workload
 
@@ -96,6 +95,14 @@ class Findings:
         return {**compared, "tuning": tunings, "interrupted": self.interrupted}
 
 
+def tunings_from(described: Mapping[str, Any]) -> dict[str, Tuning]:
+    """Return the searches that ``Findings.as_json`` wrote."""
+    return {
+        label: Tuning(search["seed"], tuple(Candidate(c["lr"], c["loss"]) for c in search["candidates"]))
+        for label, search in described.get("tuning", {}).items()
+    }
+
+
 def compare(
     workload: Workload,
     strategies: Sequence[Strategy[Any]],
@@ -115,24 +122,29 @@ def compare(
     device: str = "cpu",
     reproduce: str = "",
     watcher: Watcher | None = None,
+    earlier: Sequence[Run] = (),
+    earlier_tunings: Mapping[str, Tuning] | None = None,
 ) -> Findings:
     """Run every strategy with every seed and return what was found.
 
     ``target`` is the loss that times are measured to (None: one that all reach); ``reproduce`` the text that makes
     the comparison again. A run that fails keeps its history and its place. Ctrl-C ends the comparison with what there
-    is; seeds are the outer loop, so that what there is, is paired.
+    is; seeds are the outer loop, so that what there is, is paired. Finished runs among ``earlier`` that were made with
+    the same settings are taken as they are, and so are ``earlier_tunings``.
     """
     _check(strategies, seeds, lr)
-    run = partial(
-        simulate, workload, cluster=cluster, steps=steps, optimizer=optimizer, momentum=momentum,
-        weight_decay=weight_decay, schedule=schedule, evaluate_every=evaluate_every, engine=engine, device=device,
-    )  # fmt: skip
-    race = _Race(run, watcher or Watcher())
+    settings = {
+        "cluster": cluster, "steps": steps, "optimizer": optimizer, "momentum": momentum, "weight_decay": weight_decay,
+        "schedule": schedule, "evaluate_every": evaluate_every, "engine": engine, "device": device,
+    }  # fmt: skip
+    race = _Race(workload, settings, watcher or Watcher(), earlier)
+    race.tunings.update(earlier_tunings or {})
     interrupted = False
     try:
         if tune:
             for strategy in strategies:
-                race.tune(strategy, lr, seed=max(seeds) + 1)
+                if str(strategy) not in race.tunings:
+                    race.tune(strategy, lr, seed=max(seeds) + 1)
         for seed in seeds:
             for strategy in strategies:
                 race.report(strategy, lr, seed)
@@ -166,8 +178,9 @@ def _check(strategies: Sequence[Strategy[Any]], seeds: Sequence[int], lr: float)
 class _Race:
     """Runs as they are made: those to report, by strategy, and the searches."""
 
-    def __init__(self, simulate: Callable[..., Run], watcher: Watcher) -> None:
-        self.simulate, self.watcher = simulate, watcher
+    def __init__(self, workload: Workload, settings: dict[str, Any], watcher: Watcher, earlier: Sequence[Run]) -> None:
+        self.workload, self.settings, self.watcher = workload, settings, watcher
+        self.earlier = [run for run in earlier if run.status == "finished"]
         self.runs: dict[str, list[Run]] = {}
         self.tunings: dict[str, Tuning] = {}
 
@@ -191,8 +204,11 @@ class _Race:
     def _attempt(self, strategy: Strategy[Any], lr: float, seed: int, *, tuning: bool) -> Run:
         """Run once. A run that fails is a result; an interrupted one is kept before the interruption goes on."""
         self.watcher.begin(str(strategy), seed, lr, tuning)
+        wanted = configuration(self.workload, strategy, seed=seed, lr=lr, **self.settings)
         try:
-            run = self.simulate(strategy, seed=seed, lr=lr, progress=self.watcher.step)
+            run = next((run for run in self.earlier if dict(run.config) == wanted), None) or simulate(
+                self.workload, strategy, seed=seed, lr=lr, progress=self.watcher.step, **self.settings
+            )
         except (RunError, Interrupted) as error:
             if error.run is None:
                 raise

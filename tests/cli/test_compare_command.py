@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import pytest
 from command_line import Command
 
 from tacit import Run
@@ -101,3 +105,54 @@ def test_without_out_the_folder_carries_the_date(tiny: Command) -> None:
     assert tiny("compare", "-s", "AllReduce").exit_code == 0
     assert tiny("compare", "-s", "AllReduce").exit_code == 0
     assert len(list(Path("runs").glob("compare-20*/report.html"))) == 2
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the seed of every run that is really made."""
+    made: list[int] = []
+    compare = sys.modules["tacit.compare"]
+    real = compare.simulate
+
+    def simulate(*arguments: Any, **settings: Any) -> Run:
+        made.append(settings["seed"])
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(compare, "simulate", simulate)
+    return made
+
+
+def test_a_comparison_is_resumed_and_extended(tiny: Command, tacit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ("--fault", "Slow(rank=0, factor=2.0)", "--speed", "1=0.5")
+    assert tiny("compare", *TWO, *whole, "--seeds", "2", "--out", "here").exit_code == 0
+    digest = Run.load("here/runs/AllReduce-0").digest
+    shutil.rmtree("here/runs/AllReduce-1")  # as if it had been interrupted there
+    made = _counted(monkeypatch)
+    answer = tacit("compare", "--resume", "here")
+    assert answer.exit_code == 0, answer.errors
+    assert made == [1]
+    assert Run.load("here/runs/AllReduce-0").digest == digest
+    assert tacit("compare", "--resume", "here", "--seeds", "3").exit_code == 0
+    assert made == [1, 2, 2]
+    assert len(json.loads(Path("here/compare.json").read_text())["strategies"][0]["seeds"]) == 3
+    assert tacit("compare", "--resume", "here", "--steps", "13").exit_code == 0
+    assert made == [1, 2, 2, 0, 0, 1, 1, 2, 2]  # other settings: nothing can be kept
+
+
+def test_resuming_keeps_the_search_for_learning_rates(
+    tiny: Command, tacit: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tiny("compare", "-s", "AllReduce", "--tune", "--out", "here").exit_code == 0
+    before = json.loads(Path("here/compare.json").read_text())["tuning"]
+    made = _counted(monkeypatch)
+    assert tacit("compare", "--resume", "here").exit_code == 0
+    assert made == []
+    assert json.loads(Path("here/compare.json").read_text())["tuning"] == before
+
+
+def test_resume_names_the_folder(tacit: Command) -> None:
+    answer = tacit("compare", "--resume", "nowhere")
+    assert answer.exit_code == 2
+    assert "nowhere/compare.toml cannot be read: No such file or directory." in answer.errors
+    answer = tacit("compare", "--resume", "here", "--out", "there")
+    assert answer.exit_code == 2
+    assert "--resume names the folder; leave out --out, --config and --force." in answer.errors

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,7 +16,8 @@ from tacit.cli.failures import FAILED, INTERRUPTED, complain, explained
 from tacit.cli.options import settings_from
 from tacit.cli.settings import Settings
 from tacit.cli.terminal import Screen, console
-from tacit.compare import Findings, compare, count_runs
+from tacit.compare import Findings, Tuning, compare, count_runs, tunings_from
+from tacit.errors import require
 from tacit.report import print_table, write_report
 from tacit.run import Run
 
@@ -41,6 +44,7 @@ def compare_command(
     bandwidth: options.Bandwidth = None,
     faults: options.Faults = None,
     out: options.Out = None,
+    resume: options.Resume = None,
     force: options.Force = False,
     json_file: options.Json = None,
     quiet: options.Quiet = False,
@@ -62,15 +66,41 @@ def compare_command(
       tacit compare -s AllReduce -s 'LocalSGD(period=Every(16))' --seeds 3 --tune
       tacit compare --workers 32 --bandwidth 100Mbit/s --latency 5ms --speed 3=0.33
       tacit compare --config runs/compare-20260102-120000/compare.toml --steps 2000
+      tacit compare --resume runs/compare-20260102-120000 --seeds 5
     """
-    settings = settings_from(dict(locals()), single=False)
+    given = dict(locals())
+    if resume is not None:
+        require(
+            out is None and config is None and not force,
+            "--resume names the folder; leave out --out, --config and --force.",
+        )
+        given["config"] = resume / "compare.toml"
+    settings = settings_from(given, single=False)
     if json_file is not None:
         folders.writable(json_file)
-    folder = folders.claim(out, command="compare", force=force)
-    findings = _carry_out(settings, folder, console(quiet))
+    earlier = _earlier(resume, settings) if resume is not None else _Earlier()
+    folder = resume if resume is not None else folders.claim(out, command="compare", force=force)
+    findings = _carry_out(settings, folder, earlier, console(quiet))
     if json_file is not None:
         folders.write(json_file, _json(findings))
-    _end(findings)
+    _end(findings, folder)
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """What an earlier comparison left that need not be done again."""
+
+    runs: tuple[Run, ...] = ()
+    tunings: Mapping[str, Tuning] = field(default_factory=dict)
+
+
+def _earlier(folder: Path, settings: Settings) -> _Earlier:
+    """Return the runs in ``folder`` and, where nothing they depend on has changed, its searches for learning rates."""
+    runs = tuple(Run.load(path.parent) for path in sorted((folder / "runs").glob("*/run.json")))
+    described, numbers = folder / "compare.toml", folder / "compare.json"
+    if numbers.exists() and described.read_text(encoding="utf-8") == settings.toml():
+        return _Earlier(runs, tunings_from(json.loads(numbers.read_text(encoding="utf-8"))))
+    return _Earlier(runs)
 
 
 class _Keeper(Screen):
@@ -94,7 +124,7 @@ class _Keeper(Screen):
             self.kept.add(name)
 
 
-def _carry_out(settings: Settings, folder: Path, screen: Console) -> Findings:
+def _carry_out(settings: Settings, folder: Path, earlier: _Earlier, screen: Console) -> Findings:
     """Run the comparison and write what it found."""
     reproduce = settings.toml()
     folders.write(folder / "compare.toml", reproduce)
@@ -103,7 +133,8 @@ def _carry_out(settings: Settings, folder: Path, screen: Console) -> Findings:
     with _Keeper(screen, total, folder) as keeper:
         findings = compare(
             settings.workload, settings.strategies, seeds=settings.seeds, tune=settings.tune, target=settings.target,
-            reproduce=reproduce, watcher=keeper, **settings.training(),
+            reproduce=reproduce, watcher=keeper, earlier=earlier.runs, earlier_tunings=earlier.tunings,
+            **settings.training(),
         )  # fmt: skip
     for entry in findings.comparison.entries if findings.comparison is not None else ():
         for run in entry.runs:
@@ -121,11 +152,10 @@ def _carry_out(settings: Settings, folder: Path, screen: Console) -> Findings:
     return findings
 
 
-def _end(findings: Findings) -> None:
+def _end(findings: Findings, folder: Path) -> None:
     if findings.interrupted:
-        complain(
-            "interrupted; what had been computed is saved." if findings.comparison else "interrupted; no run had ended."
-        )
+        kept = "what had been computed is saved." if findings.comparison else "no run had ended."
+        complain(f"interrupted; {kept} tacit compare --resume {folder} goes on.")
         raise typer.Exit(INTERRUPTED)
     assert findings.comparison is not None
     runs = [(entry.label, run) for entry in findings.comparison.entries for run in entry.runs]

@@ -178,6 +178,14 @@ Out = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Go on with the comparison in FOLDER: finished runs are kept, missing ones are run. Other options extend it.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace results that --out holds.", rich_help_panel=_OUTPUT)]
 Json = Annotated[
     Path | None,

@@ -1,6 +1,6 @@
 """The simulated world: many workers in one process, under a virtual clock, reproducible from one seed."""
 
 from tacit.simulation.cluster import Cluster, Link
-from tacit.simulation.simulate import simulate
+from tacit.simulation.simulate import configuration, simulate
 
-__all__ = ["Cluster", "Link", "simulate"]
+__all__ = ["Cluster", "Link", "configuration", "simulate"]

@@ -89,8 +89,11 @@ def simulate(
     run = Run(
         workload=str(workload), strategy=str(strategy), workers=cluster.workers, steps=steps, seed=seed,
         cluster=str(cluster), metric_name=problem.metric_name, trace=world.trace,
-        config=_config(workload, strategy, cluster, steps, seed, optimizer, lr, momentum, weight_decay, schedule, every,
-                       engine, str(target), timing_only),
+        config=configuration(
+            workload, strategy, cluster=cluster, steps=steps, seed=seed, optimizer=optimizer, lr=lr, momentum=momentum,
+            weight_decay=weight_decay, schedule=schedule, evaluate_every=evaluate_every, engine=engine, device=device,
+            timing_only=timing_only,
+        ),
         record=_record(made, host, target),
     )  # fmt: skip
     evaluator.measure(0, 0.0, first)
@@ -175,19 +178,32 @@ def _reported(world: World, first: Tensor) -> Tensor:
     return world.engine.matrix[alive].detach().clone()
 
 
-def _config(
-    workload: Workload, strategy: Strategy[Any], cluster: Cluster, steps: int, seed: int, optimizer: str | Factory,
-    lr: float, momentum: float, weight_decay: float, schedule: object, every: int, engine: str, device: str,
-    timing_only: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """What reproduces the run, in the words of ``tacit simulate --config``; a function of the user's own is only named."""
-    own = None if schedule is None or isinstance(schedule, Schedule) else f"<{_name_of(schedule)}>"
+def configuration(
+    workload: Workload,
+    strategy: Strategy[Any],
+    *,
+    cluster: Cluster,
+    steps: int,
+    seed: int,
+    optimizer: str | Factory,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    schedule: Schedule | Callable[[int], float] | None,
+    evaluate_every: int | None,
+    engine: str,
+    device: str | torch.device,
+    timing_only: bool = False,
+) -> dict[str, Any]:
+    """Return what reproduces a run, in the words of ``tacit simulate --config``; a function of the user's own is only named."""
+    is_own = schedule is not None and not isinstance(schedule, Schedule)
     return {
         "workload": str(workload), "strategy": str(strategy), "seed": seed, "steps": steps,
         "optimizer": optimizer if isinstance(optimizer, str) else f"<{_name_of(optimizer)}>",
         "lr": lr, "momentum": momentum, "weight_decay": weight_decay,
-        "schedule": own or (None if schedule is None else str(schedule)), "evaluate_every": every, "engine": engine,
-        "device": device, "threads": torch.get_num_threads(), "timing_only": timing_only, "cluster": cluster.table(),
+        "schedule": None if schedule is None else f"<{_name_of(schedule)}>" if is_own else str(schedule),
+        "evaluate_every": evaluate_every or max(1, steps // _ROWS), "engine": engine, "device": str(torch.device(device)),
+        "threads": torch.get_num_threads(), "timing_only": timing_only, "cluster": cluster.table(),
     }  # fmt: skip
 
 
