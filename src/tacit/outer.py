@@ -65,6 +65,8 @@ class SlowMo(Outer):
 
     def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
         buffer = state.setdefault("momentum", torch.zeros_like(delta))
+        if learning_rate == 0:
+            return delta  # workers stood still: the mean it is
         buffer.mul_(self.momentum).add_(delta, alpha=1 / learning_rate)
         return buffer * (self.lr * learning_rate)
 

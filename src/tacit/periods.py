@@ -205,6 +205,8 @@ class VariancePeriod(Period):
     def update(self, state: PeriodState, reduced: Round) -> None:
         assert reduced.variance is not None
         memory, gamma = state.memory, reduced.learning_rate
+        if gamma == 0:
+            return  # a schedule that pauses training says nothing about the period
         # k < K_s in the paper counts steps from 0: this round ended step k = reduced.step − 1.
         if reduced.step - 1 < memory["sampling_steps"] or memory["samples"] == 0:
             memory["samples"] += 1

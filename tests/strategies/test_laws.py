@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -213,3 +215,50 @@ def test_a_period_of_less_than_one_says_the_way_out(bad: float):
         tacit.Every(bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"period=8 must be a period; .* write Every\(8\)"):
         tacit.LocalSGD(period=8)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", [
+    tacit.LocalSGD(period=tacit.VariancePeriod(initial=2)), tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo()),
+], ids=str)  # fmt: skip
+def test_a_rate_of_zero_pauses_training_and_breaks_nothing(strategy: tacit.Strategy):
+    run = simulate(strategy, steps=20, schedule=lambda step: float(step < 10))
+    ten = simulate(strategy, steps=10)
+    assert run.status == "finished"
+    assert run.history[-1]["loss"] == pytest.approx(ten.history[-1]["loss"], rel=0.3)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_local_sgd_equals_the_loop_one_would_write(engine: str, name: str):
+    """Three workers, their own optimizers and batches, averaged every four steps: nothing but torch, against the simulator."""
+
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return (
+            torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+            if name == "sgd"
+            else torch.optim.Adam(parameters, lr=0.01)
+        )
+
+    run = simulate(
+        tacit.LocalSGD(period=tacit.Every(4)), workers=3, steps=10, optimizer=make, engine=engine,
+        schedule=lambda step: 1.0 / (1 + step / 5),
+    )  # fmt: skip
+    problem = DIGITS.open(3, Streams(3))
+    models = [copy.deepcopy(problem.module) for _ in range(3)]
+    optimizers = [make(list(model.parameters())) for model in models]
+    base = optimizers[0].param_groups[0]["lr"]
+    for step in range(10):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.param_groups[0]["lr"] = base / (1 + step / 5)
+            x, y = problem.collate([rank], [problem.samplers[rank].next()])
+            optimizer.zero_grad()
+            model(x[0], y[0]).backward()
+            optimizer.step()
+        if (step + 1) % 4 == 0 or step == 9:
+            with torch.no_grad():
+                for group in zip(*(model.parameters() for model in models), strict=True):
+                    mean = torch.stack(group).mean(0)
+                    for parameter in group:
+                        parameter.copy_(mean)
+    plain = nn.utils.parameters_to_vector(models[0].parameters()).detach()
+    torch.testing.assert_close(run.parameters, plain, rtol=1e-4, atol=2e-6)

@@ -200,7 +200,7 @@ def configuration(
     return {
         "workload": str(workload), "strategy": str(strategy), "seed": seed, "steps": steps,
         "optimizer": optimizer if isinstance(optimizer, str) else f"<{_name_of(optimizer)}>",
-        "lr": lr, "momentum": momentum, "weight_decay": weight_decay,
+        **({"lr": lr, "momentum": momentum, "weight_decay": weight_decay} if isinstance(optimizer, str) else {}),
         "schedule": None if schedule is None else f"<{_name_of(schedule)}>" if is_own else str(schedule),
         "evaluate_every": evaluate_every or max(1, steps // _ROWS), "engine": engine, "device": str(torch.device(device)),
         "threads": torch.get_num_threads(), "timing_only": timing_only, "cluster": cluster.table(),
