@@ -87,7 +87,8 @@ class Run:
 
     def toml(self) -> str:
         """Return the file that ``tacit simulate --config`` makes this run from again."""
-        missing = [name for name, value in self.config.items() if isinstance(value, str) and "<" in value]
+        texts = {name: value for name, value in self.config.items() if isinstance(value, str)}
+        missing = [name for name, text in texts.items() if "<" in text or text.startswith("custom(")]
         comment = "tacit simulate --config run.toml makes this run again."
         if missing:
             comment = f"Not enough to make this run again: {', '.join(missing)} came from a script, shown as <…>."

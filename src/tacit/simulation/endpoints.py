@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +25,7 @@ _WINDOW = 64
 """Messages of one sender that may be under way before ``send`` from a hook blocks."""
 
 
-class Endpoint:
+class Endpoint(ABC):
     """Somebody with an address: a fiber that may be parked, and an inbox."""
 
     def __init__(self, world: World, rank: int) -> None:
@@ -46,8 +47,9 @@ class Endpoint:
         finally:
             self.world.ended(self)
 
+    @abstractmethod
     def live(self) -> None:
-        raise NotImplementedError
+        """Everything it does, from its first moment to its last."""
 
     @property
     def steps(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
@@ -39,9 +40,9 @@ class PictureWorkload(Workload):
         check_split(self.split, self.alpha)
         check_batch_size(self.batch_size)
 
+    @abstractmethod
     def load(self) -> tuple[TensorSamples, TensorSamples | None]:
         """Return standardised training samples and, where there are some, held-out ones."""
-        raise NotImplementedError
 
     def open(self, workers: int, streams: Streams) -> ArrayProblem:
         training, held_out = self.load()
