@@ -73,7 +73,7 @@ def plain_loop(workers: int, steps: int, optimizer: str) -> float:
     begun = time.perf_counter()
     for step in range(1, steps + 1):
         for rank, (model, stepper) in enumerate(zip(models, optimizers, strict=True)):
-            x, y = problem.collate([rank], [problem.samplers[rank].next()])
+            x, y = problem.collate([rank], [problem.samplers[rank].take(1)[0]])
             stepper.zero_grad()
             model(x[0], y[0]).backward()
             stepper.step()
@@ -91,7 +91,7 @@ def bare_vmap(workers: int, calls: int, workload: workloads.Workload | None = No
     problem = (workload or digits(workers)).open(workers, Streams(0))
     module, layout = problem.module, problem.layout
     rows = nn.utils.parameters_to_vector(module.parameters()).detach().repeat(workers, 1)
-    batch = problem.collate(range(workers), [sampler.next() for sampler in problem.samplers])
+    batch = problem.collate(range(workers), [sampler.take(1)[0] for sampler in problem.samplers])
     call = vmap(grad_and_value(lambda parameters, x, y: functional_call(module, parameters, (x, y))))
     call(layout.split(rows), *batch)
     begun = time.perf_counter()

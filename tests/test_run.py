@@ -185,3 +185,9 @@ def test_a_saved_run_holds_the_toml_that_makes_it_again(run: tacit.Run, tmp_path
     own = tacit.simulate(QUADRATIC, LOCAL, steps=2, optimizer=lambda p: torch.optim.Adam(p), schedule=lambda step: 1.0)
     assert own.toml().startswith("# Not enough to make this run again: optimizer, schedule came from a script")
     tomllib.loads(own.toml())
+
+
+def test_a_run_prints_in_one_line(run: tacit.Run):
+    shown = repr(run)
+    assert shown.startswith('<Run LocalSGD(period=Every(4)) on digits(model="mlp"), 4 workers, seed 5: loss 0.')
+    assert shown.endswith("finished>") and len(shown) < 200

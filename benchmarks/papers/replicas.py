@@ -28,8 +28,8 @@ class WithReplacement:
     def __init__(self, shard: np.ndarray, batch_size: int, rng: np.random.Generator) -> None:
         self.batch_size, self._shard, self._rng = batch_size, shard, rng
 
-    def next(self) -> np.ndarray:
-        return self._shard[self._rng.integers(len(self._shard), size=self.batch_size)]
+    def take(self, count: int) -> list[np.ndarray]:
+        return [self._shard[self._rng.integers(len(self._shard), size=self.batch_size)] for _ in range(count)]
 
 
 class ReplicasProblem(Problem):

@@ -23,7 +23,7 @@ def _at_least_one(name: str, value: int) -> None:
     require(isinstance(value, int) and value >= 1, f"{name}={value} must be a whole number, at least 1{way_out}")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Round:
     """What every rank knows after a round."""
 

@@ -24,7 +24,7 @@ FORMAT: Final = 1
 Row = dict[str, Any]
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What a run left behind.
 
@@ -45,6 +45,11 @@ class Run:
     status: str = "finished"  # or "interrupted", or "failed: …"
     config: Mapping[str, Any] = field(default_factory=dict)  # what reproduces the run: the TOML's content
     record: Mapping[str, Any] = field(default_factory=dict)  # versions, engine, host, threads
+
+    def __repr__(self) -> str:
+        last = next((row for row in reversed(self.history) if row["loss"] is not None), None)
+        result = "no loss measured" if last is None else f"loss {last['loss']:.4g} after {last['time_s']:.4g} s"
+        return f"<Run {self.strategy} on {self.workload}, {self.workers} workers, seed {self.seed}: {result}, {self.status}>"
 
     @property
     def digest(self) -> str:

@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 from rich.console import Console
 from synthetic_runs import four_strategies, local_run, tiny_run
 
+import tacit
 from tacit.errors import TacitError
 from tacit.report import Comparison, Entry, print_table, render, verdict, write_report
 from tacit.report.verdict import remarks
@@ -173,3 +174,13 @@ def test_verdicts() -> None:
     turned = Comparison(lost.entries, "w", "c", "R()", 1.0)
     assert verdict(turned).endswith("first, after 10.0 s and 100 B sent; R() did not reach it with every seed.")
     assert verdict(Comparison(lost.entries, "w", "c", None, 0.1)) == "No strategy reached loss 0.1 with every seed."
+
+
+def test_runs_alone_make_a_page(tmp_path: Path) -> None:
+    strategies = [tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(4))]
+    workload = tacit.workloads.quadratic(dimension=4)
+    runs = [tacit.simulate(workload, strategy, steps=20, seed=seed) for strategy in strategies for seed in (0, 1)]
+    shown = Reader(write_report(runs, tmp_path / "page.html").read_text()).text
+    assert "AllReduce()" in shown and "LocalSGD(period=Every(4))" in shown and "0, 1" in shown
+    with pytest.raises(ValueError, match="runs=\\[\\] is empty"):
+        write_report([], tmp_path / "none.html")

@@ -154,7 +154,7 @@ def test_a_gradient_is_taken_at_the_parameters_of_its_start():
     workload = workloads.quadratic(dimension=6, noise=0.0)
     problem = workload.open(4, Streams(1))
     one = torch.ones(6, dtype=torch.float64, requires_grad=True)
-    batch = problem.collate([0], [problem.samplers[0].next()])
+    batch = problem.collate([0], [problem.samplers[0].take(1)[0]])
     name = problem.layout.names[0]
     loss = torch.func.functional_call(problem.module, {name: one}, tuple(part[0] for part in batch))
     (eigenvalues,) = torch.autograd.grad(loss, one)

@@ -35,7 +35,7 @@ def test_one_worker_equals_plain_sgd_bit_for_bit(strategy: tacit.Strategy, momen
     optimizer = torch.optim.SGD(problem.module.parameters(), lr=0.1, momentum=momentum)
     for _ in range(24):
         optimizer.zero_grad()
-        x, y = problem.collate([0], [problem.samplers[0].next()])
+        x, y = problem.collate([0], [problem.samplers[0].take(1)[0]])
         problem.module(x[0], y[0]).backward()
         optimizer.step()
     plain = nn.utils.parameters_to_vector(problem.module.parameters()).detach()
@@ -250,7 +250,7 @@ def test_local_sgd_equals_the_loop_one_would_write(engine: str, name: str):
     for step in range(10):
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             optimizer.param_groups[0]["lr"] = base / (1 + step / 5)
-            x, y = problem.collate([rank], [problem.samplers[rank].next()])
+            x, y = problem.collate([rank], [problem.samplers[rank].take(1)[0]])
             optimizer.zero_grad()
             model(x[0], y[0]).backward()
             optimizer.step()

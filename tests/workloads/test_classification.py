@@ -82,11 +82,11 @@ def test_equal_seeds_open_equal_problems() -> None:
     first, second = (workloads.digits(split="dirichlet").open(5, Streams(3)) for _ in range(2))
     assert torch.equal(flat_start(first), flat_start(second))
     for a, b in zip(first.samplers, second.samplers, strict=True):
-        assert np.array_equal(a.next(), b.next())
+        assert np.array_equal(a.take(1)[0], b.take(1)[0])
 
 
 def test_collate_stacks_the_batches_of_the_ranks_asked_for(digits_problem: ArrayProblem) -> None:
-    tokens = [sampler.next() for sampler in digits_problem.samplers]
+    tokens = [sampler.take(1)[0] for sampler in digits_problem.samplers]
     x, y = digits_problem.collate([3, 1], [tokens[3], tokens[1]])
     assert x.shape == (2, 32, 1, 8, 8) and y.shape == (2, 32)
     assert torch.equal(x[0], digits_problem.training.x[tokens[3]])

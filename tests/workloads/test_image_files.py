@@ -49,7 +49,7 @@ def test_mnist_is_read_from_idx_files(
 def test_mnist_opens_standardised(tmp_path: Path) -> None:
     write_mnist(tmp_path, "", bytes)
     problem = workloads.mnist(tmp_path, model="cnn", batch_size=3).open(2, Streams(0))
-    x, y = problem.collate([0, 1], [sampler.next() for sampler in problem.samplers])
+    x, y = problem.collate([0, 1], [sampler.take(1)[0] for sampler in problem.samplers])
     assert x.shape == (2, 3, 1, 28, 28) and y.shape == (2, 3)
     assert float(problem.training.x.mean()) == pytest.approx(0, abs=1e-5)
     assert float(problem.training.x.std()) == pytest.approx(1, abs=1e-3)

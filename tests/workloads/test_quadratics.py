@@ -10,7 +10,7 @@ from tacit.randomness import Streams
 
 
 def gradient(problem: workloads.Problem, x: torch.Tensor, rank: int) -> torch.Tensor:
-    batch = problem.collate([rank], [problem.samplers[rank].next()])
+    batch = problem.collate([rank], [problem.samplers[rank].take(1)[0]])
     layout = problem.layout
     return grad(lambda flat: functional_call(problem.module, layout.split(flat), tuple(part[0] for part in batch)))(x)
 
@@ -54,7 +54,7 @@ def test_without_heterogeneity_the_optimal_loss_is_zero() -> None:
 
 def test_noise_has_mean_zero_and_variance_noise_squared_times_dimension() -> None:
     problem = workloads.quadratic(dimension=50, noise=0.3).open(1, Streams(0))
-    draws = np.stack([problem.samplers[0].next() for _ in range(4000)])
+    draws = np.stack([problem.samplers[0].take(1)[0] for _ in range(4000)])
     assert float((draws**2).sum(1).mean()) == pytest.approx(0.3**2 * 50, rel=0.02)
     assert abs(float(draws.mean())) < 0.003
     assert len(np.unique(draws, axis=0)) == 4000
@@ -63,7 +63,7 @@ def test_noise_has_mean_zero_and_variance_noise_squared_times_dimension() -> Non
 def test_noise_adds_to_the_gradient() -> None:
     problem, same = (workloads.quadratic(dimension=5, noise=0.3).open(1, Streams(0)) for _ in range(2))
     x = torch.ones(5, dtype=torch.float64)
-    noise = torch.from_numpy(same.samplers[0].next())
+    noise = torch.from_numpy(same.samplers[0].take(1)[0])
     assert torch.allclose(gradient(problem, x, 0), problem.module.eigenvalues * x + noise)
 
 
@@ -71,7 +71,7 @@ def test_the_start_is_drawn_from_the_seed_and_no_worker_shares_its_noise() -> No
     first, again, other = (workloads.quadratic().open(2, Streams(seed)) for seed in (0, 0, 1))
     assert torch.equal(first.module.x, again.module.x)
     assert not torch.equal(first.module.x, other.module.x)
-    assert not np.array_equal(first.samplers[0].next(), first.samplers[1].next())
+    assert not np.array_equal(first.samplers[0].take(1)[0], first.samplers[1].take(1)[0])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ POINT = RNG.standard_normal(4)
 
 
 def worker_gradient(problem: workloads.Problem, rank: int) -> torch.Tensor:
-    batch = problem.collate([rank], [problem.samplers[rank].next()])
+    batch = problem.collate([rank], [problem.samplers[rank].take(1)[0]])
     layout = problem.layout
     loss = lambda flat: functional_call(problem.module, layout.split(flat), tuple(part[0] for part in batch))  # noqa: E731
     return grad(loss)(torch.from_numpy(POINT))
@@ -107,7 +107,7 @@ def test_more_features_than_samples_is_not_strongly_convex() -> None:
 
 def test_a_full_gradient_asks_for_its_batch_once() -> None:
     problem = workloads.logistic((X, LABELS), split="contiguous", batch_size=None).open(4, Streams(0))
-    tokens = [sampler.next() for sampler in problem.samplers]
+    tokens = [sampler.take(1)[0] for sampler in problem.samplers]
     first, again = problem.collate([0, 2], [tokens[0], tokens[2]]), problem.collate((0, 2), [tokens[0], tokens[2]])
     assert all(a is b for a, b in zip(first, again, strict=True))
     assert np.array_equal(first[0].numpy(), np.stack([X[:10], X[20:30]]))
@@ -135,7 +135,7 @@ def test_labels_that_are_not_two_are_told() -> None:
 def test_standardized_features_have_mean_zero_and_deviation_one_and_constants_vanish() -> None:
     x = np.column_stack([1e6 + RNG.standard_normal(40), np.full(40, 0.1)])
     problem = workloads.least_squares((x, x[:, 0]), standardize=True, batch_size=None).open(1, Streams(0))
-    features = problem.collate([0], [problem.samplers[0].next()])[0][0]
+    features = problem.collate([0], [problem.samplers[0].take(1)[0]])[0][0]
     assert torch.allclose(features.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-9)
     assert torch.allclose(features.std(0, correction=0), torch.tensor([1.0, 0.0], dtype=torch.float64), atol=1e-9)
 

@@ -40,7 +40,7 @@ def written(folder: Path) -> Path:
 def test_replicas_together_have_the_gradients_of_each_alone(name: str, tmp_path: Path) -> None:
     problem = BUILT_IN[name](tmp_path).open(4, Streams(1))
     layout, ranks = problem.layout, [2, 0, 3]
-    batch = problem.collate(ranks, [problem.samplers[rank].next() for rank in ranks])
+    batch = problem.collate(ranks, [problem.samplers[rank].take(1)[0] for rank in ranks])
     start = torch.cat([parameter.detach().flatten() for parameter in problem.module.parameters()])
     noise = torch.randn(3, layout.dimension, dtype=start.dtype, generator=torch.Generator().manual_seed(0))
     replicas = start + 0.1 * noise
@@ -60,7 +60,7 @@ def test_batches_have_the_size_their_sampler_promises(name: str, tmp_path: Path)
     problem = BUILT_IN[name](tmp_path).open(3, Streams(1))
     assert len(problem.samplers) == 3
     for rank, sampler in enumerate(problem.samplers):
-        parts = problem.collate([rank], [sampler.next()])
+        parts = problem.collate([rank], [sampler.take(1)[0]])
         assert all(part.shape[0] == 1 for part in parts)
         assert name == "quadratic" or all(part.shape[1] == sampler.batch_size for part in parts)
 

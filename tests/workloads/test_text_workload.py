@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_sample_is_a_window_and_its_targets_are_one_further(path: Path) -> None:
     problem = workloads.text(path, context=8, width=16, batch_size=3).open(2, Streams(0))
-    token = problem.samplers[1].next()
+    token = problem.samplers[1].take(1)[0]
     x, y = problem.collate([1], [token])
     letters = sorted(set(TEXT))
     for start, window, targets in zip(token, x[0], y[0], strict=True):
@@ -53,7 +53,7 @@ def test_a_few_steps_of_training_lower_the_loss(path: Path) -> None:
     problem = workloads.text(path, layers=1, context=8, width=16).open(1, Streams(0))
     optimizer = torch.optim.Adam(problem.module.parameters(), lr=1e-2)
     for _ in range(30):
-        x, y = problem.collate([0], [problem.samplers[0].next()])
+        x, y = problem.collate([0], [problem.samplers[0].take(1)[0]])
         optimizer.zero_grad()
         problem.module(x[0], y[0]).backward()
         optimizer.step()

@@ -13,7 +13,7 @@ from tacit.cli import options
 from tacit.cli.failures import explained
 from tacit.cli.settings import read_file, settle
 from tacit.cli.terminal import console
-from tacit.errors import TacitError, require
+from tacit.errors import TacitError
 from tacit.report import Comparison, Entry, print_table, write_report
 from tacit.run import Run
 
@@ -64,13 +64,6 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float | None) -> Comparison:
-    workloads = sorted({run.workload for _, run in runs})
-    require(
-        len(workloads) == 1,
-        f"the runs train different things ({' and '.join(workloads)}), so their losses cannot be compared; "
-        f"draw one report for each.",
-    )
-    clusters = sorted({run.cluster or f"{run.workers} workers" for _, run in runs})
     reproduce, notes = "", {}
     if len(paths) == 1 and (paths[0] / "compare.toml").exists():
         reproduce = (paths[0] / "compare.toml").read_text(encoding="utf-8")
@@ -80,9 +73,7 @@ def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float |
         planned = [(str(strategy), seed) for strategy in settings.strategies for seed in settings.seeds]
         place = {run: i for i, run in enumerate(planned)}
         runs = sorted(runs, key=lambda found: place.get((found[1].strategy, found[1].seed), len(planned)))
-    entries = _entries(runs, notes)
-    baseline = next((entry.label for entry in entries if entry.label.startswith("AllReduce(")), entries[0].label)
-    return Comparison(entries, workloads[0], " / ".join(clusters), baseline, target, reproduce)
+    return Comparison.of(_entries(runs, notes), target, reproduce)
 
 
 def _entries(runs: Iterable[tuple[Path, Run]], notes: Mapping[str, str]) -> list[Entry]:

@@ -6,7 +6,7 @@ Everything here comes from Runs alone, so that simulated and real runs look alik
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final
@@ -110,6 +110,27 @@ class Comparison:
         require(len(set(labels)) == len(labels), f"labels={labels} repeat; give each entry its own label.")
         if self.baseline is not None and self.baseline not in labels:
             raise ValueError(f"baseline={self.baseline!r} is not among the entries{nearest(self.baseline, labels)}")
+
+    @classmethod
+    def of(cls, runs: Iterable[Run | Entry], target_loss: float | None = None, reproduce: str = "") -> Comparison:
+        """Compare runs of one workload, by strategy, or entries with labels of their own; AllReduce is the baseline."""
+        entries = [run for run in runs if isinstance(run, Entry)]
+        plain: dict[str, list[Run]] = {}
+        for run in runs:
+            if not isinstance(run, Entry):
+                plain.setdefault(run.strategy, []).append(run)
+        entries += [Entry(label, group) for label, group in plain.items()]
+        require(len(entries) > 0, "runs=[] is empty; a comparison needs at least one run.")
+        every = [run for entry in entries for run in entry.runs]
+        workloads = sorted({run.workload for run in every})
+        require(
+            len(workloads) == 1,
+            f"the runs train different things ({' and '.join(workloads)}), so their losses cannot be compared; "
+            f"draw one report for each.",
+        )
+        cluster = " / ".join(sorted({run.cluster or f"{run.workers} workers" for run in every}))
+        baseline = next((e.label for e in entries if e.label.startswith("AllReduce(")), entries[0].label)
+        return cls(entries, workloads[0], cluster, baseline, target_loss, reproduce)
 
     @cached_property
     def target(self) -> float | None:

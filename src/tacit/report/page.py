@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,13 @@ from tacit.report.comparison import Comparison, jsonable
 from tacit.report.curves import AXES
 from tacit.report.timeline import Strip
 from tacit.report.verdict import remarks, verdict
+from tacit.run import Run
 
 
-def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
-    """Write the page to ``path``, whole or not at all, and return the path."""
+def write_report(comparison: Comparison | Sequence[Run], path: str | os.PathLike[str]) -> Path:
+    """Write the page about a comparison, or simply about some runs, to ``path``, whole or not at all; return the path."""
+    if not isinstance(comparison, Comparison):
+        comparison = Comparison.of(comparison)
     target = Path(path)
     part = target.with_name(f".{target.name}.part")
     text = render(comparison)

@@ -158,21 +158,23 @@ class Engine:
 
     def _settle_call(self, ranks: list[int]) -> None:
         """Evaluate one call's gradients; those of quiet steps go straight into the optimizer."""
-        wishes = [self._pop(rank) for rank in ranks]
-        batch = self.problem.collate(ranks, [token for _, _, token in wishes])
+        queues = self._queues
+        kinds, steps, tokens = zip(*[queues[rank].popleft() for rank in ranks], strict=True)
+        self._waiting.difference_update([rank for rank in ranks if not queues[rank]])
+        batch = self.problem.collate(ranks, tokens)
         parameters = self.layout.split(self._some(self.matrix, ranks))
         gradients, losses = self._evaluate(ranks, parameters, batch)
-        self._observe(ranks, [step for _, step, _ in wishes], losses)
-        quiet = [place for place, wish in enumerate(wishes) if wish[0] == _ADVANCE]
-        if len(quiet) == len(ranks):
-            self.optimizer.step(ranks, [step for _, step, _ in wishes], gradients)
+        self._observe(ranks, steps, losses)
+        if kinds.count(_ADVANCE) == len(ranks):
+            self.optimizer.step(ranks, steps, gradients)
             return
         flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
         self.layout.join(gradients, flat)
         self._flat_gradients[ranks] = flat
+        quiet = [place for place, kind in enumerate(kinds) if kind == _ADVANCE]
         if quiet:
             rows = {name: gradient[quiet] for name, gradient in gradients.items()}
-            self.optimizer.step([ranks[p] for p in quiet], [wishes[p][1] for p in quiet], rows)
+            self.optimizer.step([ranks[place] for place in quiet], [steps[place] for place in quiet], rows)
 
     def _evaluate(
         self, ranks: list[int], parameters: dict[str, Tensor], batch: tuple[Tensor, ...]
@@ -200,7 +202,7 @@ class Engine:
         loss: Tensor = functional_call(self.problem.module, parameters, batch)
         return loss
 
-    def _observe(self, ranks: list[int], steps: list[int], losses: Tensor) -> None:
+    def _observe(self, ranks: list[int], steps: Sequence[int], losses: Tensor) -> None:
         values = losses.detach().double().cpu().numpy()
         if not np.isfinite(values).all():
             place = int(np.flatnonzero(~np.isfinite(values))[0])

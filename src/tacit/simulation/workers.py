@@ -29,7 +29,7 @@ class SimulatedWorker(Endpoint):
     def __init__(self, world: World, rank: int) -> None:
         super().__init__(world, rank)
         self.pace = world.pace(rank)
-        self._next_batch = world.batches(rank)
+        self._take_batches = world.batches(rank)
         self.step = 0
         self.boundary_s = 0.0  # when the last step landed
         self.state: Any = None
@@ -136,7 +136,7 @@ class SimulatedWorker(Endpoint):
         if has_loud:
             end_s = self.pace.end_of_step(start_s)
             self._block_if_crashing(end_s)
-            token = self._next_batch()  # drawn whether or not the step will be abandoned
+            [token] = self._take_batches(1)  # drawn whether or not the step will be abandoned
             if not world.cancels:
                 world.queue_step(rank, step + quiet, token)
         flight = self._flight = Flight(self, start_s, end_s, step + quiet + 1)
@@ -165,7 +165,7 @@ class SimulatedWorker(Endpoint):
         """Queue ``quiet`` whole steps in the engine and return when the last one ends."""
         rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
         ends = self.pace.ends_of_steps(time_s, quiet)
-        batches = [self._next_batch() for _ in range(bisect_right(ends, self.pace.crash_s))]
+        batches = self._take_batches(bisect_right(ends, self.pace.crash_s))
         done = first + len(batches)
         self._base_step, self._quiet_ends = first, ends[: len(batches)]
         starts, steps = (time_s, *ends), range(first + 1, done + 1)

@@ -107,9 +107,9 @@ class World:
     def pace(self, rank: int) -> Pace:
         return Pace(self.cluster, rank, self.streams)
 
-    def batches(self, rank: int) -> Callable[[], Token]:
-        """Return what draws the worker's next mini-batch."""
-        return (lambda: None) if self._samplers is None else self._samplers[rank].next
+    def batches(self, rank: int) -> Callable[[int], list[Token]]:
+        """Return what draws the worker's next mini-batches."""
+        return (lambda count: [None] * count) if self._samplers is None else self._samplers[rank].take
 
     def stream(self, purpose: str, rank: int) -> np.random.Generator:
         if (purpose, rank) not in self._streams:

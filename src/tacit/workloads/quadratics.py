@@ -78,16 +78,18 @@ class NoiseSampler:
         self._block: Vector = np.zeros((max(1, _BLOCK // dimension), dimension))
         self._used = 0 if noise == 0 else len(self._block)
 
-    def next(self) -> Vector:
+    def take(self, count: int) -> list[Vector]:
         if self._noise == 0:
-            silent: Vector = self._block[0]
-            return silent
-        if self._used == len(self._block):
-            self._block = self._noise * self._rng.standard_normal(self._block.shape)
-            self._used = 0
-        token: Vector = self._block[self._used]
-        self._used += 1
-        return token
+            return [self._block[0]] * count
+        taken: list[Vector] = []
+        while len(taken) < count:
+            if self._used == len(self._block):
+                self._block = self._noise * self._rng.standard_normal(self._block.shape)
+                self._used = 0
+            more = min(count - len(taken), len(self._block) - self._used)
+            taken += list(self._block[self._used : self._used + more])
+            self._used += more
+        return taken
 
 
 class QuadraticProblem(Problem):

@@ -43,16 +43,16 @@ class EpochSampler:
         self._stream = shard[:0]
         self._position = 0
 
-    def next(self) -> Indices:
-        end = self._position + self.batch_size
-        if end > len(self._stream):
+    def take(self, count: int) -> list[Indices]:
+        size, start = self.batch_size, self._position
+        end = start + count * size
+        while end > len(self._stream):
             # A new array each time: batches handed out before are views of the old one.
             shuffled = self._rng.permuted(self._epochs, axis=1).ravel()
-            self._stream = np.concatenate((self._stream[self._position :], shuffled))
-            self._position, end = 0, self.batch_size
-        token = self._stream[self._position : end]
-        self._position = end
-        return token
+            self._stream = np.concatenate((self._stream[start:], shuffled))
+            start, end = 0, count * size
+        self._position, stream = end, self._stream
+        return [stream[at : at + size] for at in range(start, end, size)]
 
 
 class ShardSampler:
@@ -62,5 +62,5 @@ class ShardSampler:
         self.batch_size = len(shard)
         self._shard = shard
 
-    def next(self) -> Indices:
-        return self._shard
+    def take(self, count: int) -> list[Indices]:
+        return [self._shard] * count

@@ -29,7 +29,8 @@ class Sampler(Protocol):
     def batch_size(self) -> int:
         """Samples in each of its mini-batches: the same for all, so that equal sizes can be evaluated together."""
 
-    def next(self) -> Token: ...
+    def take(self, count: int) -> list[Token]:
+        """Return the next ``count`` mini-batches. Called for every stretch of steps of every worker: make it cheap."""
 
 
 class Evaluation(NamedTuple):
