@@ -47,7 +47,13 @@ def test_vmap_and_loop_agree_to_rounding(strategy: tacit.Strategy):
     [
         (workloads.digits(), 16, "vmap", "many small replicas"),
         (workloads.digits(), 2, "loop", "2 workers are fewer than"),
-        (workloads.digits(model="cnn"), 16, "loop", "convolutions gain nothing"),
+        (workloads.digits(model="cnn"), 16, "vmap", "many small replicas"),
+        (
+            workloads.images(torch.zeros(64, 28, 28), torch.arange(64) % 10, model="cnn", batch_size=2),
+            8,
+            "loop",
+            "large samples",
+        ),
         (workloads.digits(hidden=4000), 4, "vmap", "many small replicas"),
         (workloads.digits(hidden=30_000), 4, "loop", "parameters gain nothing"),
         (own(nn.Linear(6, 3), nn.Dropout(0.5)), 16, "loop", r"Dropout \(.*\) draws random numbers"),

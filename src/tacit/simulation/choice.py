@@ -21,6 +21,7 @@ ENGINES: Final = ("auto", "vmap", "loop")
 
 # Read off the table "rule" of `make bench-simulator` (benchmarks/results/simulator.json).
 FEWEST_FOR_VMAP: Final = 4  # a call of vmap costs about 1 ms before the first replica
+LARGEST_CONVOLVED_BY_VMAP_ON_CPU: Final = 256  # numbers in a sample: 8x8 pictures gain up to 2.6x, 28x28 ones lose
 LARGEST_FOR_VMAP_ON_CPU: Final = 1_500_000  # parameters; the gain has shrunk to a tenth there, and memory grows
 
 _DRAWING: Final = (
@@ -49,8 +50,9 @@ def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.dev
     if workers < FEWEST_FOR_VMAP:
         return Choice("loop", f"{workers} workers are fewer than {FEWEST_FOR_VMAP}")
     if device.type == "cpu":
-        if any(isinstance(m, _CONVOLVING) for m in problem.module.modules()):
-            return Choice("loop", "convolutions gain nothing from vmap on CPU")
+        convolves = any(isinstance(m, _CONVOLVING) for m in problem.module.modules())
+        if convolves and (problem.sample_numbers or 0) > LARGEST_CONVOLVED_BY_VMAP_ON_CPU:
+            return Choice("loop", "convolutions of large samples gain nothing from vmap on CPU")
         if problem.layout.dimension > LARGEST_FOR_VMAP_ON_CPU:
             return Choice("loop", f"{problem.layout.dimension:,} parameters gain nothing from vmap on CPU")
     return Choice("vmap", "many small replicas")

@@ -83,6 +83,7 @@ class ArrayProblem(Problem):
         self.training, self.held_out = training, held_out
         self.evaluated = training if evaluated is None else evaluated
         self.shards = tuple(shards)
+        self.sample_numbers = training.span(0, 1)[0].numel()
         self.is_full_gradient = batch_size is None
         self.samplers: Sequence[Sampler]
         if batch_size is None:

@@ -51,6 +51,7 @@ class Problem(ABC):
     samplers: Sequence[Sampler]  # one per rank
     batch_size: int  # the nominal one: a batch of this size has weight 1
     metric_name: str | None = None
+    sample_numbers: int | None = None  # numbers in one sample's input, where that means something
 
     @property
     def layout(self) -> Layout:
