@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit.errors import BadData, require
 from tacit.randomness import Streams
 from tacit.workloads.array_problem import ArrayProblem, LossModule, Metric, build_model
-from tacit.workloads.files import read_bytes
+from tacit.workloads.files import read_bytes, remembered
 from tacit.workloads.gpt import CharacterGPT, next_character_loss
 from tacit.workloads.samples import WindowSamples
 from tacit.workloads.splits import split_samples
@@ -82,9 +82,10 @@ class Text(Workload):
         )
 
 
-def read_characters(path: Path) -> tuple[Tensor, int]:
+@remembered
+def read_characters(path: str | Path) -> tuple[Tensor, int]:
     """Return the text of ``path`` as codes 0, 1, … in the order of its characters, and how many of them differ."""
-    content = read_bytes(path)
+    content = read_bytes(Path(path))
     try:
         written = content.decode("utf-8")
     except UnicodeDecodeError as error:

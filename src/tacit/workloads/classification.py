@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from tacit.errors import require
 from tacit.randomness import Streams
 from tacit.specs import ALWAYS_SPELLED
 from tacit.workloads.array_problem import ACCURACY, ArrayProblem, LossModule, build_model
+from tacit.workloads.files import remembered
 from tacit.workloads.image_files import Pictures, read_cifar10, read_mnist
 from tacit.workloads.models import check_model, picture_model
 from tacit.workloads.samples import Arrays, TensorSamples, label_array, standardize
@@ -82,18 +85,7 @@ class Digits(PictureWorkload):
         return "digits"
 
     def load(self) -> tuple[TensorSamples, TensorSamples]:
-        from sklearn.datasets import load_digits  # takes a second to import and nobody else needs it
-
-        features, labels = load_digits(return_X_y=True)
-        x, y = torch.from_numpy(features.astype(np.float32)), torch.from_numpy(labels.astype(np.int64))
-        order = np.random.RandomState(_DIGITS_HELD_OUT_SEED).permutation(len(x))
-        fifth = len(x) // 5
-        held_out, kept = (torch.from_numpy(np.sort(part)) for part in (order[:fifth], order[fifth:]))
-        train_x, test_x = standardize(x[kept], (x[held_out],), (0,))
-        return (
-            TensorSamples(train_x.view(-1, 1, 8, 8), y[kept]),
-            TensorSamples(test_x.view(-1, 1, 8, 8), y[held_out]),
-        )
+        return _load_digits()
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,7 @@ class Mnist(PictureWorkload):
         return "mnist"
 
     def load(self) -> tuple[TensorSamples, TensorSamples]:
-        return _standardized(read_mnist(self.folder))
+        return _load_mnist(self.folder)
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,7 @@ class Cifar10(PictureWorkload):
         return "cifar10"
 
     def load(self) -> tuple[TensorSamples, TensorSamples]:
-        return _standardized(read_cifar10(self.folder))
+        return _load_cifar10(self.folder)
 
 
 @dataclass(frozen=True)
@@ -249,6 +241,32 @@ def images(
         alpha=alpha,
         hidden=hidden,
     )
+
+
+@cache
+def _load_digits() -> tuple[TensorSamples, TensorSamples]:
+    from sklearn.datasets import load_digits  # takes a second to import and nobody else needs it
+
+    features, labels = load_digits(return_X_y=True)
+    x, y = torch.from_numpy(features.astype(np.float32)), torch.from_numpy(labels.astype(np.int64))
+    order = np.random.RandomState(_DIGITS_HELD_OUT_SEED).permutation(len(x))
+    fifth = len(x) // 5
+    held_out, kept = (torch.from_numpy(np.sort(part)) for part in (order[:fifth], order[fifth:]))
+    train_x, test_x = standardize(x[kept], (x[held_out],), (0,))
+    return (
+        TensorSamples(train_x.view(-1, 1, 8, 8), y[kept]),
+        TensorSamples(test_x.view(-1, 1, 8, 8), y[held_out]),
+    )
+
+
+@remembered
+def _load_mnist(folder: str | Path) -> tuple[TensorSamples, TensorSamples]:
+    return _standardized(read_mnist(folder))
+
+
+@remembered
+def _load_cifar10(folder: str | Path) -> tuple[TensorSamples, TensorSamples]:
+    return _standardized(read_cifar10(folder))
 
 
 def _standardized(pictures: Pictures) -> tuple[TensorSamples, TensorSamples]:

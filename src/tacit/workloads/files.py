@@ -6,14 +6,37 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 from tacit.errors import BadData
 
+Result = TypeVar("Result")
 _DAMAGE = (EOFError, lzma.LZMAError, zlib.error, OSError)
+
+
+def remembered(read: Callable[[str | Path], Result]) -> Callable[[str | Path], Result]:
+    """Let ``read`` keep what it made of the last file or folder until that changes: a comparison opens its data for every run."""
+    kept: dict[tuple[object, ...], Result] = {}
+
+    @wraps(read)
+    def read_once(path: str | Path) -> Result:
+        key = _fingerprint(Path(path))
+        if key not in kept:
+            made = read(path)
+            kept.clear()
+            kept[key] = made
+        return kept[key]
+
+    return read_once
+
+
+def _fingerprint(path: Path) -> tuple[object, ...]:
+    files = sorted([*path.glob("*"), *path.glob("*/*")]) if path.is_dir() else [path] if path.exists() else []
+    return (path.resolve(), *((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files))
 
 
 def read_bytes(path: Path) -> bytes:

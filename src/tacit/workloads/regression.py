@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from tacit.errors import BadData, nearest, require
 from tacit.randomness import Streams
 from tacit.workloads.array_problem import Metric
+from tacit.workloads.files import remembered
 from tacit.workloads.libsvm import read_libsvm
 from tacit.workloads.linear import LeastSquaresProblem, LinearLoss, LinearModel, LogisticProblem, Penalty
 from tacit.workloads.samples import Arrays, Source, TensorSamples, label_array, source_of, standardize
@@ -49,7 +51,7 @@ class LinearWorkload(Workload):
     def load(self) -> tuple[Tensor, Tensor]:
         """Return features and raw targets."""
         if isinstance(self.data, str):
-            x, y = (torch.from_numpy(part) for part in read_libsvm(self.data))
+            x, y = _read(self.data)
         else:
             x, y = self.data.x, self.data.y
             if not (bool(x.isfinite().all()) and bool(y.isfinite().all())):
@@ -212,3 +214,9 @@ def _signs(labels: Tensor, source: str | Arrays) -> Tensor:
 
 def _sign_accuracy(prediction: Tensor, sign: Tensor) -> float:
     return float(((prediction > 0) == (sign > 0)).double().mean())
+
+
+@remembered
+def _read(path: str | Path) -> tuple[Tensor, Tensor]:
+    x, y = read_libsvm(path)
+    return torch.from_numpy(x), torch.from_numpy(y)
