@@ -81,8 +81,9 @@ def spread_of(values: Iterable[float]) -> dict[str, float]:
 
 
 def realised_periods(run: tacit.Run) -> list[int]:
-    """Return the periods a run of LocalSGD really had, from its trace; the last one may be cut short by the end."""
-    return [int(event.value) for event in run.trace if event.kind == NOTE and event.label == "period"]
+    """Return the periods a run of LocalSGD really had, from its trace: what the rule said, the last one cut short by the end."""
+    noted = [int(event.value) for event in run.trace if event.kind == NOTE and event.label == "period"]
+    return [*noted[:-1], run.steps - sum(noted[:-1])]
 
 
 def measure(title: str, name: str, parts: Mapping[int, Part], chosen: argparse.Namespace) -> None:

@@ -47,7 +47,7 @@ _TYPES: Final = {
     "peer": np.int32, "size_bytes": np.int64, "value": np.float64, "label": np.int32,
 }  # fmt: skip
 _WORDS: Final = ("kind", "label")  # kept as codes: few words, many events
-_LONG: Final = 100_000  # events kept as tuples before they are packed into arrays, a fifth of the size
+_LONG: Final = 100_000  # events kept as tuples before they are packed into arrays, a third of the size
 
 PlainEvent = tuple[float, int, str, float, int, int, int, int, float, str]
 """An event as a plain tuple in ``Event``'s order: worlds write hundreds of thousands."""

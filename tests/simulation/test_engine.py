@@ -113,7 +113,22 @@ def test_modules_that_draw_do_so_from_their_workers_stream():
     assert torch.equal(torch.get_rng_state(), before)  # … and is left alone
 
 
-def test_batch_norm_keeps_its_statistics_per_worker_and_trains():
+def test_batch_norm_keeps_its_statistics_per_worker():
+    """One worker sees data around 10, the other around −10: each keeps its own mean, and their average is evaluated."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 1, generator=generator) + torch.tensor([10.0] * 40 + [-10.0] * 40).unsqueeze(1)
+    model = nn.Sequential(nn.BatchNorm1d(1, momentum=1.0, affine=False), nn.Linear(1, 1))
+    nn.init.constant_(model[1].weight, 1.0)
+    nn.init.constant_(model[1].bias, 0.0)
+    workload = workloads.custom(
+        model, nn.functional.mse_loss, data=(x, x), split="contiguous", batch_size=20,
+        metric=("mean", lambda prediction, target: float(prediction.mean())),
+    )  # fmt: skip
+    run = tacit.simulate(workload, LOCAL, cluster=tacit.Cluster(workers=2), steps=5, lr=1e-9)
+    assert run.history[-1]["metric"] == pytest.approx(0.0, abs=0.5)  # one shared mean would give 10 or −10
+
+
+def test_batch_norm_trains():
     workload = own(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     run = tacit.simulate(workload, LOCAL, cluster=CLUSTER, steps=60, lr=0.2)
     assert run.history[-1]["loss"] < run.history[0]["loss"]
