@@ -1,0 +1,79 @@
+"""Every part of the papers' benchmarks runs to its end in its quick form: the verdicts mean nothing there, a traceback would."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+PAPERS = BENCHMARKS / "papers"
+sys.path.insert(0, str(PAPERS))  # where the scripts find what they share, as when they are run
+
+SHARED = runpy.run_path(str(PAPERS / "__main__.py"))["SHARED"]
+SCRIPTS = {path.stem: path for path in sorted(PAPERS.glob("[!_]*.py")) if path.stem not in SHARED}
+LOADED = {name: runpy.run_path(str(path)) for name, path in SCRIPTS.items()}
+PARTS = [(name, part) for name, loaded in LOADED.items() for part in loaded["PARTS"]]
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder like the real one, with a small file of drawn samples in place of LIBSVM's a9a."""
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    features = rng.random((256, 12)) < 0.3
+    features[0] = True  # every column occurs
+    labels = np.where(features @ rng.standard_normal(12) + rng.standard_normal(256) > 0, "+1", "-1")
+    lines = [
+        f"{label} {' '.join(f'{column + 1}:1' for column in np.flatnonzero(row))}"
+        for label, row in zip(labels, features, strict=True)
+    ]
+    (folder / "libsvm").mkdir()
+    (folder / "libsvm" / "a9a.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
+    return folder
+
+
+def run_script(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> None:
+    """Run a benchmark in this process, as its command line would."""
+    monkeypatch.setattr(sys, "argv", [str(SCRIPTS[name]), *words])
+    runpy.run_path(str(SCRIPTS[name]), run_name="__main__")
+
+
+@pytest.mark.parametrize(("name", "part"), PARTS)
+def test_a_quick_run_measures_every_target_of_its_part(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_folder: Path, name: str, part: int
+):
+    out = tmp_path / "results.json"
+    run_script(monkeypatch, name, "--quick", "--only", str(part), "--data", str(data_folder), "--out", str(out))
+    written = json.loads(out.read_text())
+    assert written["quick"] is True
+    assert list(written["parts"]) == [str(part)]
+    targets = written["parts"][str(part)]["targets"]
+    assert targets and all(claim["measured"] for claim in targets)
+    for claim in targets:
+        assert claim["measured"] in out.with_suffix(".md").read_text()
+
+
+def test_a_part_whose_data_is_missing_says_which_file_it_wants(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit, match="2"):
+        run_script(monkeypatch, "local_sgd", "--quick", "--only", "1", "--data", str(tmp_path))
+    assert "a9a.bz2 is missing; pass the folder" in capsys.readouterr().err
+
+
+def test_the_speed_benchmark_measures_what_it_compares():
+    speed = runpy.run_path(str(BENCHMARKS / "simulator.py"))
+    rates = speed["best"](
+        {
+            "tacit": lambda: speed["simulated"](4, 16),
+            "plain loop": lambda: speed["plain_loop"](4, 8, "sgd"),
+            "bare vmap": lambda: speed["bare_vmap"](4, 2),
+        },
+        repetitions=1,
+    )
+    assert all(rate > 0 for rate in rates.values())
