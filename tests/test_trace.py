@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as draw
 
 from tacit import trace as traces
-from tacit.trace import KINDS, Event, Trace
+from tacit.trace import COMPUTE, KINDS, Event, Trace
 
 times = draw.floats(0, 10)
 events = draw.lists(
@@ -43,6 +44,20 @@ def test_packing_changes_neither_events_nor_digest(drawn: list[Event]):
     assert len(plain) == len(packed) == len(drawn)
     assert list(plain) == list(packed)
     assert plain.digest == packed.digest
+
+
+@given(
+    events, draw.lists(draw.tuples(draw.integers(0, 4), draw.integers(1, 9), draw.lists(times, min_size=1, max_size=6)))
+)
+def test_a_stretch_of_steps_is_its_steps_one_by_one(drawn: list[Event], stretches: list[tuple[int, int, list[float]]]):
+    together, apart = written(drawn), written(drawn, pack_every=3)
+    for rank, first, times_s in stretches:
+        together.record_steps(rank, first, times_s)
+        for step, (start_s, end_s) in enumerate(pairwise(times_s), first):
+            apart.record(COMPUTE, rank, start_s, end_s, step=step)
+    assert len(together) == len(apart)
+    assert list(together) == list(apart)
+    assert together.digest == apart.digest
 
 
 @given(events, times)

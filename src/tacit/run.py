@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tacit.errors import FolderExists, TacitError
 from tacit.toml import dump
-from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, SEND, WAIT, Trace
+from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, SEND, WAIT, Trace
 
 FORMAT: Final = 1
 Row = dict[str, Any]
@@ -91,10 +91,11 @@ class Run:
         return next((r for r in self.history if r["loss"] is not None and r["loss"] <= loss), None)
 
     def toml(self) -> str:
-        """Return the file that ``tacit simulate --config`` makes this run from again."""
+        """Return the file that ``tacit simulate --config``, or ``tacit train --config``, makes this run from again."""
         texts = {name: value for name, value in self.config.items() if isinstance(value, str)}
         missing = [name for name, text in texts.items() if "<" in text or text.startswith("custom(")]
-        comment = "tacit simulate --config run.toml makes this run again."
+        command = "train" if self.record.get("world") == "processes" else "simulate"
+        comment = f"tacit {command} --config run.toml makes this run again."
         if missing:
             comment = f"Not enough to make this run again: {', '.join(missing)} came from a script, shown as <…>."
         return dump(self.config, comment=comment)
@@ -120,8 +121,7 @@ class Run:
             (part / "history.json").write_text(json.dumps(self.history))
             np.save(part / "parameters.npy", self.parameters.detach().cpu().numpy(), allow_pickle=False)
             self.trace.save(part / "trace.npz")
-            shutil.rmtree(target, ignore_errors=True)
-            part.rename(target)
+            _put_in_place(part, target)
         except OSError as error:
             shutil.rmtree(part, ignore_errors=True)
             raise TacitError(
@@ -146,6 +146,41 @@ class Run:
         for derived in ("digest", "summary"):
             described.pop(derived)
         return cls(history=history, parameters=parameters, trace=trace, **described)
+
+
+def _put_in_place(part: Path, target: Path) -> None:
+    """Move the files of ``part`` into ``target`` and leave alone what else is there.
+
+    ``run.json`` goes first and comes last: a folder that has it holds a whole run.
+    """
+    if not target.exists():
+        part.rename(target)
+        return
+    (target / "run.json").unlink(missing_ok=True)
+    for file in sorted(part.iterdir(), key=lambda file: file.name == "run.json"):
+        file.replace(target / file.name)
+    part.rmdir()
+
+
+class Tally:
+    """What a trace says at any time: rounds begun, bytes on the wire so far, the period in force."""
+
+    def __init__(self, trace: Trace) -> None:
+        columns = trace.columns()
+        kind, self._times_s = columns["kind"], columns["time_s"]
+        self._sent = np.cumsum(np.where((kind == EXCHANGE) | (kind == SEND), columns["size_bytes"], 0))
+        self._rounds = np.maximum.accumulate(np.where(kind == EXCHANGE, columns["round"], 0))
+        is_period = (kind == NOTE) & (columns["label"] == "period")
+        self._period_times_s, self._periods = self._times_s[is_period], columns["value"][is_period]
+
+    def at(self, time_s: float) -> Row:
+        """Return ``round``, ``bytes_sent`` and ``period`` at ``time_s``."""
+        at, period_at = (int(np.searchsorted(t, time_s, "right")) for t in (self._times_s, self._period_times_s))
+        return {
+            "round": int(self._rounds[at - 1]) if at else 0,
+            "bytes_sent": int(self._sent[at - 1]) if at else 0,
+            "period": float(self._periods[period_at - 1]) if period_at else None,
+        }
 
 
 def number(value: float | None) -> float | None:

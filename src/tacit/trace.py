@@ -6,7 +6,8 @@ Both worlds write it, identical in shape; tables, figures and the digest come fr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -58,6 +59,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.rows: list[PlainEvent] = []  # what was written last; append here where ``record`` would be felt
+        self._stretches: list[tuple[int, int, list[float]]] = []  # steps one after the other: rank, first step, times
         self._packed: list[dict[str, Column]] = []
         self._words: dict[str, int] = {}
         self._columns: dict[str, Column] | None = None
@@ -79,9 +81,13 @@ class Trace:
         """Add one event."""
         self.rows.append((time_s, rank, kind, start_s, step, round, peer, size_bytes, value, label))
 
+    def record_steps(self, rank: int, step: int, times_s: list[float]) -> None:
+        """Add ``COMPUTE`` events, one after the other from ``step`` on: the first one's start, then the end of each."""
+        self._stretches.append((rank, step, times_s))
+
     def pack_if_long(self) -> None:
         """Move what was written into arrays, once it is worth it. Worlds call this now and then."""
-        if len(self.rows) > _LONG:
+        if len(self.rows) + len(self._stretches) > _LONG:
             self._pack()
 
     def cut(self, until_s: float) -> None:
@@ -91,7 +97,8 @@ class Trace:
         self._columns = None
 
     def __len__(self) -> int:
-        return len(self.rows) + sum(len(part["rank"]) for part in self._packed)
+        in_stretches = sum(len(times_s) - 1 for _, _, times_s in self._stretches)
+        return len(self.rows) + in_stretches + sum(len(part["rank"]) for part in self._packed)
 
     def __iter__(self) -> Iterator[Event]:
         return map(Event._make, zip(*(column.tolist() for column in self.columns().values()), strict=True))
@@ -144,10 +151,27 @@ class Trace:
 
     def _pack(self) -> None:
         if self.rows:
-            parts: dict[str, list[Any]] = {
-                name: [row[at] for row in self.rows] for at, name in enumerate(Event._fields)
-            }
+            parts: dict[str, Sequence[Any]] = dict(zip(Event._fields, zip(*self.rows, strict=True), strict=True))
             for name in _WORDS:
-                parts[name] = [self._words.setdefault(word, len(self._words)) for word in parts[name]]
+                parts[name] = [self._code(word) for word in parts[name]]
             self._packed.append({name: np.array(values, _TYPES[name]) for name, values in parts.items()})
             self.rows.clear()
+        if self._stretches:
+            self._packed.append(self._columns_of_stretches())
+            self._stretches.clear()
+
+    def _columns_of_stretches(self) -> dict[str, Column]:
+        ranks, firsts, times_s = zip(*self._stretches, strict=True)
+        lengths = np.array([len(stretch) for stretch in times_s])  # one more than steps: the start
+        times = np.fromiter(chain.from_iterable(times_s), np.float64, lengths.sum())
+        places = np.arange(len(times)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # within its stretch
+        is_end = places > 0
+        columns = {name: np.zeros(is_end.sum(), kind) for name, kind in _TYPES.items()}
+        columns["time_s"][:], columns["start_s"][:] = times[is_end], times[np.flatnonzero(is_end) - 1]
+        columns["rank"][:] = np.repeat(ranks, lengths - 1)
+        columns["step"][:] = (np.repeat(firsts, lengths) + places - 1)[is_end]
+        columns["kind"][:], columns["label"][:], columns["peer"][:] = self._code(COMPUTE), self._code(""), -2
+        return columns
+
+    def _code(self, word: str) -> int:
+        return self._words.setdefault(word, len(self._words))

@@ -12,7 +12,8 @@ from torch import nn
 import tacit
 from tacit import workloads
 from tacit.layout import Layout
-from tacit.simulation.rows import MatrixOptimizer, PerWorkerOptimizer, optimizer_factory, row_optimizer
+from tacit.optimizers import optimizer_factory
+from tacit.simulation.rows import MatrixOptimizer, PerWorkerOptimizer, row_optimizer
 
 CLUSTER = tacit.Cluster(workers=5)
 LOCAL = tacit.LocalSGD(period=tacit.Every(4))

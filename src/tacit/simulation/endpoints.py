@@ -18,6 +18,7 @@ from tacit.simulation.ports import SimulatedNetwork
 from tacit.trace import NOTE, WAIT
 
 if TYPE_CHECKING:
+    from tacit.simulation.surroundings import Surroundings
     from tacit.simulation.world import World
 
 MessageType = TypeVar("MessageType", bound=Message)
@@ -28,7 +29,7 @@ _WINDOW = 64
 class Endpoint(ABC):
     """Somebody with an address: a fiber that may be parked, and an inbox."""
 
-    def __init__(self, world: World, rank: int) -> None:
+    def __init__(self, world: Surroundings, rank: int) -> None:
         self.world, self.rank, self.size = world, rank, world.cluster.workers
         self.network = SimulatedNetwork(self)
         self.fiber: Fiber = make_fiber(world.host, self._run)
@@ -119,6 +120,8 @@ class Endpoint(ABC):
 
 class SimulatedServer(Endpoint):
     """The server of a server strategy: its own model, optimizer and inbox."""
+
+    world: World
 
     def __init__(self, world: World) -> None:
         super().__init__(world, SERVER)

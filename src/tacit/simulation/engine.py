@@ -2,15 +2,14 @@
 
 A worker's wishes (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows depend on nobody else's. As soon as somebody needs to
 see a result, all queues are worked off in lockstep: all gradients at the heads of queues in one ``torch.func.vmap`` call, all updates in one call of
-an elementwise optimizer. Quiet steps, queued ahead of their virtual time, are what fills the calls.
+an elementwise optimizer. Quiet steps, queued ahead of their virtual time as one wish, are what fills the calls.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count, repeat
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -28,6 +27,9 @@ _ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
 REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds …
 NUMBERS_PER_CALL: Final = 32_000_000  # … and its gradients
 
+Wish = tuple[int, int, Any]
+"""What to do, at which step, and with what: mini-batches, one for each step; nothing; or whom to show the row."""
+
 Snapshot = Callable[[int, int, Tensor], None]
 """Gets rank, step and the row, which it must copy."""
 
@@ -36,35 +38,37 @@ class Engine:
     """Parameters of all workers, their gradients, and the queues of what is still to be done to them."""
 
     def __init__(
-        self, problem: Problem, matrix: Tensor, optimizer: RowOptimizer, choice: Choice, seeds: Sequence[int]
+        self, problem: Problem, matrix: Tensor, optimizer: RowOptimizer, choice: Choice, seed: Callable[[int], int]
     ) -> None:
         self.problem, self.matrix, self.optimizer, self.choice = problem, matrix, optimizer, choice
         self.layout = problem.layout
         self.workers = len(matrix)
         self._per_call = max(1, min(REPLICAS_PER_CALL, NUMBERS_PER_CALL // self.layout.dimension))
+        self._rows = [matrix[rank] for rank in range(self.workers)]  # views, made once: hooks ask for them every round
         self._gradients: Tensor | None = None  # flat rows, made when a hook first asks
-        self._queues: list[deque[tuple[int, int, Token]]] = [deque() for _ in range(self.workers)]
+        self._queues: list[deque[Wish]] = [deque() for _ in range(self.workers)]
         self._waiting: set[int] = set()
         self._looks = 0  # snapshots in all queues
         self._calls_update = False
         self._loss_sum, self._loss_first = np.zeros(self.workers), np.zeros(self.workers)
         self._seen = np.zeros(self.workers, np.int64)
         self._sizes = [sampler.batch_size for sampler in problem.samplers]
+        self._has_sizes = len(set(self._sizes)) > 1
         self._weights = [size / problem.batch_size for size in self._sizes]
-        self._lent = BuffersPerWorker(problem.module, self.workers, seeds)  # for what runs one by one
+        self._lent = BuffersPerWorker(problem.module, self.workers, seed)  # for what runs one by one
         self._call = vmap(grad_and_value(self._loss)) if choice.engine == "vmap" else None
 
     # What workers ask for, in the order they will get it.
 
-    def advance(self, rank: int, step: int, tokens: list[Token]) -> None:
+    def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None:
         """Queue whole steps from ``step`` on, one for each mini-batch: gradient and update."""
-        if tokens:
-            self._queues[rank].extend(zip(repeat(_ADVANCE), count(step), tokens, strict=False))
+        if len(tokens):
+            self._queues[rank].append((_ADVANCE, step, tokens))
             self._waiting.add(rank)
 
     def compute_gradient(self, rank: int, step: int, token: Token) -> None:
         """Queue a gradient that a hook will look at."""
-        self._queues[rank].append((_GRADIENT, step, token))
+        self._queues[rank].append((_GRADIENT, step, (token,)))
         self._waiting.add(rank)
 
     def update(self, rank: int, step: int) -> None:
@@ -85,7 +89,7 @@ class Engine:
         """Return the worker's parameters, all its wishes fulfilled."""
         if rank in self._waiting:
             self.settle()
-        return self.matrix[rank]
+        return self._rows[rank]
 
     def gradient(self, rank: int) -> Tensor:
         """Return the worker's gradient as a flat row."""
@@ -127,7 +131,7 @@ class Engine:
             elif waiting:
                 self._settle_gradients(waiting)
 
-    def _pop(self, rank: int) -> tuple[int, int, Token]:
+    def _pop(self, rank: int) -> Wish:
         queue = self._queues[rank]
         wish = queue.popleft()
         if not queue:
@@ -140,28 +144,40 @@ class Engine:
             while queue and queue[0][0] == _SNAPSHOT:
                 _, step, purpose = self._pop(rank)
                 self._looks -= 1
-                purpose(rank, step, self.matrix[rank])
+                purpose(rank, step, self._rows[rank])
 
     def _settle_updates(self, ranks: list[int]) -> None:
         steps = [self._pop(rank)[1] for rank in ranks]
         self.optimizer.step(ranks, steps, self.layout.split(self._some(self._flat_gradients, ranks)))
 
     def _settle_gradients(self, ranks: list[int]) -> None:
+        """Evaluate the gradients at the heads of queues, for as many steps as all of them ask for."""
+        heads = {rank: self._pop(rank) for rank in ranks}
+        steps = min(len(tokens) for _, _, tokens in heads.values())
+        for rank, (kind, step, tokens) in heads.items():
+            if len(tokens) > steps:
+                self._queues[rank].appendleft((kind, step + steps, tokens[steps:]))
+                self._waiting.add(rank)
+        calls = [(some, [heads[rank] for rank in some]) for some in self._calls(ranks)]
+        for ahead in range(steps):
+            for some, wishes in calls:
+                self._settle_call(some, wishes, ahead)
+
+    def _calls(self, ranks: list[int]) -> list[list[int]]:
+        """Divide ``ranks`` into calls: batches of one size each, and not too many at once."""
         by_size: dict[int, list[int]] = {self._sizes[0]: ranks}
-        if len(set(self._sizes)) > 1:
+        if self._has_sizes:
             by_size = {}
             for rank in ranks:
                 by_size.setdefault(self._sizes[rank], []).append(rank)
-        for same_size in by_size.values():
-            for start in range(0, len(same_size), self._per_call):
-                self._settle_call(same_size[start : start + self._per_call])
+        at_once = self._per_call
+        return [same[start : start + at_once] for same in by_size.values() for start in range(0, len(same), at_once)]
 
-    def _settle_call(self, ranks: list[int]) -> None:
-        """Evaluate one call's gradients; those of quiet steps go straight into the optimizer."""
-        queues = self._queues
-        kinds, steps, tokens = zip(*[queues[rank].popleft() for rank in ranks], strict=True)
-        self._waiting.difference_update([rank for rank in ranks if not queues[rank]])
-        batch = self.problem.collate(ranks, tokens)
+    def _settle_call(self, ranks: list[int], wishes: list[Wish], ahead: int) -> None:
+        """Evaluate one call's gradients, ``ahead`` steps into each wish; those of quiet steps go straight into the optimizer."""
+        kinds = [kind for kind, _, _ in wishes]
+        steps = [step + ahead for _, step, _ in wishes]
+        batch = self.problem.collate(ranks, [tokens[ahead] for _, _, tokens in wishes])
         parameters = self.layout.split(self._some(self.matrix, ranks))
         gradients, losses = self._evaluate(ranks, parameters, batch)
         self._observe(ranks, steps, losses)
@@ -236,7 +252,7 @@ class TimingEngine:
         self._parameters, self._gradient, self._rate = parameters, torch.zeros_like(parameters), learning_rate
         self.choice = Choice("timing", "no gradients were asked for")
 
-    def advance(self, rank: int, step: int, tokens: list[Token]) -> None: ...
+    def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None: ...
     def compute_gradient(self, rank: int, step: int, token: Token) -> None: ...
     def update(self, rank: int, step: int) -> None: ...
     def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None: ...

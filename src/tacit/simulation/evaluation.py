@@ -6,16 +6,15 @@ nobody. Its row of the history carries the time at which the last worker got the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.run import Row, number
-from tacit.trace import EXCHANGE, NOTE, SEND, Trace
+from tacit.run import Row, Tally, number
+from tacit.trace import Trace
 from tacit.workloads.workload import Evaluation, Problem
 
 Progress = Callable[[int, int, float, float | None], None]
@@ -51,11 +50,10 @@ class Evaluator:
         """Whether step ``step`` (counted from 1) is to be looked at."""
         return step % self._every == 0 or step == self._steps
 
-    def due_between(self, first: int, last: int) -> Iterator[int]:
-        """Yield the steps from ``first`` to ``last`` that are to be looked at."""
-        yield from range(-(-first // self._every) * self._every, last + 1, self._every)
-        if first <= self._steps <= last and self._steps % self._every:
-            yield self._steps
+    def due_between(self, first: int, last: int) -> Sequence[int]:
+        """Return the steps from ``first`` to ``last`` that are to be looked at."""
+        due = range(-(-first // self._every) * self._every, last + 1, self._every)
+        return (*due, self._steps) if first <= self._steps <= last and self._steps % self._every else due
 
     def reached(self, step: int, time_s: float) -> None:
         """Some worker finished ``step`` at ``time_s``."""
@@ -101,12 +99,7 @@ class Evaluator:
 
     def rows(self, trace: Trace, until_s: float) -> list[Row]:
         """Return the history up to ``until_s``: what was measured, beside bytes, rounds and notes from the trace."""
-        columns = trace.columns()
-        times_s, on_wire = columns["time_s"], np.isin(columns["kind"], (EXCHANGE, SEND))
-        sent = np.cumsum(np.where(on_wire, columns["size_bytes"], 0))
-        rounds = np.maximum.accumulate(np.where(columns["kind"] == EXCHANGE, columns["round"], 0))
-        is_period = (columns["kind"] == NOTE) & (columns["label"] == "period")
-        period_times_s, periods = times_s[is_period], columns["value"][is_period]
+        tally = Tally(trace)
         rows: list[Row] = []
         complete = set(self._measured)
         if self._problem is None:  # nothing is measured in a timing-only run, but steps have their times
@@ -116,15 +109,8 @@ class Evaluator:
             if time_s > until_s:
                 continue
             evaluation, spread = self._measured.get(step, (None, None))
-            at, period_at = (int(np.searchsorted(t, time_s, "right")) for t in (times_s, period_times_s))
-            rows.append(
-                {
-                    "time_s": time_s, "step": step,
-                    "round": int(rounds[at - 1]) if at else 0, "bytes_sent": int(sent[at - 1]) if at else 0,
-                    **_numbers(evaluation), "spread": number(spread),
-                    "period": float(periods[period_at - 1]) if period_at else None,
-                }
-            )  # fmt: skip
+            row = {"time_s": time_s, "step": step, **_numbers(evaluation), "spread": number(spread)}
+            rows.append({**row, **tally.at(time_s)})
         return rows
 
     def _look(self, step: int) -> _Look:

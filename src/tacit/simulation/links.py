@@ -139,8 +139,9 @@ class Fabric:
         chunks = np.full(n, elements // n) * element_bytes
         chunks[: elements % n] += element_bytes
         # Reducing, rank i sends chunk i − stage; then gathering begins with the chunk that just became complete, i + 1.
-        first_chunks = [*(-stage for stage in range(n - 1)), *(1 - stage for stage in range(n - 1))]
-        return self._ring(key, group, (np.roll(chunks, -first) for first in first_chunks))
+        first_chunks = [*(-stage % n for stage in range(n - 1)), *((1 - stage) % n for stage in range(n - 1))]
+        around = np.concatenate((chunks, chunks))
+        return self._ring(key, group, (around[first : first + n] for first in first_chunks))
 
     def price_all_gather(self, group: Sequence[int], sizes_bytes: Sequence[int]) -> Price:
         """Ring all-gather: n−1 stages, each rank passing on what it got last."""
@@ -172,11 +173,12 @@ class Fabric:
         after = [group[(i + 1) % len(group)] for i in range(len(group))]
         latency_s = np.array([self._cluster.latency(a, b) for a, b in zip(group, after, strict=True)])
         bandwidth = np.array([self._cluster.bandwidth(a, b) for a, b in zip(group, after, strict=True)])
-        received_s = sent_s = np.zeros(len(group))
+        received_s, sent_s = np.zeros(len(group)), np.zeros(len(group))
         sent_bytes = np.zeros(len(group), np.int64)
         for sizes_bytes in stages:
             sent_s = np.maximum(received_s, sent_s) + sizes_bytes / bandwidth
-            received_s = np.roll(sent_s + latency_s + self._retries(len(group)), 1)
+            arrival_s = sent_s + latency_s + self._retries(len(group))
+            received_s[0], received_s[1:] = arrival_s[-1], arrival_s[:-1]
             sent_bytes += sizes_bytes
         done_s = float(np.maximum(received_s, sent_s).max())  # all leave together: no rank is favoured by its place
         price = Price((done_s,) * len(group), tuple(sent_bytes.tolist()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
+from operator import add
 
 import numpy as np
 
@@ -16,7 +17,7 @@ _DRAWN_AT_ONCE = 256
 
 
 class Pace:
-    """One worker's clock of work: ``end_of_step`` says when a step that starts now will end."""
+    """One worker's clock of work: ``times_of_steps`` says when steps that start now will end."""
 
     def __init__(self, cluster: Cluster, rank: int, streams: Streams) -> None:
         self.crash_s = min(
@@ -33,25 +34,20 @@ class Pace:
         ]
         self._pauses = sorted((start, end) for start, end, rate in self._windows if rate == 0.0)
         self._spells = _Spells(self._delay, streams.numpy("spells", rank)) if isinstance(self._delay, Spell) else None
-        self._is_steady = not self._windows and self._spells is None
+        is_steady = not self._windows and self._spells is None
+        self._after_work = add if is_steady else self._end_of_work
 
-    def end_of_step(self, start_s: float) -> float:
-        """Draw the next step's work and return when it is done if it starts at ``start_s``."""
-        if self._used == len(self._drawn):
-            self._draw(1)
-        work_s = self._drawn[self._used]
-        self._used += 1
-        return start_s + work_s if self._is_steady else self._end_of_work(start_s, work_s)
-
-    def ends_of_steps(self, start_s: float, count: int) -> list[float]:
-        """Return when each of ``count`` steps ends, one after the other from ``start_s`` on."""
-        if not self._is_steady:
-            return list(accumulate(range(count), lambda time_s, _: self.end_of_step(time_s), initial=start_s))[1:]
+    def times_of_steps(self, start_s: float, count: int) -> list[float]:
+        """Draw the work of ``count`` steps, one after the other; return ``start_s`` and when each of them ends."""
         if self._used + count > len(self._drawn):
             self._draw(count)
         work_s = self._drawn[self._used : self._used + count]
         self._used += count
-        return list(accumulate(work_s, initial=start_s))[1:]
+        return list(accumulate(work_s, self._after_work, initial=start_s))
+
+    def end_of_work(self, start_s: float, work_s: float) -> float:
+        """Return when ``work_s`` of a worker of speed 1, begun at ``start_s``, are done."""
+        return self._after_work(start_s, work_s / self._speed)
 
     def _draw(self, count: int) -> None:
         """Have at least ``count`` more; always drawn in blocks of one size, so that the stream does not depend on who asks."""

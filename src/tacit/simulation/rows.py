@@ -8,41 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tacit.errors import nearest, require
 from tacit.layout import Layout
+from tacit.optimizers import ELEMENTWISE, Factory
 
-Factory = Callable[[list[nn.Parameter]], Optimizer]
 Rows = slice | Tensor
-
-_ELEMENTWISE: Final = (
-    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adamax,
-    torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta,
-)  # fmt: skip
-_NAMED: Final[dict[str, type[Optimizer]]] = {c.__name__.lower(): c for c in _ELEMENTWISE}
-
-
-def optimizer_factory(optimizer: str | Factory, lr: float, momentum: float, weight_decay: float) -> Factory:
-    """Return a function from parameters to an optimizer, from a name with its settings or from the user's own function."""
-    if not isinstance(optimizer, str):
-        require(callable(optimizer), f"optimizer={optimizer!r} must be a name or a function of parameters.")
-        return optimizer
-    cls = _NAMED.get(optimizer.lower())
-    require(cls is not None, f"optimizer={optimizer!r} is unknown{nearest(optimizer, _NAMED)}")
-    require(lr > 0, f"lr={lr} must be positive.")
-    settings: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
-    if momentum:
-        require(
-            cls in (torch.optim.SGD, torch.optim.RMSprop),
-            f'momentum={momentum} goes with "sgd" or "rmsprop"; {optimizer} has its own: leave it out.',
-        )
-        settings["momentum"] = momentum
-    return lambda parameters: cls(parameters, **settings)  # type: ignore[misc]
 
 
 class RowOptimizer(Protocol):
@@ -66,7 +41,7 @@ def row_optimizer(
 ) -> RowOptimizer:
     """Return the fastest optimizer over ``matrix`` that does what ``factory`` means."""
     template = _Template(factory, module, layout)
-    cls = MatrixOptimizer if type(template.optimizer) in _ELEMENTWISE else PerWorkerOptimizer
+    cls = MatrixOptimizer if type(template.optimizer) in ELEMENTWISE else PerWorkerOptimizer
     return cls(factory, template, layout, matrix, schedule)
 
 
@@ -148,11 +123,13 @@ class MatrixOptimizer:
             group["params"] = [parameters[name] for name in names]
         for name, gradient in gradients.items():
             parameters[name].grad = gradient
-        if self._is_stateless:
-            self._optimizer.step()
-            return
-        self._optimizer.state = defaultdict(dict, {p: self._load(n, p, rows, count) for n, p in parameters.items()})
+        if not self._is_stateless:
+            self._optimizer.state = defaultdict(dict, {p: self._load(n, p, rows, count) for n, p in parameters.items()})
         self._optimizer.step()
+        for parameter in parameters.values():
+            parameter.grad = None  # the next gradients come into the same memory, which is still in the cache
+        if self._is_stateless:
+            return
         self._scalars[count + 1] = {n: self._store(n, self._optimizer.state[p], rows) for n, p in parameters.items()}
         youngest = min(self._counts)
         for old in [age for age in self._scalars if age < youngest]:

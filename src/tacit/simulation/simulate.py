@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tacit.errors import Interrupted, NotFinite, RunError, nearest, require
 from tacit.layout import Layout
+from tacit.optimizers import Factory, optimizer_factory
 from tacit.randomness import Streams
 from tacit.run import Run
 from tacit.schedules import Schedule, factors
@@ -21,7 +22,7 @@ from tacit.simulation.cluster import Cluster
 from tacit.simulation.engine import Engine, TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
-from tacit.simulation.rows import Factory, optimizer_factory, row_optimizer
+from tacit.simulation.rows import row_optimizer
 from tacit.simulation.world import World
 from tacit.strategies.strategy import Strategy
 from tacit.workloads.workload import Problem, Workload
@@ -145,7 +146,7 @@ def _engine(
     choice = choose_engine(wanted, problem, workers, first.device)
     matrix = first.repeat(workers, 1)
     optimizer = row_optimizer(factory, problem.module, Layout.of(problem.module), matrix, factor)
-    return Engine(problem, matrix, optimizer, choice, [streams.integer("modules", rank) for rank in range(workers)])
+    return Engine(problem, matrix, optimizer, choice, lambda rank: streams.integer("modules", rank))
 
 
 def _finish(run: Run, world: World, first: Tensor, status: str) -> None:

@@ -15,6 +15,7 @@ from tacit.network import Envelope
 from tacit.simulation.endpoints import Endpoint
 from tacit.trace import CANCELLED, COMPUTE
 from tacit.worker import Observed
+from tacit.workloads.workload import Token
 
 if TYPE_CHECKING:
     from tacit.simulation.world import World
@@ -25,6 +26,8 @@ _FARTHEST_AHEAD: Final = 256
 
 class SimulatedWorker(Endpoint):
     """A worker whose parameters are a row of the engine's matrix and whose compute time is drawn."""
+
+    world: World
 
     def __init__(self, world: World, rank: int) -> None:
         super().__init__(world, rank)
@@ -125,26 +128,27 @@ class SimulatedWorker(Endpoint):
 
     def _compute(self) -> bool:
         """Spend the time of the coming quiet steps and of one loud one; return whether there was a loud one."""
-        world, rank, step = self.world, self.rank, self.step
-        now_s = end_s = world.agenda.now_s
-        left = world.steps - step if not world.has_server else 1
+        world, rank, first = self.world, self.rank, self.step
+        left = world.steps - first if not world.has_server else 1
         silent = min(world.strategy.quiet_steps(self, self.state), left)
         quiet = min(silent, _FARTHEST_AHEAD)
+        has_loud = quiet == silent < left
+        now_s, crash_s = world.agenda.now_s, self.pace.crash_s
+        times_s = self.pace.times_of_steps(now_s, quiet + has_loud)
+        batches = self._take_batches(bisect_right(times_s, crash_s, 1) - 1)  # one for each step that no crash cuts off
         if quiet:
-            end_s = self._queue_quiet(quiet, end_s)
-        start_s, token, has_loud = end_s, None, quiet == silent < left
-        if has_loud:
-            end_s = self.pace.end_of_step(start_s)
-            self._block_if_crashing(end_s)
-            [token] = self._take_batches(1)  # drawn whether or not the step will be abandoned
-            if not world.cancels:
-                world.queue_step(rank, step + quiet, token)
-        flight = self._flight = Flight(self, start_s, end_s, step + quiet + 1)
+            self._queue_quiet(batches[:quiet], times_s)
+        if times_s[-1] > crash_s:
+            self.block("its own crash")  # ``Stopped`` is raised here
+        if has_loud and not world.cancels:
+            world.queue_step(rank, first + quiet, batches[quiet])
+        start_s, end_s = times_s[quiet], times_s[-1]
+        flight = self._flight = Flight(self, start_s, end_s, first + quiet + 1)
         world.agenda.at(end_s, flight.land)
         self.waiting = ("its own computation", now_s)
         self.fiber.park()
         self.waiting = self._flight = None
-        self.step, self._quiet_ends = step + quiet, []
+        self.step, self._quiet_ends = first + quiet, []
         self.boundary_s = world.agenda.now_s
         if not has_loud:
             return False
@@ -152,37 +156,23 @@ class SimulatedWorker(Endpoint):
             self._is_abandoned = True
             return True
         if world.cancels:
-            world.queue_step(rank, self.step, token)
+            world.queue_step(rank, self.step, batches[quiet])
         world.trace.rows.append((end_s, rank, COMPUTE, start_s, self.step + 1, 0, -2, 0, 0.0, ""))
         return True
 
-    def _block_if_crashing(self, end_s: float) -> None:
-        """Wait for the crash instead of starting a step that would not end before it; ``Stopped`` is raised here then."""
-        if end_s > self.pace.crash_s:
-            self.block("its own crash")
-
-    def _queue_quiet(self, quiet: int, time_s: float) -> float:
-        """Queue ``quiet`` whole steps in the engine and return when the last one ends."""
+    def _queue_quiet(self, batches: list[Token], times_s: list[float]) -> None:
+        """Queue whole steps in the engine, one for each mini-batch, and the evaluations that are due on the way."""
         rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
-        ends = self.pace.ends_of_steps(time_s, quiet)
-        batches = self._take_batches(bisect_right(ends, self.pace.crash_s))
         done = first + len(batches)
-        self._base_step, self._quiet_ends = first, ends[: len(batches)]
-        starts, steps = (time_s, *ends), range(first + 1, done + 1)
-        self.world.trace.rows.extend(
-            (end_s, rank, COMPUTE, start_s, step, 0, -2, 0, 0.0, "")
-            for end_s, start_s, step in zip(self._quiet_ends, starts, steps, strict=False)
-        )
-        self.world.trace.pack_if_long()
+        self._base_step, self._quiet_ends = first, times_s[1 : len(batches) + 1]
+        self.world.trace.record_steps(rank, first + 1, times_s[: len(batches) + 1])
         queued = first
         for due in evaluator.due_between(first + 1, done):
             engine.advance(rank, queued, batches[queued - first : due - first])
             engine.snapshot(rank, due, evaluator.both)
-            evaluator.reached(due, ends[due - first - 1])
+            evaluator.reached(due, times_s[due - first])
             queued = due
         engine.advance(rank, queued, batches[queued - first :])
-        self._block_if_crashing(ends[-1])
-        return ends[-1]
 
     def _accept(self, envelope: Envelope) -> None:
         """Give handled kinds to ``on_message``, also after the last step; a paused worker takes nothing before it wakes."""
@@ -215,7 +205,7 @@ class Flight:
 
     __slots__ = ("_end_s", "_is_over", "_start_s", "_step", "_worker", "is_abandoned")
 
-    def __init__(self, worker: SimulatedWorker, start_s: float, end_s: float, step: int) -> None:
+    def __init__(self, worker: Endpoint, start_s: float, end_s: float, step: int) -> None:
         self._worker, self._start_s, self._end_s, self._step = worker, start_s, end_s, step
         self.is_abandoned = self._is_over = False
 

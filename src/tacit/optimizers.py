@@ -1,0 +1,39 @@
+"""Local optimizers by name, or made by the user's own function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tacit.errors import nearest, require
+
+Factory = Callable[[list[nn.Parameter]], Optimizer]
+
+ELEMENTWISE: Final = (
+    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adamax,
+    torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta,
+)  # fmt: skip
+"""What these do to a number depends on that number alone, so many models can be stepped as rows of one matrix."""
+_NAMED: Final[dict[str, type[Optimizer]]] = {c.__name__.lower(): c for c in ELEMENTWISE}
+
+
+def optimizer_factory(optimizer: str | Factory, lr: float, momentum: float, weight_decay: float) -> Factory:
+    """Return a function from parameters to an optimizer, from a name with its settings or from the user's own function."""
+    if not isinstance(optimizer, str):
+        require(callable(optimizer), f"optimizer={optimizer!r} must be a name or a function of parameters.")
+        return optimizer
+    cls = _NAMED.get(optimizer.lower())
+    require(cls is not None, f"optimizer={optimizer!r} is unknown{nearest(optimizer, _NAMED)}")
+    require(lr > 0, f"lr={lr} must be positive.")
+    settings: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
+    if momentum:
+        require(
+            cls in (torch.optim.SGD, torch.optim.RMSprop),
+            f'momentum={momentum} goes with "sgd" or "rmsprop"; {optimizer} has its own: leave it out.',
+        )
+        settings["momentum"] = momentum
+    return lambda parameters: cls(parameters, **settings)  # type: ignore[misc]

@@ -1,0 +1,152 @@
+"""What every simulation has, whoever lives in it: one agenda, one trace, links, meetings, and what is done about faults."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from tacit.errors import Deadlock
+from tacit.faults import Crash, Pause, Slow
+from tacit.messages import Message
+from tacit.network import SERVER
+from tacit.randomness import Streams
+from tacit.simulation.agenda import Agenda
+from tacit.simulation.cluster import Cluster
+from tacit.simulation.endpoints import Endpoint
+from tacit.simulation.fibers import Stopped
+from tacit.simulation.links import Fabric
+from tacit.simulation.meetings import Meetings
+from tacit.simulation.paces import Pace
+from tacit.trace import FAULT, RECEIVE, SEND, Trace
+
+
+class Surroundings(ABC):
+    """The world without what is particular to its inhabitants, who come with ``inhabit``. ``run`` lets it happen."""
+
+    steps: int | None = None  # optimizer steps per worker, where that is known beforehand
+
+    def __init__(
+        self, cluster: Cluster, *, seed: int, host: str, is_timing: bool = False, has_server: bool = False
+    ) -> None:
+        self.cluster, self.seed, self.host, self.is_timing, self.has_server = cluster, seed, host, is_timing, has_server
+        self.trace, self.agenda, self.streams = Trace(), Agenda(), Streams(seed)
+        self.fabric = Fabric(cluster, self.agenda, self.streams)
+        self.meetings = Meetings(
+            cluster.workers, self.agenda, self.fabric, self.trace, cluster.timeout_s, self._awake_from, is_timing
+        )
+        self._paces = [Pace(cluster, rank, self.streams) for rank in range(cluster.workers)]
+        self._streams: dict[tuple[str, int], np.random.Generator] = {}
+        self._lost_at: dict[int, float] = {}
+        self._living = cluster.workers
+        self._has_pauses = any(isinstance(fault, Pause) for fault in cluster.faults)
+
+    def inhabit(self, workers: Sequence[Endpoint], server: Endpoint | None = None) -> None:
+        """Let ``workers`` live here, by rank, and perhaps a server."""
+        self._learners, self._server = workers, server
+        self.endpoints: list[Endpoint] = [*([server] if server else []), *workers]
+
+    def admit(self, server: Endpoint) -> None:
+        """Let a server live here from now on."""
+        self._server, self.has_server = server, True
+        self.endpoints.insert(0, server)
+        self.agenda.at(self.agenda.now_s, server.fiber.resume)
+
+    def run(self) -> None:
+        """Let everything happen until all fibers (with a server: its own) are over."""
+        for endpoint in self.endpoints:
+            self.agenda.at(0.0, endpoint.fiber.resume)
+        for fault in self.cluster.faults:
+            self._plan_fault(fault)
+        try:
+            self.agenda.run(self._is_over)
+            if not self._is_over():
+                self._raise_deadlock()
+            self.settle()
+        finally:
+            for endpoint in self.endpoints:
+                if not endpoint.fiber.is_over:
+                    endpoint.fiber.throw(Stopped())
+
+    @abstractmethod
+    def settle(self) -> None:
+        """All fibers are over: do what was put off."""
+
+    def _is_over(self) -> bool:
+        if self._server is not None:
+            return self._server.fiber.is_over
+        return self._living == 0
+
+    def ended(self, endpoint: Endpoint) -> None:
+        """A fiber has come to its end, whichever way."""
+        self._living -= endpoint.rank != SERVER
+
+    def _raise_deadlock(self) -> None:
+        parked = [(e.rank, e.waiting) for e in self.endpoints if e.waiting is not None and not e.fiber.is_over]
+        waiting = [(rank, str(what), since_s) for rank, (what, since_s) in parked]
+        raise Deadlock(waiting, self.agenda.now_s, self.seed)
+
+    # What endpoints need.
+
+    def pace(self, rank: int) -> Pace:
+        return self._paces[rank]
+
+    def stream(self, purpose: str, rank: int) -> np.random.Generator:
+        if (purpose, rank) not in self._streams:
+            self._streams[purpose, rank] = self.streams.numpy(purpose, rank)
+        return self._streams[purpose, rank]
+
+    def send(self, sender: Endpoint, to: int, message: Message) -> None:
+        now_s, size_bytes = self.agenda.now_s, message.size_bytes
+        self.trace.pack_if_long()
+        self.trace.record(SEND, sender.rank, now_s, now_s, peer=to, size_bytes=size_bytes, label=message.kind)
+        target = self._server if to == SERVER else self._learners[to]
+        assert target is not None
+
+        def delivered() -> None:
+            sender.sent_arrived()
+            target.deliver(sender.rank, message)
+
+        if self.fabric.transfer(sender.rank, to, size_bytes, delivered):
+            sender.in_flight += 1
+
+    def record_receive(self, rank: int, source: int, message: Message) -> None:
+        now_s = self.agenda.now_s
+        self.trace.record(RECEIVE, rank, now_s, now_s, peer=source, size_bytes=message.size_bytes, label=message.kind)
+
+    def _awake_from(self, ranks: Sequence[int]) -> float:
+        """Return the first moment from now at which none of ``ranks`` is paused."""
+        now_s = self.agenda.now_s
+        return max(self._paces[rank].awake_from(now_s) for rank in ranks) if self._has_pauses else now_s
+
+    def lost_at(self, rank: int) -> float | None:
+        return self._lost_at.get(rank)
+
+    # Faults.
+
+    def _plan_fault(self, fault: object) -> None:
+        match fault:
+            case Crash(rank=rank, at_s=at_s):
+                self.agenda.at(at_s, lambda: self._crash(rank))
+            case Pause(rank=rank, at_s=at_s, for_s=for_s) | Slow(rank=rank, at_s=at_s, for_s=for_s):
+                end_s = at_s + for_s if at_s + for_s < float("inf") else at_s
+                self.agenda.at(at_s, lambda: self.trace.record(FAULT, rank, at_s, end_s, label=str(fault)))
+
+    def _crash(self, rank: int) -> None:
+        worker, now_s = self._learners[rank], self.agenda.now_s
+        if worker.fiber.is_over:
+            return
+        self.trace.record(FAULT, rank, now_s, now_s, label="crash")
+        worker.is_lost = True
+        self._lost_at[rank] = now_s
+        worker.fiber.throw(Stopped())
+        self.lost(rank)
+        self.meetings.lose(rank, now_s)
+        for endpoint in self.endpoints:
+            if not endpoint.fiber.is_over:
+                endpoint.peer_lost(rank)
+
+    @abstractmethod
+    def lost(self, rank: int) -> None:
+        """A worker has crashed; whoever waits for it will be told next."""
