@@ -10,9 +10,10 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[1] / "src" / "tacit"
 
 LAYERS = (  # bottom first
-    {"errors", "specs", "toml", "randomness", "layout", "messages", "network", "worker"},
-    {"periods", "outer", "schedules", "compression", "topology"},
+    {"errors", "specs", "toml", "randomness", "layout", "messages", "network", "worker", "wire"},
+    {"periods", "outer", "schedules", "optimizers", "compression", "topology"},
     {"strategies", "workloads", "delays", "faults", "trace", "run"},
+    {"session"},
     {"simulation", "runtime"},
     {"plan", "report", "registry", "compare"},
     {"cli"},
@@ -25,7 +26,7 @@ NEVER = {  # beyond the order of the layers
     "registry": {"report", "compare", "plan"},
 }
 FOR_TYPES_ONLY = {("errors", "run")}  # allowed under TYPE_CHECKING: an error carries the run it ended
-HOMES = {"greenlet": "simulation/fibers.py", "plotly": "report", "typer": "cli"}
+HOMES = {"greenlet": "simulation/fibers.py", "plotly": "report", "typer": "cli", "zmq": "runtime/"}
 
 
 class Import(NamedTuple):

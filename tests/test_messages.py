@@ -107,3 +107,13 @@ def test_a_message_cannot_hold_just_anything():
 
     with pytest.raises(TypeError, match="a message cannot hold a dict; use tensors, numbers, text or bytes"):
         Odd({}).pack()
+
+
+def test_two_kinds_of_one_name_are_refused():
+    def define(module: str) -> None:
+        type("Twin", (Message,), {"__module__": module})
+
+    define("here")
+    define("here")  # the same again, as a reloaded module makes it
+    with pytest.raises(TypeError, match="a message kind Twin exists in here"):
+        define("there")

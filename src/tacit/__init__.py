@@ -13,6 +13,7 @@ from tacit.errors import (
     NotFinite,
     PeerLost,
     RunError,
+    ScriptFailed,
     TacitError,
     TimedOut,
 )
@@ -22,7 +23,9 @@ from tacit.network import SERVER
 from tacit.outer import OuterAdam, OuterSGD, SlowMo
 from tacit.periods import AdaCommPeriod, Every, LinearPeriod, LossPeriod, OneShot, PeriodList, VariancePeriod
 from tacit.run import Run
+from tacit.runtime.attach import attach
 from tacit.schedules import Cosine, InverseTime, StepDecay
+from tacit.session import Session, rank, shared, size
 from tacit.simulation import Cluster, Link, simulate
 from tacit.strategies import AllReduce, LocalSGD, Strategy
 
@@ -65,6 +68,8 @@ __all__ = [
     "Recorded",
     "Run",
     "RunError",
+    "ScriptFailed",
+    "Session",
     "ShiftedExponential",
     "Slow",
     "SlowMo",
@@ -74,6 +79,10 @@ __all__ = [
     "TacitError",
     "TimedOut",
     "VariancePeriod",
+    "attach",
+    "rank",
+    "shared",
     "simulate",
+    "size",
     "workloads",
 ]

@@ -9,6 +9,7 @@ Bad arguments are plain ``ValueError``/``TypeError``, raised when a specificatio
     │   ├── Deadlock          nothing is left that could wake a waiting worker
     │   ├── NotFinite         a loss became NaN or infinite
     │   ├── Disagreement      ranks that must agree do not
+    │   ├── ScriptFailed      a user's script raised an error, or ended too early
     │   └── MisplacedCall     a strategy communicated where it may not
     ├── BadMessage            bytes that are not a message
     ├── BadData               a data file that cannot be read, with its line
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from tacit.run import Run
 
 
+_WITHOUT_THE_FAULT = "remove the fault, or use a strategy that does not wait for all workers."
+
+
 class TacitError(Exception):
     """Anything tacit raises while it runs."""
 
@@ -38,14 +42,13 @@ class RunError(TacitError):
 
 
 class PeerLost(RunError):
-    """Worker ``rank``, which others wait for, is gone since ``at_s``."""
+    """Worker ``rank``, which others wait for, is gone since ``at_s``; ``reason`` is what it told before its end."""
 
-    def __init__(self, rank: int, at_s: float, waiting_for: str) -> None:
-        self.rank, self.at_s, self.waiting_for = rank, at_s, waiting_for
-        super().__init__(
-            f"worker {rank} was lost at {at_s:.6g} s and {waiting_for} needs every worker; "
-            f"remove the fault, or use a strategy that does not wait for all workers."
-        )
+    def __init__(
+        self, rank: int, at_s: float, waiting_for: str, way_out: str = _WITHOUT_THE_FAULT, reason: str | None = None
+    ) -> None:
+        self.rank, self.at_s, self.waiting_for, self.reason = rank, at_s, waiting_for, reason
+        super().__init__(f"{_who(rank)} was lost at {at_s:.6g} s and {waiting_for} needs every worker; {way_out}")
 
 
 class TimedOut(RunError):
@@ -86,16 +89,27 @@ class NotFinite(RunError):
 class Disagreement(RunError):
     """Ranks that must hold the same ``what`` do not."""
 
-    def __init__(self, what: str, mine: object, mean: object, rank: int) -> None:
+    def __init__(self, what: str, mine: object, mean: object, rank: int, *, at_attach: bool = False) -> None:
         self.what, self.mine, self.mean, self.rank = what, mine, mean, rank
         super().__init__(
-            f"ranks disagree on the {what}: rank {rank} holds {mine}, the mean over all ranks is {mean}; "
+            f"ranks came with different settings to tacit.attach: {what} is {mine} on rank {rank} and {mean} on rank 0; "
+            f"all ranks must run the same script with the same arguments."
+            if at_attach
+            else f"ranks disagree on the {what}: rank {rank} holds {mine}, the mean over all ranks is {mean}; "
             f"a {what} must follow from reduced values alone, never from a rank's own."
         )
 
 
 class MisplacedCall(RunError):
     """A blocking call where a worker may not block."""
+
+
+class ScriptFailed(RunError):
+    """The script of worker ``rank`` could not go on; ``lines`` are those of the script's own traceback."""
+
+    def __init__(self, rank: int, what: str, lines: Iterable[str] = ()) -> None:
+        self.rank, self.what, self.lines = rank, what, tuple(lines)
+        super().__init__("\n".join([f"the script of {_who(rank)} {what}", *self.lines]))
 
 
 class BadMessage(TacitError):

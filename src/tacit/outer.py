@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ OuterState = dict[str, Tensor]
 
 class Outer(Spec):
     """An optimizer of the common model, run alike on every rank after each round."""
+
+    needs_rate: ClassVar[bool] = False
 
     @abstractmethod
     def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
@@ -58,6 +61,8 @@ class SlowMo(Outer):
 
     lr: float = 1.0  # α
     momentum: float = 0.5  # β
+
+    needs_rate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"lr={self.lr} must be positive.")

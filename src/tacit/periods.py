@@ -48,6 +48,7 @@ class Period(Spec):
 
     needs_variance: ClassVar[bool] = False
     needs_loss: ClassVar[bool] = False
+    needs_rate: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, steps: int | None) -> PeriodState:
@@ -187,6 +188,7 @@ class VariancePeriod(Period):
     upper: float = 1.3
 
     needs_variance: ClassVar[bool] = True
+    needs_rate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _at_least_one("initial", self.initial)

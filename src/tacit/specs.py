@@ -24,9 +24,8 @@ class Spec:
 
 def spell_fields(spec: object) -> str:
     """Return the arguments of ``spec`` that differ from their defaults, as they would be typed."""
-    assert dataclasses.is_dataclass(spec)
     parts = []
-    for field in dataclasses.fields(spec):
+    for field in dataclasses.fields(spec) if dataclasses.is_dataclass(spec) else ():
         value = getattr(spec, field.name)
         if not field.init or (_is_default(field, value) and not field.metadata.get("always_spelled")):
             continue

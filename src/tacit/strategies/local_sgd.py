@@ -12,7 +12,8 @@ t + overlap_steps. Why it works: between rounds workers drift apart only by thei
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -88,17 +89,25 @@ class LocalSGD(Strategy[LocalSGDState]):
         if worker.step > state.last_round:
             self._begin_round(worker, state, overlap=False)
 
+    def merged(self, states: Sequence[LocalSGDState], rank: int, size: int) -> LocalSGDState:
+        """All start from the mean of their models, which a round under way would not change: it is forgotten."""
+        return replace(states[rank % len(states)], pending=None, snapshot=None)
+
     def _begin_round(self, worker: Worker, state: LocalSGDState, overlap: bool = True) -> None:
         """Send parameters and statistics as one buffer; wait for the mean unless it may overlap with the coming steps."""
         seen, steps, parameters = worker.take_observed(), worker.step - state.last_round, worker.parameters
         statistics = [float(state.period.period % _CHECK)]
+        if self._needs_rate:
+            statistics.append(worker.learning_rate)
         if self.period.needs_variance:
             assert state.common is not None
             statistics.append(_squared_distance(parameters, state.common))
         if self.period.needs_loss:
-            if seen.loss is None or seen.first_loss is None:
-                raise MisplacedCall(f"{self.period} needs the loss; call session.observe(loss) in the training loop.")
-            statistics += [seen.first_loss, seen.loss]
+            if seen.loss is None and seen.weight > 0:
+                raise MisplacedCall(
+                    f"{self.period} needs the loss; call session.observe(loss) in the training loop, before optimizer.step()."
+                )
+            statistics += [seen.first_loss or 0.0, seen.loss or 0.0]
         sent = torch.cat([parameters, parameters.new_tensor(statistics)])
         weight = seen.weight / steps  # equal batches weigh 1.0, exactly
         state.last_round = worker.step
@@ -117,7 +126,7 @@ class LocalSGD(Strategy[LocalSGDState]):
         model = mean
         if self.outer is not None:
             assert state.common is not None
-            model = self.outer.apply(state.outer, state.common, mean, worker.learning_rate)
+            model = self.outer.apply(state.outer, state.common, mean, reduced.learning_rate)
         if state.snapshot is None:
             parameters.copy_(model)
         else:
@@ -138,14 +147,18 @@ class LocalSGD(Strategy[LocalSGDState]):
     def _reduced(self, worker: Worker, state: LocalSGDState, mean: Tensor, statistics: list[float]) -> Round:
         """What every rank now knows. The variance is mean‖w_i − r‖² − ‖w̄ − r‖²: raw norms would cancel in float32."""
         variance = first_loss = loss = None
+        rate = statistics[1] if self._needs_rate else worker.learning_rate
         if self.period.needs_variance:
             assert state.common is not None
-            variance = max(0.0, statistics[1] - _squared_distance(mean, state.common))
+            variance = max(0.0, statistics[1 + self._needs_rate] - _squared_distance(mean, state.common))
         if self.period.needs_loss:
             first_loss, loss = statistics[-2:]
-        return Round(
-            state.rounds, state.last_round - self.warmup_steps, worker.learning_rate, variance, first_loss, loss
-        )
+        return Round(state.rounds, state.last_round - self.warmup_steps, rate, variance, first_loss, loss)
+
+    @property
+    def _needs_rate(self) -> bool:
+        """Whether γ decides anything: it then travels too, because a rank whose data has ended no longer follows the schedule."""
+        return self.period.needs_rate or (self.outer is not None and self.outer.needs_rate)
 
     def _check_agreement(self, worker: Worker, state: LocalSGDState, mean_period: float) -> None:
         if abs(mean_period - state.period.period % _CHECK) > 0.25 / worker.size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor
@@ -28,6 +29,9 @@ class Strategy(Spec, ABC, Generic[State]):
 
     has_server: ClassVar[bool] = False
 
+    sends: ClassVar[bool] = False
+    """Whether hooks use ``send`` and ``receive``: real processes open sockets only then (and for ``handles`` and servers)."""
+
     def init(self, worker: Worker) -> State:
         """Return the worker's state: a dataclass of tensors and numbers, checkpointable."""
         return None  # type: ignore[return-value]
@@ -51,6 +55,10 @@ class Strategy(Spec, ABC, Generic[State]):
     def reported(self, worker: Worker, state: State) -> Tensor:
         """This worker's share of the model that would be reported now; a world averages the shares, without communication, to evaluate."""
         return worker.parameters
+
+    def merged(self, states: Sequence[State], rank: int, size: int) -> State:
+        """The state of ``rank`` when a run goes on with ``size`` workers from a checkpoint of ``len(states)``, all starting from the mean model."""
+        return states[rank % len(states)]
 
     def init_server(self, server: Server) -> State:
         """Server strategies only: return the server's state."""

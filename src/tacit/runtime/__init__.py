@@ -1,0 +1,1 @@
+"""Real processes behind the port."""

@@ -1,0 +1,68 @@
+"""``tacit.attach``: the three lines that bring a strategy into a training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tacit.errors import require
+from tacit.runtime.stage import ProcessStage
+from tacit.session import Policies, Session, current, refuse_second
+from tacit.session.logs import Log
+from tacit.strategies.strategy import Strategy
+
+SECURITY = ("token", "curve", "plain")
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer,
+    strategy: Strategy[Any],
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    buffers: str = "average",
+    optimizer_state: str = "keep",
+    calibration: Callable[[], Iterable[Any]] | Iterable[Any] | None = None,
+    rescue: str | Path | None = None,
+    log: str | Log | None = None,
+    timeout_s: float | None = None,
+    interface: str | None = None,
+    security: str | None = None,
+) -> Session:
+    """Let ``strategy`` happen in every ``optimizer.step()`` from now on, together with the other workers that torchrun started.
+
+    steps: how many steps each worker will take; None where nobody knows (the end then costs one round more).
+    seed: of the strategy's own draws, the same on all ranks.
+    buffers: of the model, when models are averaged: "average", "keep" each worker's own, or "recalibrate" BatchNorm on ``calibration``
+        batches when the model is reported.
+    optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset" its moments.
+    rescue: folder in which the survivors leave a checkpoint when a worker is lost.
+    log: "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with write(step, numbers) and close().
+    timeout_s: how long to wait for the others in a round; None: chosen from what was measured, five minutes at least.
+    interface: network interface for traffic between machines; None: the one that leads to the master.
+    security: of messages: "token" (default on one machine), "curve" (default between machines), "plain" (trusted links).
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model={model!r} must be a torch.nn.Module.")
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer={optimizer!r} must be a torch.optim optimizer.")
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"strategy={strategy!r} must be a strategy; try tacit.LocalSGD().")
+    require(steps is None or (isinstance(steps, int) and steps >= 1), f"steps={steps} must be at least 1, or None.")
+    require(timeout_s is None or timeout_s > 0, f"timeout_s={timeout_s} must be positive, or None.")
+    require(security is None or security in SECURITY, f"security={security!r} must be one of {', '.join(SECURITY)}.")
+    refuse_second(optimizer)
+    policies = Policies(
+        buffers=buffers, optimizer_state=optimizer_state, calibration=calibration,
+        rescue=None if rescue is None else Path(rescue), log=log,
+    )  # fmt: skip
+    device = next(model.parameters()).device
+    stage = current() or ProcessStage(
+        strategy, device=device, interface=interface, security=security, timeout_s=timeout_s
+    )
+    return Session(stage, model, optimizer, strategy, steps=steps, seed=seed, policies=policies)

@@ -1,0 +1,61 @@
+"""Where everybody can be reached: addresses, public keys and the run's token, exchanged through the store.
+
+Whoever cannot reach the store can neither speak nor listen.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from torch.distributed.distributed_c10d import Store
+
+from tacit.errors import TimedOut
+
+_TOKEN_BYTES: Final = 16
+_LOOK_AGAIN_S: Final = 0.005
+
+
+class Entry(NamedTuple):
+    """One endpoint: where its socket is bound, and its public key under CURVE."""
+
+    url: str
+    public_key: bytes
+
+
+class Directory:
+    """The entries of one run in ``store``, whose prefix is the run's own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # The first to come decides on the token; everybody gets that one.
+        self.token = bytes.fromhex(store.compare_set("token", "", secrets.token_hex(_TOKEN_BYTES)).decode())
+
+    def publish(self, address: int, entry: Entry) -> None:
+        self._store.set(_key(address), f"{entry.url} {entry.public_key.decode()}")
+
+    def find(self, address: int) -> Entry | None:
+        """Return the entry of ``address``, None if it is not there yet."""
+        # Not store.get, which waits, and lets nobody else use the store meanwhile.
+        if not self._store.check([_key(address)]):
+            return None
+        url, _, key = self._store.get(_key(address)).decode().partition(" ")
+        return Entry(url, key.encode())
+
+    def wait_for(self, addresses: Iterable[int], timeout_s: float) -> dict[int, Entry]:
+        """Return everybody's entry once all are there."""
+        deadline_s, missing, found = time.monotonic() + timeout_s, list(addresses), dict[int, Entry]()
+        while True:
+            found |= {address: entry for address in missing if (entry := self.find(address)) is not None}
+            missing = [address for address in missing if address not in found]
+            if not missing:
+                return found
+            if time.monotonic() > deadline_s:
+                raise TimedOut("the exchange of addresses", missing, timeout_s)
+            time.sleep(_LOOK_AGAIN_S)
+
+
+def _key(address: int) -> str:
+    return f"address/{address}"

@@ -1,0 +1,132 @@
+"""Where this process is: its rank, the others', and the store through which they find each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from tacit.errors import TacitError, TimedOut
+
+_stores: Final[dict[tuple[str, str], Store]] = {}  # a store lives as long as its process: rank 0 may host it
+_attached = 0  # sessions of this process so far: all ranks attach in the same order
+
+
+class Environment:
+    """The store that the launcher provides, under a name of this session's own, and who is who."""
+
+    def __init__(self, timeout_s: float) -> None:
+        global _attached
+        self.rank, self.size, store = _find(timeout_s)
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.store = PrefixStore(f"tacit/{restart}/{_attached}", store)
+        self.timeout_s = timeout_s
+        _attached += 1
+
+    def publish(self, key: str, value: object) -> None:
+        self.store.set(f"{key}/{self.rank}", json.dumps(value))
+
+    def gather(self, key: str, ranks: Sequence[int] | None = None) -> list[Any]:
+        """Return what ``ranks`` (None: all) published under ``key``, waiting for those who have not yet."""
+        ranks = range(self.size) if ranks is None else ranks
+        names = [f"{key}/{rank}" for rank in ranks]
+        try:
+            self.store.wait(names, timedelta(seconds=self.timeout_s))
+        except (RuntimeError, TimeoutError) as error:
+            missing = [rank for rank, name in zip(ranks, names, strict=True) if not self._has(name)]
+            raise TimedOut("tacit.attach", missing, self.timeout_s) from error
+        return [json.loads(self.store.get(name)) for name in names]
+
+    def published(self, key: str) -> dict[int, Any]:
+        """Return what has been published under ``key`` by now; nobody is waited for."""
+        return {
+            rank: json.loads(self.store.get(name)) for rank in range(self.size) if self._has(name := f"{key}/{rank}")
+        }
+
+    def _has(self, name: str) -> bool:
+        try:
+            return bool(self.store.check([name]))
+        except RuntimeError:  # the store's host is gone
+            return False
+
+
+def _find(timeout_s: float) -> tuple[int, int, Store]:
+    """Return rank, size and store: of the group the user has begun, of the launcher's environment, or of a process alone."""
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()
+    if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
+        return 0, 1, HashStore()
+    missing = [n for n in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if n not in os.environ]
+    if missing:
+        raise TacitError(
+            f"{' and '.join(missing)} missing in the environment, while others of its kind are set; start the script with torchrun, "
+            f"or without any of them for a process alone."
+        )
+    if os.environ["WORLD_SIZE"] == "1":
+        return 0, 1, HashStore()
+    key = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+    if key not in _stores:
+        _stores[key] = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))[0]
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), _stores[key]
+
+
+def machine() -> str:
+    """Return a name that two processes share exactly when they can reach each other over loopback."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def own_address(interface: str | None) -> str | None:
+    """Return the IP by which other machines reach this one: of ``interface`` where named, else of the way to the master.
+
+    None where that way is loopback: on the master itself, if it has its own name at 127.0.1.1 in /etc/hosts, as Debian and Ubuntu write it.
+    """
+    if interface is not None:
+        return _address_of(interface)
+    address = way_to(os.environ.get("MASTER_ADDR", socket.gethostname()))
+    return None if address.startswith("127.") else address
+
+
+def way_to(target: str) -> str:
+    """Return the IP this machine has on its way to ``target``; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+        except OSError as error:
+            raise TacitError(
+                f"no way to {target} was found ({error}); name the network interface with interface=… at tacit.attach."
+            ) from None
+
+
+def _address_of(interface: str) -> str:
+    import fcntl  # not on every system, and only this needs it
+
+    names = [name for _, name in socket.if_nameindex()]
+    if interface not in names:
+        raise TacitError(f"interface={interface!r} does not exist here; there are {', '.join(names)}.")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), 0x8915, interface.encode()[:15].ljust(256, b"\0"))  # SIOCGIFADDR
+        except OSError:
+            raise TacitError(f"interface={interface!r} has no IPv4 address.") from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def gpu() -> str | None:
+    """Return which GPU this process uses; None where it uses none."""
+    return (
+        str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if torch.cuda.is_available() else None
+    )

@@ -1,0 +1,71 @@
+"""Process groups of our own: gloo, or NCCL where every worker has a GPU to itself. The user's groups are never touched."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+
+_TIMEOUT: Final = timedelta(days=7)
+"""Of the group itself: how long to wait is decided call by call, because a gloo group does not survive a time-out."""
+
+
+class Group:
+    """One process group of the ranks ``ranks``, of whom this process is one."""
+
+    def __init__(self, store: Store, name: str, ranks: list[int], rank: int, *, address: str, backend: str) -> None:
+        self.ranks, self.place, self.size, self.backend = ranks, ranks.index(rank), len(ranks), backend
+        prefixed = PrefixStore(name, store)
+        self._group: Any = _gloo(prefixed, self.place, self.size, address) if backend == "gloo" else _nccl(
+            prefixed, self.place, self.size
+        )  # fmt: skip
+
+    def all_reduce(self, tensor: Tensor) -> dist.Work:
+        """Begin to replace ``tensor`` by the sum over all ranks."""
+        work: dist.Work = self._group.allreduce([tensor])
+        return work
+
+    def broadcast(self, tensor: Tensor, place: int) -> dist.Work:
+        options = dist.BroadcastOptions()
+        options.rootRank = place
+        work: dist.Work = self._group.broadcast([tensor], options)
+        return work
+
+    def all_gather(self, tensor: Tensor) -> tuple[dist.Work, list[Tensor]]:
+        results = [torch.empty_like(tensor) for _ in range(self.size)]
+        return self._group.allgather([results], [tensor]), results
+
+    def hand_to_all(self, data: Tensor, sizes: list[int]) -> tuple[dist.Work, Tensor]:
+        """Begin to give every rank everybody's bytes, of different lengths; return the work and where they will lie end to end."""
+        received = torch.empty(sum(sizes), dtype=torch.uint8, device=data.device)
+        work: dist.Work = self._group.alltoall_base(
+            received, data.repeat(self.size), sizes, [len(data)] * self.size, dist.AllToAllOptions()
+        )
+        return work, received
+
+    def wire_device(self, tensor: Tensor) -> torch.device:
+        """Where a buffer must lie to travel: gloo moves host memory only."""
+        return tensor.device if self.backend == "nccl" else torch.device("cpu")
+
+    def shut(self) -> None:
+        if self.backend == "nccl":
+            self._group.abort()
+        self._group = None
+
+
+def _gloo(store: Store, place: int, size: int, address: str) -> Any:
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    options._timeout = _TIMEOUT
+    options._threads = 2
+    return dist.ProcessGroupGloo(store, place, size, options)
+
+
+def _nccl(store: Store, place: int, size: int) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = _TIMEOUT
+    return dist.ProcessGroupNCCL(store, place, size, options)

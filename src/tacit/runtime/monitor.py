@@ -1,0 +1,65 @@
+"""The one lock that makes a worker a monitor: one of its hooks and handlers runs at a time (rule 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock, get_ident
+
+
+class Monitor:
+    """A lock that its owner may take again, give up while it blocks, and hold as a handler.
+
+    ``with monitor:`` is for hooks, ``with monitor.released():`` for a hook that is about to block.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._owner = self._depth = 0  # a thread's identity; how often it has entered
+        self._holds_a_handler = False
+
+    def __enter__(self) -> Monitor:
+        if self._owner != get_ident():
+            self._lock.acquire()
+            self._owner = get_ident()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = 0
+            self._lock.release()
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Give the lock up, however often it was entered, and take it back afterwards; nothing to do for one who does not hold it."""
+        me = get_ident()
+        if self._owner != me:
+            yield
+            return
+        depth, self._depth, self._owner = self._depth, 0, 0
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            self._depth, self._owner = depth, me
+
+    @contextmanager
+    def handling(self, patience_s: float) -> Iterator[bool]:
+        """Hold the lock as a handler; yield False if it could not be had within ``patience_s``."""
+        if not self._lock.acquire(timeout=patience_s):
+            yield False
+            return
+        self._owner, self._depth, self._holds_a_handler = get_ident(), 1, True
+        try:
+            yield True
+        finally:
+            self._owner, self._depth, self._holds_a_handler = 0, 0, False
+            self._lock.release()
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether the calling thread is inside a handler."""
+        return self._holds_a_handler and self._owner == get_ident()

@@ -1,0 +1,188 @@
+"""The port on real processes: collectives on groups of our own, messages on the post."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tacit.errors import MisplacedCall
+from tacit.messages import Message, unpack
+from tacit.runtime.buffers import Pool
+from tacit.runtime.groups import Group
+from tacit.trace import EXCHANGE, WAIT, PlainEvent
+from tacit.wire import all_gather_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
+
+if TYPE_CHECKING:
+    from tacit.runtime.stage import ProcessStage
+
+MessageType = TypeVar("MessageType", bound=Message)
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class ProcessNetwork:
+    """One process's way to the others."""
+
+    def __init__(self, stage: ProcessStage) -> None:
+        self._stage, self.rank, self.size = stage, stage.rank, stage.size
+        self._pool = Pool()
+        self._rounds: dict[tuple[int, ...], int] = {}
+
+    # Collectives.
+
+    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+        return Mean(self, tensor, weight, group, overlaps=False).wait()
+
+    def start_all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Mean:
+        return Mean(self, tensor, weight, group, overlaps=True)
+
+    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
+        members = self.enter("all-gather", group)
+        if members is None:
+            return [message.snapshot()]
+        label, index = self.next_round("all-gather", members)
+        started_s = self._stage.now_s()
+        parts = self._stage.exchange_bytes(members, message.pack(), label)
+        sent = all_gather_bytes([len(part) for part in parts])[members.place]
+        self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
+        return [unpack(part) for part in parts]  # type: ignore[misc]
+
+    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
+        members = self.enter("broadcast", group)
+        if members is None:
+            return tensor.clone()
+        label, index = self.next_round("broadcast", members)
+        started_s = self._stage.now_s()
+        wire = tensor.detach().to(members.wire_device(tensor), copy=True)
+        place = members.ranks.index(source)
+        self._stage.wait_for(members.broadcast(wire, place), members, label)
+        sent = tree_broadcast_bytes(wire.numel() * wire.element_size(), place, members.size)[members.place]
+        self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
+        return wire.to(tensor.device)
+
+    # Messages.
+
+    def send(self, to: int, message: Message) -> None:
+        self._post(f"send({message.kind})").send(to, message)
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        started_s = self._stage.now_s()
+        received: tuple[int, MessageType] = self._post(f"receive({kind.__name__})").receive(kind, source)
+        self._stage.record(WAIT, started_s, label=kind.__name__)
+        return received
+
+    def _post(self, what: str) -> Any:
+        if self._stage.post is None:
+            if self.size == 1:
+                raise MisplacedCall(f"{what} in a run of one: there is nobody to talk to.")
+            raise MisplacedCall(
+                f"{what}, but the strategy does not say that it uses messages; say sends = True in its class."
+            )
+        return self._stage.post
+
+    # For collectives.
+
+    def enter(self, what: str, group: Sequence[int] | None) -> Group | None:
+        """Return the group to meet in; None for one alone."""
+        if self._stage.is_handling:
+            raise MisplacedCall(f"a handler may not block (it called {what}); let a hook do it.")
+        self._stage.end_on_termination(at_collective=True)
+        ranks = tuple(range(self.size)) if group is None else tuple(group)
+        return self._stage.group(ranks) if len(ranks) > 1 else None
+
+    def next_round(self, label: str, members: Group) -> tuple[str, int]:
+        """Return how the coming collective is called, and its number among those of its group."""
+        ranks = tuple(members.ranks)
+        self._rounds[ranks] = self._rounds.get(ranks, 0) + 1
+        return label if members.size == self.size else f"{label} of {ranks}", self._rounds[ranks]
+
+    def count_rounds(self, rows: list[PlainEvent]) -> None:
+        """Go on counting where a checkpoint's trace ends."""
+        for _, _, kind, _, _, number, _, _, _, _ in rows:
+            if kind == EXCHANGE:
+                everyone = tuple(range(self.size))
+                self._rounds[everyone] = max(self._rounds.get(everyone, 0), number)
+
+
+class Mean:
+    """A weighted mean under way: the tensor times its weight travels with the weight behind it."""
+
+    def __init__(
+        self, network: ProcessNetwork, tensor: Tensor, weight: float, group: Sequence[int] | None, *, overlaps: bool
+    ) -> None:
+        self._network, self._stage, self._overlaps, self._weight = network, network._stage, overlaps, weight
+        self._members = network.enter("all-reduce", group)
+        self._own = tensor.clone() if overlaps or self._members is None else tensor
+        self._done_s: float | None = None
+        self._seen_at = -1
+        self._is_ready = self._members is None
+        if self._members is not None:
+            self._begin(tensor, weight, self._members)
+
+    def _begin(self, tensor: Tensor, weight: float, members: Group) -> None:
+        self._label, self._round = self._network.next_round("all-reduce", members)
+        wire, is_half = members.wire_device(tensor), tensor.dtype in _HALVES
+        self._buffer = buffer = self._network._pool.take(
+            tensor.numel() + 1, tensor.dtype, wire, pinned=wire.type == "cpu" and tensor.is_cuda
+        )
+        payload = buffer[:-1]
+        payload.copy_(tensor.reshape(-1))
+        if weight != 1.0:
+            payload.mul_(weight)
+        buffer[-1] = weight
+        self._started_s = self._stage.now_s()
+        self._work = members.all_reduce(buffer)
+        # Eight bits of mantissa cannot add weights up, so those of half-precision tensors travel by themselves.
+        self._weights = torch.tensor([weight], dtype=torch.float64) if is_half else None
+        self._weights_work = self._stage.control.all_reduce(self._weights) if self._weights is not None else None
+        if self._overlaps:
+            self._stage.under_way.append(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """As it was at the last step boundary."""
+        if not self._is_ready and self._seen_at != self._stage.boundaries:
+            self._seen_at, self._is_ready = self._stage.boundaries, self.look()
+        return self._is_ready
+
+    def look(self) -> bool:
+        """Note the time if the exchange has ended."""
+        if self._done_s is None and self._work.is_completed():
+            self._done_s = self._stage.now_s()
+        return self._done_s is not None
+
+    def wait(self) -> Tensor:
+        if self._members is None:
+            self._stage.total_weight = self._weight
+            return self._own
+        from_s = self._stage.now_s()
+        self._stage.wait_for(self._work, self._members, self._label)
+        if self._weights_work is not None:
+            self._stage.wait_for(self._weights_work, self._members, self._label)
+        now_s = self._stage.now_s()
+        if self._overlaps:
+            self._stage.under_way.remove(self)
+            if self._done_s is None:
+                self._stage.trace.record(WAIT, self.rank, from_s, now_s, round=self._round, label=self._label)
+        size, elements = self._members.size, self._buffer.numel()
+        sent = ring_all_reduce_bytes(elements, self._buffer.element_size(), size)[self._members.place]
+        self._stage.trace.record(
+            EXCHANGE, self.rank, self._started_s, self._done_s or now_s, round=self._round, size_bytes=sent,
+            value=float(self._overlaps), label=self._label,
+        )  # fmt: skip
+        return self._result()
+
+    @property
+    def rank(self) -> int:
+        return self._stage.rank
+
+    def _result(self) -> Tensor:
+        """Divide by the weights' sum; where nobody had any, everybody keeps its own."""
+        total = float(self._buffer[-1] if self._weights is None else self._weights)
+        self._stage.total_weight = total
+        if total == 0.0:
+            return self._own.clone()
+        mean = self._buffer[:-1].div_(total).view(self._own.shape)
+        return mean if mean.device == self._own.device else mean.to(self._own.device)

@@ -1,0 +1,135 @@
+"""A built-in workload on real processes: the loop that ``tacit train`` runs in every one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from tacit.errors import Interrupted, NotFinite
+from tacit.optimizers import Factory, optimizer_factory
+from tacit.randomness import Streams
+from tacit.run import Run, Tally
+from tacit.runtime.attach import attach
+from tacit.schedules import Schedule, factors
+from tacit.session import Session, rank, size
+from tacit.session.checkpoints import step_of
+from tacit.session.history import row_at
+from tacit.strategies.strategy import Strategy
+from tacit.workloads.workload import Problem, Workload
+
+Progress = Callable[[int, int, float, float | None], None]
+"""Gets step, steps, seconds and loss, now and then."""
+
+
+def train(
+    workload: Workload,
+    strategy: Strategy[Any],
+    *,
+    steps: int = 500,
+    seed: int = 0,
+    optimizer: str | Factory = "sgd",
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: Schedule | Callable[[int], float] | None = None,
+    evaluate_every: int | None = None,
+    device: str | torch.device = "cpu",
+    checkpoints: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    progress: Progress | None = None,
+    **attached: Any,
+) -> Run:
+    """Train ``workload`` with ``strategy`` on the processes that torchrun started, and return the run: on rank 0 all of it.
+
+    From equal seeds every worker draws the batches it would draw in ``tacit.simulate``. Evaluations stop the clock.
+    checkpoints: a folder to write to every ``checkpoint_every`` steps; a run that finds a checkpoint there goes on from it.
+    Everything else is as in ``tacit.simulate`` and ``tacit.attach``.
+    """
+    streams, me = Streams(seed), rank()
+    problem = workload.open(size(), streams)
+    problem.to(torch.device(device))
+    trainable = [p for p in problem.module.parameters() if p.requires_grad]
+    local = optimizer_factory(optimizer, lr, momentum, weight_decay)(trainable)
+    torch.manual_seed(streams.integer("modules", me))
+    loop = Loop(problem, local, factors(schedule, steps), me)
+    every = evaluate_every or max(1, steps // 100)
+    folder = None if checkpoints is None else Path(checkpoints)
+    session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue=folder, **attached)
+    session.run.workload, session.run.metric_name = str(workload), problem.metric_name
+    try:
+        with session:
+            if folder is not None and step_of(folder) is not None:
+                loop.skip(session.resume(folder))
+            else:
+                loop.evaluate(session, steps, progress)
+            while session.step < steps:
+                loop.step(session)
+                if session.step % every == 0 and session.step < steps:
+                    loop.evaluate(session, steps, progress)
+                if folder is not None and checkpoint_every and session.step % checkpoint_every == 0:
+                    session.checkpoint(folder)
+    except KeyboardInterrupt:
+        interrupted = Interrupted(f"interrupted after {session.step} steps")
+        interrupted.run = session.run
+        raise interrupted from None
+    if me == 0:
+        loop.evaluate_end(session, progress)
+    return session.run
+
+
+class Loop:
+    """One worker's ordinary training loop."""
+
+    def __init__(self, problem: Problem, optimizer: Optimizer, factor: Callable[[int], float], me: int) -> None:
+        self._problem, self._optimizer, self._factor, self._me = problem, optimizer, factor, me
+        self._sampler = problem.samplers[me]
+        self._weight = self._sampler.batch_size / problem.batch_size
+        self._rates = [group["lr"] for group in optimizer.param_groups]
+
+    def skip(self, steps: int) -> None:
+        """Draw the batches of steps that an earlier run has taken."""
+        for _ in range(steps):
+            self._sampler.take(1)
+
+    def step(self, session: Session) -> None:
+        factor = self._factor(session.step)
+        for group, base in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = base * factor
+        batch = self._problem.collate([self._me], self._sampler.take(1))
+        self._optimizer.zero_grad()
+        loss = self._problem.module(*(part[0] for part in batch))
+        loss.backward()
+        session.observe(loss, self._weight)
+        self._optimizer.step()
+
+    def evaluate(self, session: Session, steps: int, progress: Progress | None) -> None:
+        """Measure the model the strategy would report now. Collective; rank 0 does the work."""
+        with session.reported_model():
+            if self._me == 0:
+                result = self._measure()
+                session.log(**result)
+                if progress is not None:
+                    progress(session.step, steps, session.now_s(), result["loss"])
+
+    def evaluate_end(self, session: Session, progress: Progress | None) -> None:
+        """Measure the reported model after the last round."""
+        run, result = session.run, self._measure()
+        time_s = float(run.summary()["time_s"])
+        run.history.append(row_at(Tally(run.trace), time_s, run.steps, **result))
+        if result["loss"] is None or not math.isfinite(result["loss"]):
+            failure = NotFinite(0, run.steps, math.nan)
+            run.status, failure.run = f"failed: {failure}", run
+            raise failure
+        if progress is not None:
+            progress(run.steps, run.steps, time_s, result["loss"])
+
+    def _measure(self) -> dict[str, float | None]:
+        module = self._problem.module
+        named = dict(module.named_parameters())
+        flat = torch.cat([named[name].detach().reshape(-1) for name in self._problem.layout.names])
+        return self._problem.evaluate(flat, dict(module.named_buffers()) or None)._asdict()

@@ -1,0 +1,165 @@
+"""Checkpoints of a whole run: one shard a rank, and a manifest that is renamed into place last.
+
+    folder/manifest.json            which step is whole, how many workers wrote it, which shards it has
+    folder/step-00000120/rank-0.pt  model, optimizer, session and random state of one rank
+
+A reader believes the manifest alone, so a checkpoint that was never finished does not exist, and the one before it does. Shards hold tensors, numbers
+and text; they are read with ``weights_only=True``, which unpickles no code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.errors import TacitError
+from tacit.session.stage import Stage
+
+FORMAT: Final = 1
+_MANIFEST: Final = "manifest.json"
+_PATIENCE_S: Final = 10.0
+
+Shard = dict[str, Any]
+
+
+def write(folder: Path, stage: Stage, shard: Shard, step: int) -> Path:
+    """Write this rank's shard, wait for everybody's, and make the checkpoint the valid one. Collective."""
+    place = _place(folder, step)
+    failure = _save(place / f"rank-{stage.rank}.pt", shard)
+    failures = [told.decode() for told in stage.exchange(failure.encode())]
+    for rank, told in enumerate(failures):
+        if told:
+            raise TacitError(
+                f"rank {rank} could not write its checkpoint: {told}; the previous checkpoint is untouched."
+            )
+    if stage.rank == 0:
+        _publish(folder, place, step, list(range(stage.size)), stage.size)
+    stage.exchange(b"published")
+    return place
+
+
+def write_surviving(folder: Path, rank: int, alive: Sequence[int], size: int, shard: Shard, step: int) -> Path:
+    """Write this rank's shard without help from a group that is broken; the first of the survivors waits for the others' files."""
+    place = _place(folder, step).with_suffix(".rescued")
+    failure = _save(place / f"rank-{rank}.pt", shard)
+    if failure:
+        raise TacitError(f"rank {rank} could not write its checkpoint: {failure}.")
+    if rank == min(alive):
+        until = time.monotonic() + _PATIENCE_S
+        while not all((place / f"rank-{other}.pt").exists() for other in alive) and time.monotonic() < until:
+            time.sleep(0.02)
+        _publish(folder, place, step, [other for other in alive if (place / f"rank-{other}.pt").exists()], size)
+    return place
+
+
+def read(folder: Path, rank: int, size: int) -> list[Shard]:
+    """Return this rank's own shard where ``size`` workers wrote all of them; otherwise every shard there is."""
+    manifest = _manifest(folder)
+    ranks: list[int] = [rank] if is_whole(folder, size) else manifest["ranks"]
+    return [_load(folder / manifest["place"] / f"rank-{one}.pt") for one in ranks]
+
+
+def is_whole(folder: Path, size: int) -> bool:
+    """Whether ``size`` workers wrote the checkpoint in ``folder`` and none is missing, so that each finds its own shard."""
+    manifest = _manifest(folder)
+    return bool(manifest["size"] == size == len(manifest["ranks"]))
+
+
+def step_of(folder: Path) -> int | None:
+    """Return the step of the checkpoint in ``folder``; None where there is none."""
+    return int(_manifest(folder)["step"]) if (folder / _MANIFEST).exists() else None
+
+
+def mean_model(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of state dicts; what is not a real number is taken from the first."""
+    return {
+        name: torch.stack([m[name] for m in models]).mean(0).to(value.dtype) if value.is_floating_point() else value
+        for name, value in models[0].items()
+    }
+
+
+def random_state() -> dict[str, Any]:
+    """Return where torch's, numpy's and python's own generators stand."""
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    version, internal, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(), "cuda": cuda,
+        "numpy": [str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position), int(has_gauss), float(cached)],
+        "python": [version, list(internal), gauss],
+    }  # fmt: skip
+
+
+def restore_random(stored: dict[str, Any]) -> None:
+    torch.set_rng_state(stored["torch"])
+    if stored["cuda"]:
+        torch.cuda.set_rng_state_all(stored["cuda"])
+    name, keys, *rest = stored["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    version, internal, gauss = stored["python"]
+    random.setstate((version, tuple(internal), gauss))
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def _save(path: Path, shard: Shard) -> str:
+    """Write a file whole or not at all; return what went wrong, or nothing."""
+    part = path.with_suffix(f".part-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            torch.save(shard, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+    except (OSError, RuntimeError) as error:
+        part.unlink(missing_ok=True)
+        return f"{getattr(error, 'strerror', None) or error}"
+    return ""
+
+
+def _publish(folder: Path, place: Path, step: int, ranks: list[int], size: int) -> None:
+    """Rename the manifest into place, then remove checkpoints that are no longer the valid one."""
+    manifest = {"format": FORMAT, "step": step, "place": place.name, "size": size, "ranks": ranks}
+    part = folder / f".{_MANIFEST}.part"
+    part.write_text(json.dumps(manifest, indent=1) + "\n")
+    part.rename(folder / _MANIFEST)
+    for other in folder.glob("step-*"):
+        if other.name != place.name:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((folder / _MANIFEST).read_text())
+    except FileNotFoundError:
+        raise TacitError(f"{folder} holds no checkpoint: it has no {_MANIFEST}.") from None
+    except json.JSONDecodeError as error:
+        raise TacitError(f"{folder / _MANIFEST} cannot be read: {error}.") from None
+    if manifest.get("format") != FORMAT:
+        raise TacitError(f"{folder} was written by another version of tacit (format {manifest.get('format')}).")
+    return manifest
+
+
+def _load(path: Path) -> Shard:
+    try:
+        shard: Shard = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise TacitError(
+            f"{path} is missing; every rank must see all shards: use a folder that all machines share, or copy them together."
+        ) from None
+    except Exception as error:
+        raise TacitError(f"{path} cannot be read: {error}") from error
+    return shard

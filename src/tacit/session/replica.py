@@ -1,0 +1,79 @@
+"""One worker of an attached run, as strategies see it: the user's own model and optimizer behind the ``Worker`` protocol."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tacit.errors import MisplacedCall
+from tacit.network import Network
+from tacit.randomness import Streams
+from tacit.session.flat import FlatModel
+from tacit.session.meter import SKIPPED_WEIGHT, Meter
+from tacit.session.stage import Stage
+from tacit.trace import NOTE
+from tacit.worker import Observed
+
+
+class Replica:
+    """The ``Worker`` that hooks are given."""
+
+    def __init__(
+        self, stage: Stage, network: Network, model: FlatModel, optimizer: Optimizer, steps: int | None, seed: int
+    ) -> None:
+        self._stage, self._model, self._optimizer = stage, model, optimizer
+        self.rank, self.size, self.network, self.steps = stage.rank, stage.size, network, steps
+        streams = Streams(seed)
+        self.random: np.random.Generator = streams.numpy("strategy", stage.rank)
+        self.shared_random: np.random.Generator = streams.numpy("shared")
+        self.meter = Meter(stage.rank)
+        self.is_ghost = False  # its data has ended: it joins the others' rounds with weight 0
+        self.scaler_skips = False  # the GradScaler found an overflow in this step
+        self.update_is_skipped = False
+        self.is_abandoned = False
+        self.gradient_was_set = False
+
+    @property
+    def parameters(self) -> Tensor:
+        if self._stage.is_handling:
+            raise MisplacedCall("a handler may not touch worker.parameters; work on tensors of the state instead.")
+        return self._model.vector()
+
+    @property
+    def gradient(self) -> Tensor:
+        gradient = self._model.gather_gradient()
+        return gradient.zero_() if self.is_ghost or self.scaler_skips else gradient
+
+    @gradient.setter
+    def gradient(self, value: Tensor) -> None:
+        self._model.scatter_gradient(value)
+        self.gradient_was_set = True
+
+    @property
+    def step(self) -> int:
+        return self.meter.step
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @property
+    def weight(self) -> float:
+        if self.is_ghost:
+            return 0.0
+        return SKIPPED_WEIGHT if self.scaler_skips else self.meter.weight
+
+    def take_observed(self) -> Observed:
+        return self.meter.take()
+
+    def skip_update(self) -> None:
+        self.update_is_skipped = True
+
+    def abandon_step(self) -> None:
+        if self._stage.abandon():
+            self.is_abandoned = True
+
+    def note(self, name: str, value: float) -> None:
+        now_s = self._stage.now_s()
+        self._stage.trace.record(NOTE, self.rank, now_s, now_s, value=float(value), label=name)

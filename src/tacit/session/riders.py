@@ -1,0 +1,170 @@
+"""What travels beside the parameters when models are averaged: buffers, and the optimizer's moments where asked.
+
+They ride at the end of the strategy's own all-reduce, so that a round stays one message. A model that is reported by other means (servers, gossip)
+has its buffers averaged then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tacit.errors import nearest, require
+from tacit.messages import Message
+from tacit.network import Network, Pending
+
+MessageType = TypeVar("MessageType", bound=Message)
+BUFFERS: Final = ("average", "keep", "recalibrate")
+OPTIMIZER_STATE: Final = ("keep", "average", "reset")
+
+
+class Riders:
+    """The tensors that ride, gathered into one vector and written back from it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        parameters: Sequence[nn.Parameter],
+        buffers: str,
+        optimizer_state: str,
+    ) -> None:
+        require(buffers in BUFFERS, f"buffers={buffers!r} is unknown{nearest(str(buffers), BUFFERS)}")
+        require(
+            optimizer_state in OPTIMIZER_STATE,
+            f"optimizer_state={optimizer_state!r} is unknown{nearest(str(optimizer_state), OPTIMIZER_STATE)}",
+        )
+        self._model, self._optimizer, self._parameters = model, optimizer, list(parameters)
+        self.buffers, self.optimizer_state = buffers, optimizer_state
+        self._moments: list[str] | None = None  # names in the optimizer's state, once all ranks have agreed on them
+
+    @property
+    def is_empty(self) -> bool:
+        return self.optimizer_state != "average" and not (self.buffers == "average" and self.float_buffers())
+
+    def float_buffers(self) -> list[Tensor]:
+        """Return the buffers that can be averaged; counters and masks stay each rank's own."""
+        return [b for b in self._model.buffers() if b.is_floating_point()]
+
+    def agree_on_moments(self, exchange: Callable[[bytes], list[bytes]]) -> None:
+        """Find out, once, which moments the ranks hold: one whose first step was skipped has none yet and rides with zeros."""
+        if self.optimizer_state != "average" or self._moments is not None:
+            return
+        own = sorted(
+            {
+                name
+                for p in self._parameters
+                for name, value in self._optimizer.state.get(p, {}).items()
+                if isinstance(value, Tensor) and value.shape == p.shape and value.is_floating_point()
+            }
+        )
+        names = {name for raw in exchange(json.dumps(own).encode()) for name in json.loads(raw)}
+        self._moments = sorted(names) or None  # nobody has stepped yet: ask again
+
+    def gather(self, like: Tensor) -> Tensor:
+        """Return all that rides as one vector of the dtype and on the device of ``like``."""
+        return torch.cat([like.new_empty(0), *(t.detach().reshape(-1).to(like) for t in self._tensors())])
+
+    def take_over(self, mean: Tensor, sent: Tensor | None) -> None:
+        """Write the mean back; where training went on meanwhile (``sent`` is what was averaged) add what the mean changed."""
+        at = 0
+        for tensor in self._tensors():
+            part = slice(at, at + tensor.numel())
+            at += tensor.numel()
+            new = mean[part].view(tensor.shape).to(tensor)
+            if sent is None:
+                tensor.copy_(new)
+            else:
+                tensor.add_(new - sent[part].view(tensor.shape).to(tensor))
+
+    def round_is_over(self) -> None:
+        if self.optimizer_state == "reset":
+            self._optimizer.state.clear()
+
+    def _tensors(self) -> list[Tensor]:
+        tensors = self.float_buffers() if self.buffers == "average" else []
+        for name in self._moments or () if self.optimizer_state == "average" else ():
+            for parameter in self._parameters:
+                moment = self._optimizer.state.get(parameter, {}).get(name)
+                tensors.append(moment if isinstance(moment, Tensor) else torch.zeros_like(parameter))
+        return tensors
+
+
+class RidingNetwork:
+    """The port as the strategy sees it: all-reduces over everybody carry the riders, everything else passes through."""
+
+    def __init__(self, network: Network, riders: Riders, exchange: Callable[[bytes], list[bytes]]) -> None:
+        self._network, self._riders, self._exchange = network, riders, exchange
+        self.rank, self.size = network.rank, network.size
+
+    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+        if group is not None:
+            return self._network.all_reduce_mean(tensor, weight, group=group)
+        self._riders.agree_on_moments(self._exchange)
+        if self._riders.is_empty:
+            mean = self._network.all_reduce_mean(tensor, weight)
+        else:
+            loaded = self._loaded(tensor)
+            mean, riding = _unload(self._network.all_reduce_mean(loaded, weight), tensor)
+            self._riders.take_over(riding, None)
+        self._riders.round_is_over()
+        return mean
+
+    def start_all_reduce_mean(
+        self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None
+    ) -> Pending:
+        if group is not None:
+            return self._network.start_all_reduce_mean(tensor, weight, group=group)
+        self._riders.agree_on_moments(self._exchange)
+        loaded = tensor.clone() if self._riders.is_empty else self._loaded(tensor)
+        return RidingPending(self._network.start_all_reduce_mean(loaded, weight), self._riders, tensor, loaded, weight)
+
+    def restart(self, sent: Tensor, weight: float, numbers: int) -> RidingPending:
+        """Begin again a round that a checkpoint found under way; ``numbers`` of ``sent`` are the strategy's own."""
+        return RidingPending(
+            self._network.start_all_reduce_mean(sent, weight), self._riders, sent[:numbers], sent, weight
+        )
+
+    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
+        return self._network.all_gather(message, group=group)
+
+    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
+        return self._network.broadcast(tensor, source, group=group)
+
+    def send(self, to: int, message: Message) -> None:
+        self._network.send(to, message)
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        return self._network.receive(kind, source)
+
+    def _loaded(self, tensor: Tensor) -> Tensor:
+        require(tensor.dim() == 1, "buffers ride on flat all-reduces only; flatten the tensor, or say buffers='keep'.")
+        return torch.cat([tensor, self._riders.gather(tensor)])
+
+
+class RidingPending:
+    """An all-reduce under way, with its riders. It remembers what was sent, so that a checkpoint can begin it again."""
+
+    def __init__(self, pending: Pending, riders: Riders, tensor: Tensor, sent: Tensor, weight: float) -> None:
+        self._pending, self._riders, self._tensor = pending, riders, tensor
+        self.sent, self.weight, self.numbers = sent, weight, tensor.numel()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._pending.is_ready
+
+    def wait(self) -> Tensor:
+        mean, riding = _unload(self._pending.wait(), self._tensor)
+        if riding.numel():
+            self._riders.take_over(riding, self.sent[self.numbers :])
+        self._riders.round_is_over()
+        return mean
+
+
+def _unload(received: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    return received[: like.numel()].view(like.shape), received[like.numel() :]

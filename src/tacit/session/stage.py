@@ -1,0 +1,141 @@
+"""What a session asks of the world it plays in: real processes, or the simulator's fibers.
+
+A strategy sees the port alone; a session also needs a clock, a trace, agreement before the first step, and exchanges of its own that are no part of
+the strategy's traffic and are not counted with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch.distributed
+from torch import Tensor
+
+from tacit.messages import Message
+from tacit.network import Network
+from tacit.session.server_model import ServerModel
+from tacit.strategies.strategy import Strategy
+from tacit.trace import PlainEvent, Trace
+
+if TYPE_CHECKING:
+    from tacit.session.session import Session
+
+Loaded = TypeVar("Loaded")
+
+
+class Stage(Protocol):
+    """One worker's world, for as long as a session lasts."""
+
+    rank: int
+    size: int
+    world: str  # "processes" or "simulated"
+    total_weight: float  # Σ of the weights in the latest mean this worker took part in
+
+    @property
+    def trace(self) -> Trace:
+        """This worker's own events."""
+
+    @property
+    def network(self) -> Network: ...
+
+    @property
+    def monitor(self) -> AbstractContextManager[Any]:
+        """Taken by every hook and handler, so that one of them runs at a time."""
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether the caller is a handler, which may not touch parameters."""
+
+    def now_s(self) -> float: ...
+
+    def set_clock(self, time_s: float) -> None:
+        """Let the clock go on from ``time_s``, where a checkpoint left it."""
+
+    def compute(self, step: int) -> None:
+        """Step ``step`` (from 1) has its gradient: put it into the trace, and charge its time where time is virtual."""
+
+    def hooked(self) -> None:
+        """A hook has ended: what comes now is the worker's own computing."""
+
+    def stepped(self) -> None:
+        """The step is over with all its hooks."""
+
+    def take_trace(self, rows: list[PlainEvent]) -> None:
+        """Put what a checkpoint remembers of this worker before what happens now."""
+
+    def abandon(self) -> bool:
+        """A handler drops the gradient being computed; return whether there is one."""
+
+    def agree(self, own: dict[str, Any]) -> None:
+        """Raise ``Disagreement`` on every rank, naming the first difference, unless all ranks come with equal tables."""
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """Return every rank's bytes, in rank order; uncounted."""
+
+    def spread(self, tensor: Tensor, source: int = 0) -> None:
+        """Overwrite ``tensor`` with rank ``source``'s; uncounted."""
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Return the plain mean over all ranks; uncounted."""
+
+    def pause(self) -> AbstractContextManager[None]:
+        """Stop the clock, for evaluations and checkpoints."""
+
+    def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
+        """``session`` is ready: from now on give messages of its strategy's ``handles`` to ``handler``."""
+
+    def start_server(self, model: ServerModel, strategy: Strategy[Any], steps: int | None, seed: int) -> None:
+        """Let the strategy's server live, beside the worker of rank 0; other ranks have nothing to do."""
+
+    def join_server(self) -> Tensor | None:
+        """On rank 0 wait until the server is done and return its model; elsewhere None."""
+
+    def close(self, failure: BaseException | None) -> None:
+        """Leave nothing behind: no thread, no socket, no group. Others are told the reason of a failure."""
+
+
+_current: Stage | None = None
+
+
+def current() -> Stage | None:
+    """Return the stage that the simulator has set for the script it runs now; None in a process of its own."""
+    return _current
+
+
+def put(stage: Stage | None) -> None:
+    """Set the stage of the script that runs from now on."""
+    global _current
+    _current = stage
+
+
+def rank() -> int:
+    """Return this worker's rank, before or after ``attach``; 0 for a process alone."""
+    if _current is not None:
+        return _current.rank
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", "0"))
+
+
+def size() -> int:
+    """Return the number of workers, before or after ``attach``; 1 for a process alone."""
+    if _current is not None:
+        return _current.size
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def shared(load: Callable[[], Loaded]) -> Loaded:
+    """Return ``load()``; under ``tacit simulate script.py`` all workers get the first one's result, so that data is loaded once.
+
+    Treat what it returns as read-only: simulated workers hold the very same object.
+    """
+    share = getattr(_current, "share", None)
+    if share is None:
+        return load()
+    result: Loaded = share(load)
+    return result

@@ -1,0 +1,167 @@
+"""A strategy's hooks around the steps of a user's optimizer.
+
+    before   the gradient is ready: ``before_step``; then the optimizer updates, unless strategy or GradScaler skips that
+    after    the step counts: ``after_step``
+
+Steps that the strategy calls quiet cost two counters and a line of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tacit.errors import MisplacedCall
+from tacit.messages import Message
+from tacit.periods import UNTIL_THE_END
+from tacit.session.flat import FlatModel
+from tacit.session.replica import Replica
+from tacit.session.scaling import take_over_scaling, unscale
+from tacit.session.stage import Stage
+from tacit.strategies.strategy import Strategy
+
+_NOTHING: Final = 2.0**-30
+"""A total weight below this: every rank skipped its step."""
+
+
+class Stepper:
+    """Plays one worker's part of a strategy, step by step."""
+
+    def __init__(
+        self, stage: Stage, flat: FlatModel, optimizer: Optimizer, strategy: Strategy[Any], replica: Replica
+    ) -> None:
+        self._stage, self._flat, self._optimizer = stage, flat, optimizer
+        self._strategy, self._replica = strategy, replica
+        kind = type(strategy)
+        self.calls_before = kind.before_step is not Strategy.before_step
+        self.own_steps = 0  # with data of this rank's own
+        self._is_collective = not (strategy.has_server or strategy.handles)
+        self._groups = len(optimizer.param_groups)
+        self._hidden: list[Tensor | None] | None = None  # gradients that the optimizer must not see in this step
+        with self.in_hook():
+            self.state = strategy.init(replica)
+            self.quiet = self._quiet_steps()
+        self._end_scaling = take_over_scaling(optimizer)
+
+    def let_go(self) -> None:
+        self._end_scaling()
+
+    @contextmanager
+    def in_hook(self) -> Iterator[None]:
+        """What every hook runs in: alone, without gradients, and with the model as one vector."""
+        with self._stage.monitor, torch.no_grad():
+            yield
+            self._flat.settle()
+        self._stage.hooked()
+
+    def handle(self, source: int, message: Message) -> None:
+        """Give a message to the strategy; the stage has taken the monitor."""
+        self._strategy.on_message(self._replica, self.state, source, message)
+
+    # The optimizer's step.
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        replica = self._replica
+        if replica.steps is not None and replica.step >= replica.steps and not self._strategy.has_server:
+            raise MisplacedCall(
+                f"the run was announced with steps={replica.steps}, and this is one more; call session.close() before it, "
+                f"or attach with the true number (steps=None where nobody knows it)."
+            )
+        self._stage.compute(replica.step + 1)
+        replica.scaler_skips = unscale(self._optimizer, self._flat.parameters)
+        is_quiet = self.quiet > 0 or not self.calls_before
+        if not is_quiet and not replica.is_abandoned:
+            self._call_before(args, kwargs)
+        overflowed = replica.scaler_skips and not replica.gradient_was_set
+        if overflowed or replica.update_is_skipped or replica.is_abandoned:
+            self._hide_gradients()
+
+    def after(self) -> None:
+        replica = self._replica
+        if self._hidden is not None:
+            self._show_gradients()
+        self.own_steps += 1
+        replica.meter.end_step(replica.weight)
+        replica.scaler_skips = replica.update_is_skipped = replica.gradient_was_set = replica.is_abandoned = False
+        if self.quiet:
+            self.quiet -= 1
+        else:
+            self._call_after()
+        self._stage.stepped()
+
+    def _call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        replica, name = self._replica, type(self._strategy).__name__
+        if any(callable(argument) for argument in (*args, kwargs.get("closure"))):
+            raise MisplacedCall(
+                f"{name} needs the gradient before the step, but a closure computes it inside; "
+                f"call backward() yourself and then optimizer.step() without a closure."
+            )
+        if len(self._optimizer.param_groups) != self._groups:
+            self._refuse_new_group()
+        with self.in_hook():
+            self._strategy.before_step(replica, self.state)
+        if replica.gradient_was_set and self._stage.total_weight < _NOTHING:
+            replica.gradient_was_set = False  # nobody had a gradient: nobody steps
+
+    def _call_after(self) -> None:
+        if len(self._optimizer.param_groups) != self._groups:
+            self._refuse_new_group()
+        with self.in_hook():
+            self._strategy.after_step(self._replica, self.state)
+            self.quiet = self._quiet_steps()
+
+    def _quiet_steps(self) -> int:
+        return self._strategy.quiet_steps(self._replica, self.state)
+
+    def _refuse_new_group(self) -> None:
+        raise MisplacedCall(
+            "add_param_group after tacit.attach: ranks would not agree on what is trained; "
+            "add all groups first, or close the session and attach again."
+        )
+
+    def _hide_gradients(self) -> None:
+        """Without gradients every torch optimizer leaves parameters and its state as they are."""
+        self._hidden = [p.grad for p in self._flat.parameters]
+        for parameter in self._flat.parameters:
+            parameter.grad = None
+
+    def _show_gradients(self) -> None:
+        assert self._hidden is not None
+        for parameter, gradient in zip(self._flat.parameters, self._hidden, strict=True):
+            parameter.grad = gradient
+        self._hidden = None
+
+    # The end.
+
+    def finish(self) -> None:
+        """Join the others' rounds until all have come to their end, then play the last one."""
+        if self._is_collective and self._stage.size > 1:
+            self._drain()
+        with self.in_hook():
+            self._strategy.finish(self._replica, self.state)
+
+    def _drain(self) -> None:
+        """Take the steps this rank has no data for, with weight 0: up to the announced number, or until nobody has any weight."""
+        replica = self._replica
+        replica.is_ghost = True
+        while replica.steps is None or replica.step < replica.steps:
+            left = UNTIL_THE_END if replica.steps is None else replica.steps - replica.step
+            if self.quiet >= left:
+                if replica.steps is not None:
+                    replica.meter.skip(left)
+                return
+            replica.meter.skip(self.quiet)
+            self.quiet = 0
+            self._stage.total_weight = -1.0
+            with self.in_hook():
+                self._strategy.before_step(replica, self.state)
+            replica.meter.end_step(0.0)
+            replica.gradient_was_set = False
+            self._call_after()
+            if replica.steps is None and self._stage.total_weight == 0.0:
+                return

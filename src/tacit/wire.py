@@ -1,0 +1,30 @@
+"""How many bytes each rank puts on the wire in a collective: the simulator prices them, real runs count them, and both mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def ring_all_reduce_bytes(elements: int, element_bytes: int, size: int) -> list[int]:
+    """Return what each of ``size`` ranks sends in a ring all-reduce: 2(n−1) of n chunks, the first chunks one element longer.
+
+    Reducing, rank i sends all chunks but i + 1; gathering, all but i + 2.
+    """
+    chunks = [(elements // size + (place < elements % size)) * element_bytes for place in range(size)]
+    total = sum(chunks)
+    return [2 * total - chunks[(i + 1) % size] - chunks[(i + 2) % size] if size > 1 else 0 for i in range(size)]
+
+
+def all_gather_bytes(sizes_bytes: Sequence[int]) -> list[int]:
+    """Return what each rank sends when it hands its own message to every other."""
+    return [own * (len(sizes_bytes) - 1) for own in sizes_bytes]
+
+
+def tree_broadcast_bytes(size_bytes: int, source: int, size: int) -> list[int]:
+    """Return what each rank sends in a binomial tree: in each stage everybody who has the value passes it to one who has not."""
+    sent, reach = [0] * size, 1
+    while reach < size:
+        for giver in range(min(reach, size - reach)):
+            sent[(giver + source) % size] += size_bytes
+        reach *= 2
+    return sent

@@ -1,0 +1,118 @@
+"""Strategies that talk in messages, on real processes: the toys of the simulator's tests, unchanged."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from processes import outcomes, together
+from torch import nn
+
+import tacit
+from tacit import workloads
+from tacit.runtime.training import train
+from tacit.strategies import Strategy
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
+from toys import AskAround, FirstOfAll, Gathering, PingPong
+
+QUADRATIC = workloads.quadratic(dimension=7, noise=0.0)
+
+
+def play(strategy: Strategy, steps: int, workload=QUADRATIC) -> dict:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
+    run = train(workload, strategy, steps=steps, seed=1, evaluate_every=1000)
+    return {
+        "parameters": run.parameters,
+        "order": [(e.rank, e.kind, e.peer, e.label) for e in run.trace if e.kind in ("send", "receive")],
+        "notes": [(e.rank, e.label, e.value) for e in run.trace if e.kind == "note"],
+        "bytes": run.summary()["bytes_sent"],
+        "loss": [row["loss"] for row in run.history],
+    }
+
+
+def of_rank(order: list[tuple], rank: int) -> list[tuple]:
+    return [event for event in order if event[0] == rank]
+
+
+def test_ping_pong_has_the_same_causal_order_in_both_worlds():
+    real, *_ = together(3, play, PingPong(), 6)
+    run = tacit.simulate(QUADRATIC, PingPong(), cluster=tacit.Cluster(workers=3), steps=6, seed=1)
+    simulated = [(e.rank, e.kind, e.peer, e.label) for e in run.trace if e.kind in ("send", "receive")]
+    for rank in range(2):
+        mine = of_rank(real["order"], rank)
+        assert sorted(mine) == sorted(of_rank(simulated, rank))
+        # Each ball is thrown before the other's of the same step is caught; the other's may be here already.
+        sends = [i for i, event in enumerate(mine) if event[1] == "send"]
+        assert len(sends) == 6 and all(
+            mine[: at + 1].count((rank, "receive", 1 - rank, "Ball")) <= k + 1 for k, at in enumerate(sends)
+        )
+    for rank in range(2):
+        assert [value for r, label, value in real["notes"] if (r, label) == (rank, "caught")] == [1, 2, 3, 4, 5, 6]
+    assert real["bytes"] == run.summary()["bytes_sent"]
+
+
+def test_handlers_answer_while_their_workers_compute():
+    real = together(3, play, AskAround(every=3), 12)[0]
+    run = tacit.simulate(QUADRATIC, AskAround(every=3), cluster=tacit.Cluster(workers=3), steps=12, seed=1)
+    simulated = [(e.rank, e.kind, e.peer, e.label) for e in run.trace if e.kind in ("send", "receive")]
+    for rank in range(3):
+        assert sorted(of_rank(real["order"], rank)) == sorted(of_rank(simulated, rank))
+    assert real["bytes"] == run.summary()["bytes_sent"]
+    assert real["loss"][-1] < real["loss"][0]
+
+
+def test_a_server_beside_rank_0_trains_the_model_that_all_report():
+    results = together(3, play, FirstOfAll(), 20)
+    for result in results[1:]:
+        assert torch.equal(result["parameters"], results[0]["parameters"])
+    assert results[0]["loss"][-1] < 0.5 * results[0]["loss"][0]
+    updates = sorted(value for _, label, value in results[0]["notes"] if label == "update")
+    assert updates == list(range(1, 21))
+
+
+def test_gathering_and_broadcasting():
+    real = together(3, play, Gathering(), 5)
+    run = tacit.simulate(QUADRATIC, Gathering(), cluster=tacit.Cluster(workers=3), steps=5, seed=1)
+    for result in real:
+        torch.testing.assert_close(result["parameters"], run.parameters, rtol=1e-12, atol=1e-12)
+    assert real[0]["bytes"] == run.summary()["bytes_sent"]
+
+
+def without_saying_so() -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
+
+    class Quiet(PingPong):
+        sends = False
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tacit.attach(model, optimizer, Quiet()):
+        optimizer.step()
+
+
+def test_sending_without_saying_so_names_the_way_out():
+    first, _ = outcomes(2, without_saying_so)
+    assert first.name in ("MisplacedCall", "PeerLost") and "sends = True" in first.text
+
+
+def subgroups() -> list[float]:
+    """Means within pairs, on groups that only their members open."""
+    found = []
+
+    class Pairs(Strategy[None]):
+        def after_step(self, worker, state):
+            pair = (0, 1) if worker.rank < 2 else (2, 3)
+            found.append(worker.network.all_reduce_mean(torch.tensor([float(worker.rank)]), group=pair).item())
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tacit.attach(model, optimizer, Pairs(), steps=2):
+        optimizer.step()
+        optimizer.step()
+    return found
+
+
+def test_groups_of_some_ranks():
+    assert together(4, subgroups) == [[0.5, 0.5], [0.5, 0.5], [2.5, 2.5], [2.5, 2.5]]

@@ -1,0 +1,441 @@
+"""Messages between real sockets: order, windows, handlers, strangers, and peers that die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import pytest
+import torch
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributed import HashStore, TCPStore
+
+from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
+from tacit.messages import Message, TensorMessage, unpack_frames
+from tacit.network import SERVER
+from tacit.runtime.monitor import Monitor
+from tacit.runtime.post import Post
+
+pytestmark = pytest.mark.timeout(30)
+TIMEOUT_S = 10.0
+
+
+# A kind is known by its name alone: these must not be names of other tests' messages.
+@dataclass(frozen=True)
+class Letter(Message):
+    number: int
+
+
+@dataclass(frozen=True)
+class Enquiry(Message):
+    number: int
+
+
+@dataclass(frozen=True)
+class Parcel(Message):
+    first: Tensor
+    name: str
+    second: Tensor
+    raw: bytes
+    is_last: bool
+
+
+class End:
+    """One endpoint with its monitor; its handler answers an enquiry with a letter of the same number."""
+
+    def __init__(self, store, address: int, peers: list[int], handler=None, **rest) -> None:
+        self.monitor, self.heard = Monitor(), []
+        rest = {"host": "127.0.0.1", "security": "token", "timeout_s": TIMEOUT_S} | rest
+        self.post = Post(
+            address, peers, store, monitor=self.monitor, handles=(Enquiry,),
+            handler=(lambda source, message: handler(self, source, message)) if handler else self.answer,
+            sent=None, received=lambda source, message: self.heard.append((source, message)), **rest,
+        )  # fmt: skip
+
+    def answer(self, source: int, message: Message) -> None:
+        self.post.send(source, Letter(message.number))
+
+
+@contextmanager
+def ends(*addresses: int, **rest) -> Iterator[list[End]]:
+    """Open endpoints that know one another, and close them together."""
+    store = HashStore()
+    made = [End(store, address, [a for a in addresses if a != address], **rest) for address in addresses]
+    try:
+        yield made
+    finally:
+        close(*made)
+
+
+def close(*made: End) -> None:
+    with ThreadPoolExecutor(len(made)) as pool:
+        list(pool.map(lambda end: end.post.close(), made))
+
+
+def together(*tasks: Callable[[], None]) -> None:
+    """Run ``tasks`` in threads of their own; raise what the first to fail raises."""
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        for done in as_completed([pool.submit(task) for task in tasks]):
+            done.result()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("security", ["token", "curve", "plain"])
+def test_ping_pong(security: str):
+    with ends(0, SERVER, security=security) as (worker, server):
+
+        def write() -> None:
+            for number in range(20):
+                worker.post.send(SERVER, Letter(number))
+                assert worker.post.receive(Letter, source=SERVER) == (SERVER, Letter(number + 1))
+
+        def write_back() -> None:
+            for _ in range(20):
+                source, letter = server.post.receive(Letter)
+                server.post.send(source, Letter(letter.number + 1))
+
+        together(write, write_back)
+
+
+def test_tensors_arrive_whole_and_may_be_written_to():
+    with ends(0, 1) as (a, b):
+        big = torch.randn(300_000, dtype=torch.float64)
+        a.post.send(1, Parcel(big, "x", torch.arange(6).reshape(2, 3), b"raw", True))
+        _, came = b.post.receive(Parcel)
+        assert torch.equal(came.first, big) and torch.equal(came.second, torch.arange(6).reshape(2, 3))
+        assert (came.name, came.raw, came.is_last) == ("x", b"raw", True)
+        came.first.zero_()
+        assert big.abs().sum() > 0
+
+
+def test_a_send_is_a_snapshot_unless_the_message_owns_its_tensors():
+    tensor = torch.zeros(100_000)
+    assert len(TensorMessage(tensor).frames()) == 2
+    for message, shares in ((TensorMessage(tensor), False), (TensorMessage(tensor).owned(), True)):
+        assert message.is_owned is shares
+        sent = torch.frombuffer(message.frames()[1], dtype=torch.float32)
+        assert (sent.data_ptr() == tensor.data_ptr()) is shares
+    assert TensorMessage(tensor).snapshot().is_owned and TensorMessage(tensor).snapshot().tensor is not tensor
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Letter(3),
+        TensorMessage(torch.zeros(5)),
+        TensorMessage(torch.zeros(40_000).reshape(200, 200)),
+        TensorMessage(torch.zeros(300, 300).t()),
+        TensorMessage(torch.tensor(1.0, dtype=torch.bfloat16)),
+        TensorMessage(torch.empty(0, 3)),
+        Parcel(torch.zeros(20_000), "nämlich", torch.ones(30_000, dtype=torch.bfloat16), b"", False),
+    ],
+    ids=str,
+)
+def test_frames_are_as_long_as_the_message_says(message: Message):
+    frames = message.frames()
+    assert sum(map(len, frames)) == message.size_bytes == len(message.pack())
+    assert b"".join(frames)[16:] == message.pack()[16:]  # but for the header's checksum
+    assert unpack_frames([memoryview(frame) for frame in frames]).pack() == message.pack()
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=150)
+def test_frames_that_were_tampered_with_are_refused_or_make_a_message(data: st.DataObject):
+    message = Parcel(torch.zeros(20_000), "name", torch.ones(3), b"raw", True)
+    frames = [bytearray(frame) for frame in message.frames()]
+    match data.draw(st.sampled_from(["flip", "cut", "drop", "split", "junk"])):
+        case "flip":
+            frame = data.draw(st.sampled_from([f for f in frames if len(f) < 1000]))
+            frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+        case "cut":
+            del frames[-1][data.draw(st.integers(0, len(frames[-1]) - 1)) :]
+        case "drop":
+            del frames[data.draw(st.integers(0, len(frames) - 1))]
+        case "split":
+            place = data.draw(st.integers(1, len(frames[1]) - 1))
+            frames[1:2] = [frames[1][:place], frames[1][place:]]
+        case "junk":
+            frames = [bytearray(f) for f in data.draw(st.lists(st.binary(max_size=60), min_size=1, max_size=4))]
+    with suppress(BadMessage):
+        assert isinstance(unpack_frames([memoryview(frame) for frame in frames]), Message)
+
+
+def test_messages_of_a_source_keep_their_order_and_are_matched_by_kind_and_source():
+    with ends(0, 1, 2) as (a, b, c):
+        for number in range(50):
+            a.post.send(2, Letter(number))
+            b.post.send(2, Letter(100 + number))
+        b.post.send(2, TensorMessage(torch.ones(1)))
+        assert c.post.receive(TensorMessage)[0] == 1
+        assert [c.post.receive(Letter, source=1)[1].number for _ in range(50)] == list(range(100, 150))
+        assert [c.post.receive(Letter) for _ in range(50)] == [(0, Letter(number)) for number in range(50)]
+
+
+def test_a_handler_answers_while_its_worker_computes_but_never_while_a_hook_runs():
+    inside: list[str] = []
+
+    def answer(end: End, source: int, message: Message) -> None:
+        assert not torch.is_grad_enabled() and end.monitor.is_handling
+        inside.append("handler")
+        end.answer(source, message)
+
+    with ends(0, 1, handler=answer) as (asker, owner):
+        owner.post.start_handling()
+        asker.post.send(1, Enquiry(1))  # the owner's thread computes: it asks for nothing here
+        assert asker.post.receive(Letter) == (1, Letter(1))
+        with owner.monitor:
+            asker.post.send(1, Enquiry(2))
+            wait_until(lambda: (0, Enquiry(2)) in owner.heard)
+            assert inside == ["handler"]
+            with owner.monitor.released():
+                assert asker.post.receive(Letter) == (1, Letter(2))
+        assert not owner.monitor.is_handling
+
+
+def test_a_handler_answers_while_its_worker_receives():
+    with ends(0, 1) as (asker, owner), ThreadPoolExecutor() as pool:
+        owner.post.start_handling()
+
+        def hook():
+            with owner.monitor:
+                return owner.post.receive(TensorMessage)[0]
+
+        waiting = pool.submit(hook)
+        for number in range(5):
+            asker.post.send(1, Enquiry(number))
+            assert asker.post.receive(Letter) == (1, Letter(number))
+        asker.post.send(1, TensorMessage(torch.ones(1)))
+        assert waiting.result(TIMEOUT_S) == 0
+
+
+def test_messages_that_came_before_handling_started_are_delivered_first():
+    heard = []
+    with ends(0, 1, handler=lambda _, source, message: heard.append(message.number)) as (a, b):
+        for number in range(3):
+            a.post.send(1, Enquiry(number))
+        wait_until(lambda: len(b.heard) == 3)
+        assert heard == []
+        b.post.start_handling()
+        a.post.send(1, Enquiry(3))
+        wait_until(lambda: heard == [0, 1, 2, 3])
+
+
+def test_a_full_window_blocks_a_hook_until_the_peer_reads(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tacit.runtime.outlets._WINDOW_BYTES", 2**20)
+    monkeypatch.setattr("tacit.runtime.post._INBOX_MESSAGES", 4)
+    message = TensorMessage(torch.zeros(2**20)).owned()
+    with ends(0, 1) as (a, b), ThreadPoolExecutor() as pool:
+
+        def fill():  # fmt: skip
+            with a.monitor:
+                for _ in range(40):
+                    a.post.send(1, message)
+
+        filling = pool.submit(fill)
+        wait_until(lambda: len(b.heard) == 4)
+        with pytest.raises(TimeoutError):
+            filling.result(0.3)
+        with a.monitor:  # it waits with the monitor released
+            pass
+        for _ in range(40):
+            b.post.receive(TensorMessage)
+        filling.result(TIMEOUT_S)
+
+
+def test_a_window_that_stays_full_times_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tacit.runtime.post._INBOX_MESSAGES", 1)
+    with ends(0, 1, timeout_s=0.5) as (a, _), pytest.raises(TimedOut, match="send to 1, whose window is full"):
+        for _ in range(1000):
+            a.post.send(1, TensorMessage(torch.zeros(2**20)).owned())
+
+
+def test_a_handler_may_neither_reply_twice_nor_block():
+    def greedy(end: End, source: int, message: Message) -> None:
+        if message.number:
+            end.post.receive(Letter)
+        end.answer(source, message)
+        end.answer(source, message)
+
+    for number, text in ((0, "at most one reply per message received"), (1, "a handler may not block")):
+        with ends(0, 1, handler=greedy) as (asker, owner):
+            owner.post.start_handling()
+            asker.post.send(1, Enquiry(number))
+            with pytest.raises(MisplacedCall, match=text):
+                owner.post.receive(Letter)
+
+
+def test_what_a_handler_raises_reaches_its_worker():
+    def broken(*_) -> None:
+        raise ZeroDivisionError("in the handler")
+
+    with ends(0, 1, handler=broken) as (asker, owner):
+        owner.post.start_handling()
+        asker.post.send(1, Enquiry(1))
+        with pytest.raises(ZeroDivisionError, match="in the handler"):
+            owner.post.receive(Letter)
+        with pytest.raises(ZeroDivisionError):
+            owner.post.raise_if_failed()
+
+
+def test_replies_of_handlers_wait_in_line_when_the_peer_does_not_read(monkeypatch: pytest.MonkeyPatch):
+    """They are too small for the window of bytes and fill zmq's queue; no handler blocks, nothing is lost or overtaken."""
+    monkeypatch.setattr("tacit.runtime.post._INBOX_MESSAGES", 250)
+    count = 500  # of 60 KB: more than the kernel and zmq hold between two sockets
+
+    def answer(end: End, source: int, message: Message) -> None:
+        end.post.send(source, TensorMessage(torch.full((15_000,), float(message.number))))
+
+    with ends(0, 1, handler=answer) as (asker, owner):
+        owner.post.start_handling()
+        for number in range(count):
+            asker.post.send(1, Enquiry(number))
+        assert [asker.post.receive(TensorMessage)[1].tensor[0] for _ in range(count)] == list(range(count))
+
+
+@contextmanager
+def stranger(url: str, **options) -> Iterator[zmq.Socket]:
+    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+        for name, value in {"linger": 0, "sndtimeo": 2000, **options}.items():
+            setattr(socket, name, value)
+        socket.connect(url)
+        yield socket
+
+
+def url_of(store: HashStore, address: int) -> str:
+    return store.get(f"address/{address}").decode().split()[0]
+
+
+def test_an_outsider_is_counted_hears_nothing_and_does_no_harm(caplog: pytest.LogCaptureFixture):
+    store = HashStore()
+    a, b = End(store, 0, [1]), End(store, 1, [0])
+    url = url_of(store, 1)
+    assert url.startswith("tcp://127.0.0.1:")
+    bodies = [b"", b"hello", os.urandom(21) + b"".join(Letter(1).frames()), bytes(16) + b"\0" * 5]
+    with stranger(url) as socket:
+        for body in bodies:
+            socket.send(body)
+        socket.send_multipart([b"x"] * 5)
+        wait_until(lambda: b.post.bad_messages == len(bodies) + 1)
+    with zmq.Context() as context, context.socket(zmq.PULL) as listener:
+        listener.linger = 0
+        listener.connect(url)
+        a.post.send(1, Letter(7))
+        assert b.post.receive(Letter) == (0, Letter(7))
+        assert not listener.poll(100)
+    close(a, b)
+    assert len(b.heard) == 1 and caplog.text.count("dropped bytes that came to tcp://127.0.0.1:") == 1
+
+
+def test_an_outsider_with_the_token_but_not_the_keys_cannot_enter_under_curve():
+    store = HashStore()
+    a, b = End(store, 0, [1], security="curve"), End(store, 1, [0], security="curve")
+    public, secret = zmq.curve_keypair()
+    keys = {"curve_publickey": public, "curve_secretkey": secret, "curve_serverkey": zmq.curve_keypair()[0]}
+    forged = bytes.fromhex(store.get("token").decode()) + bytes(5) + b"".join(Letter(1).frames())
+    with stranger(url_of(store, 1)) as plain, stranger(url_of(store, 1), **keys) as wrong_key:
+        plain.send(forged)
+        wrong_key.send(forged)
+        a.post.send(1, Letter(7))
+        assert b.post.receive(Letter) == (0, Letter(7))
+        for number in range(100):  # time enough for whatever else wants in
+            a.post.send(1, Enquiry(number))
+        assert b.post.receive(Enquiry, source=0) == (0, Enquiry(0))
+    close(a, b)
+    b.heard = [(source, message) for source, message in b.heard if isinstance(message, Letter)]
+    assert b.heard == [(0, Letter(7))] and b.post.bad_messages == 0
+
+
+@given(st.lists(st.lists(st.binary(max_size=80), min_size=1, max_size=4), min_size=1, max_size=50))
+@settings(deadline=None, max_examples=8)
+def test_garbage_behind_the_token_is_counted_and_dropped(garbage: list[list[bytes]]):
+    store = HashStore()
+    a, b = End(store, 0, [1]), End(store, 1, [0])
+    stamp = bytes.fromhex(store.get("token").decode()) + bytes(5)
+    with stranger(url_of(store, 1)) as socket:
+        for first, *rest in garbage:
+            socket.send_multipart([stamp + first, *rest])
+        wait_until(lambda: b.post.bad_messages == len(garbage))
+    a.post.send(1, Letter(7))
+    assert b.post.receive(Letter) == (0, Letter(7))
+    close(a, b)
+
+
+def test_a_token_in_the_clear_stays_on_the_machine():
+    with pytest.raises(ValueError, match="security='token' with host='10.0.0.1' would show token and tensors"):
+        End(HashStore(), 0, [1], host="10.0.0.1")
+    with pytest.raises(ValueError, match="security='curves' is unknown; did you mean 'curve'"):
+        End(HashStore(), 0, [1], security="curves")
+
+
+def test_a_missing_peer_is_named():
+    lonely = End(HashStore(), 0, [1, SERVER], timeout_s=0.1)
+    with pytest.raises(TimedOut, match="the exchange of addresses got no answer from worker 1, the server within"):
+        lonely.post.send(1, Letter(1))
+    close(lonely)
+
+
+def test_receive_times_out_and_says_who_is_missing():
+    with ends(0, 1, timeout_s=0.2) as (a, _), pytest.raises(TimedOut, match=r"source=1\) got no answer from worker 1"):
+        a.post.receive(Letter, source=1)
+
+
+def test_what_was_sent_before_goodbye_arrives_and_then_the_peer_is_gone():
+    with ends(0, 1) as (a, b):
+        for number in range(10):
+            a.post.send(1, Letter(number))
+        a.post.send(1, TensorMessage(torch.ones(10**6)))
+        a.post.close()
+        assert [b.post.receive(Letter)[1].number for _ in range(10)] == list(range(10))
+        assert b.post.receive(TensorMessage)[1].tensor.sum() == 10**6
+        with pytest.raises(PeerLost, match="it had closed its session"):
+            b.post.receive(Letter)
+        b.post.send(0, Letter(1))  # dropped
+
+
+def test_nothing_is_left_after_close_and_closing_twice_is_fine():
+    before = set(threading.enumerate())
+    with ends(0, 1, SERVER) as made:
+        made[0].post.send(1, TensorMessage(torch.zeros(10**6)))
+        made[1].post.receive(TensorMessage)
+        assert set(threading.enumerate()) > before
+        close(*made)
+        assert set(threading.enumerate()) == before
+
+
+def _doomed(port: int) -> None:
+    end = End(TCPStore("127.0.0.1", port, is_master=False), 1, [0])
+    end.post.send(0, Letter(1))
+    end.post.receive(TensorMessage)
+
+
+def test_a_killed_peer_is_noticed_by_receive_and_does_not_hold_up_close():
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    victim = multiprocessing.get_context("spawn").Process(target=_doomed, args=(store.port,))
+    victim.start()
+    end = End(store, 0, [1], timeout_s=25.0)
+    assert end.post.receive(Letter) == (1, Letter(1))
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.join()
+    begun_s = time.monotonic()
+    with pytest.raises(PeerLost, match="worker 1 was lost at .* its own output says why") as lost:
+        end.post.receive(Letter, source=1)
+    assert lost.value.rank == 1
+    end.post.send(1, TensorMessage(torch.zeros(10**7)))  # into the void, without waiting
+    end.post.close()
+    assert time.monotonic() - begun_s < 2.0

@@ -1,0 +1,60 @@
+"""The same strategy on real processes and in the simulator: the same model from the same seeds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from processes import together
+
+import tacit
+from strategy_table import TABLE
+from tacit import workloads
+from tacit.runtime.training import train
+from tacit.strategies import Strategy
+
+STEPS, SEED = 43, 2
+
+
+def play(rows: list[Strategy], workload: workloads.Workload, arguments: dict) -> list[dict]:
+    """Train with each strategy in turn; return what the simulator would be asked for."""
+    results = []
+    for strategy in rows:
+        run = train(workload, strategy, steps=STEPS, seed=SEED, evaluate_every=10, **arguments)
+        results.append(
+            {"parameters": run.parameters, "rounds": run.summary()["rounds"], "bytes": run.summary()["bytes_sent"],
+             "steps": run.summary()["steps"], "losses": [row["loss"] for row in run.history],
+             "periods": [row["period"] for row in run.history], "status": run.status}
+        )  # fmt: skip
+    return results
+
+
+@pytest.mark.parametrize(
+    ("workload", "workers", "arguments", "tolerance"),
+    [
+        (workloads.quadratic(dimension=7, heterogeneity=0.5), 2, {}, 1e-12),  # float64: two numbers have one sum
+        (workloads.digits(), 3, {"lr": 0.2, "momentum": 0.9}, 2e-5),  # float32: gloo adds in another order
+    ],
+    ids=str,
+)
+def test_real_processes_reach_the_simulators_parameters(workload, workers, arguments, tolerance):
+    strategies = [row.strategy for row in TABLE]
+    real = together(workers, play, strategies, workload, arguments)
+    for index, strategy in enumerate(strategies):
+        cluster = tacit.Cluster(workers=workers)
+        run = tacit.simulate(
+            workload, strategy, cluster=cluster, steps=STEPS, seed=SEED, evaluate_every=10, **arguments
+        )
+        # Adam divides by moments near zero, which blows rounding errors up a hundredfold where there are any.
+        amplified = 100 if "OuterAdam" in str(strategy) and tolerance > 1e-9 else 1
+        close = {"rtol": amplified * tolerance, "atol": amplified * tolerance}
+        for rank in range(workers):
+            result = real[rank][index]
+            torch.testing.assert_close(
+                result["parameters"], run.parameters, **close, msg=lambda text, s=strategy: f"{s}: {text}"
+            )
+        first = real[0][index]
+        assert (first["steps"], first["rounds"], first["bytes"]) == (
+            STEPS, run.summary()["rounds"], run.summary()["bytes_sent"],
+        )  # fmt: skip
+        assert first["losses"] == pytest.approx([row["loss"] for row in run.history], rel=1e-3)
+        assert first["status"] == "finished"
