@@ -1,0 +1,117 @@
+"""The simulated world of a user's script: workers that run it, each in a fiber and with belongings of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final
+
+from torch import Tensor
+
+import tacit.session
+from tacit.errors import ScriptFailed
+from tacit.session.server_model import ServerModel
+from tacit.simulation.cluster import Cluster
+from tacit.simulation.evaluation import Progress
+from tacit.simulation.script_stage import Assemblies
+from tacit.simulation.script_state import Interpreter, Standing
+from tacit.simulation.script_workers import ScriptServer, ScriptWorker
+from tacit.simulation.surroundings import Surroundings
+from tacit.strategies.strategy import Strategy
+
+_OURS: Final = Path(tacit.session.__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script, compiled once for all workers."""
+
+    path: Path
+    arguments: tuple[str, ...]
+    code: CodeType
+
+    def main(self) -> ModuleType:
+        """Return a fresh ``__main__`` for one worker."""
+        module = ModuleType("__main__")
+        module.__file__ = str(self.path)
+        return module
+
+    def line(self) -> str:
+        """Return the line that is being executed, of the script or, where it calls them, of a file beside it."""
+        frame: FrameType | None = sys._getframe()
+        folder = str(self.path.parent)
+        while frame is not None and os.path.dirname(frame.f_code.co_filename) != folder:  # noqa: PTH120 - in every frame
+            frame = frame.f_back
+        return self.path.name if frame is None else f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+
+    def own_lines(self, error: BaseException) -> Iterator[str]:
+        """Yield those lines of a traceback that lie in the script or in files beside it."""
+        for frame in traceback.extract_tb(error.__traceback__):
+            path = Path(frame.filename)
+            if self.path.parent in path.parents and _OURS not in path.parents and "site-packages" not in path.parts:
+                yield f"  {path.relative_to(self.path.parent)}, line {frame.lineno}, in {frame.name}\n    {frame.line}"
+
+
+class ScriptWorld(Surroundings):
+    """Everything the simulation of a script consists of. ``run`` lets it happen."""
+
+    def __init__(
+        self,
+        script: Script,
+        cluster: Cluster,
+        interpreter: Interpreter,
+        *,
+        seed: int,
+        host: str,
+        measured: bool,
+        progress: Progress | None,
+    ) -> None:
+        super().__init__(cluster, seed=seed, host=host)
+        self.script, self.interpreter, self.is_measured, self._progress = script, interpreter, measured, progress
+        self.assemblies = Assemblies(cluster.workers, self.agenda)
+        self.shelf: dict[object, tuple[Any, Standing, Standing]] = {}  # what ``tacit.shared`` has loaded
+        self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]
+        self.inhabit(self.workers)
+
+    def settle(self) -> None:
+        if not any(worker.stage.sessions for worker in self.workers):
+            raise ScriptFailed(
+                0, "ended without tacit.attach on any worker: there is nothing to simulate; after the optimizer is made "
+                "write session = tacit.attach(model, optimizer, strategy)."
+            )  # fmt: skip
+
+    def _is_over(self) -> bool:
+        return self._living == 0
+
+    def open_server(
+        self, worker: ScriptWorker, model: ServerModel, strategy: Strategy[Any], steps: int | None, seed: int
+    ) -> None:
+        """Let the server of a session's strategy live; ``worker`` is the one that asks for it."""
+
+        def open_outside() -> None:  # a greenlet parks into the one that made it, which must not be a worker's
+            self.server = ScriptServer(self, model, strategy, steps, seed)
+            self.admit(self.server)
+            worker.fiber.resume()
+
+        self.agenda.at(self.agenda.now_s, open_outside)
+        worker.stand_by("its server")
+
+    def join_server(self, worker: ScriptWorker) -> Tensor:
+        """Let ``worker`` wait until the server has nothing left to do; return its model."""
+        while not self.server.fiber.is_over:
+            self.server.waiter = worker.fiber
+            worker.block("its server")
+        return self.server.parameters
+
+    def lost(self, rank: int) -> None:
+        self.assemblies.lose(rank, self.agenda.now_s)
+
+    def tell(self, rank: int, step: int, steps: int | None, time_s: float) -> None:
+        """Tell whoever watches how far rank 0 has come."""
+        if self._progress is not None and rank == 0 and step % max(1, (steps or 0) // 100) == 0:
+            self._progress(step, steps or step, time_s, None)

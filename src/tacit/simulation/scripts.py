@@ -1,0 +1,108 @@
+"""``tacit simulate train.py``: a user's own script on a simulated cluster, the very file that torchrun starts on a real one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacit.errors import Interrupted, RunError, TacitError, nearest, require
+from tacit.randomness import Streams
+from tacit.run import Run, Tally
+from tacit.simulation.cluster import Cluster
+from tacit.simulation.evaluation import Progress
+from tacit.simulation.fibers import HOSTS, default_host
+from tacit.simulation.script_guards import guarded
+from tacit.simulation.script_state import Interpreter
+from tacit.simulation.script_world import Script, ScriptWorld
+
+
+def simulate_script(
+    path: str | os.PathLike[str],
+    arguments: Sequence[str] = (),
+    *,
+    cluster: Cluster | None = None,
+    seed: int = 0,
+    measured: bool = False,
+    host: str | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Run the script ``path`` on every worker of a simulated ``cluster`` and return the run of its last session.
+
+    measured: a step takes as long as it takes on this machine (times the worker's slowness), instead of what ``cluster.compute`` draws. Such runs do
+        not repeat to the bit.
+    progress: called with step, steps, virtual time and None now and then.
+
+    An error in the run (and Ctrl-C) carries what there is of it as ``error.run``.
+    """
+    cluster = Cluster() if cluster is None else cluster
+    require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
+    script, streams = _compiled(Path(path), arguments), Streams(seed)
+    interpreter = Interpreter(script.path.parent, streams)
+    world = ScriptWorld(
+        script, cluster, interpreter, seed=seed, host=host or default_host(), measured=measured, progress=progress
+    )
+    try:
+        with interpreter, guarded(lambda: interpreter.is_heard, script.line):
+            world.run()
+    except RunError as error:
+        error.run = _run_of(world, f"failed: {error}")
+        raise
+    except KeyboardInterrupt as error:
+        interrupted = Interrupted(f"interrupted at {world.agenda.now_s:.6g} s")
+        interrupted.run = _run_of(world, "interrupted")
+        raise interrupted from error
+    return _run_of(world, None)
+
+
+def _compiled(path: Path, arguments: Sequence[str]) -> Script:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise TacitError(f"the script {path} cannot be read: {error.strerror or error}.") from error
+    whole = path.resolve()
+    try:
+        code = compile(source, str(whole), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise TacitError(f"the script {path}{where} is not Python: {error}.") from error
+    return Script(whole, tuple(arguments), code)
+
+
+def _run_of(world: ScriptWorld, status: str | None) -> Run:
+    """Return the run of rank 0's last session with everybody's events; None: with the status that the session gave it."""
+    sessions = world.workers[0].stage.sessions
+    run = sessions[-1].run if sessions else Run("", "", world.cluster.workers, 0, world.seed)
+    if status is not None:
+        run.status = status
+        world.trace.cut(world.agenda.now_s)
+    run.trace = world.trace
+    if status is not None:  # the session knew only its own events
+        tally = Tally(run.trace)
+        run.history = [{**row, **tally.at(row["time_s"])} for row in run.history]
+    run.workload, run.seed, run.cluster = world.script.path.name, world.seed, str(world.cluster)
+    run.config, run.record = _config(world), {**run.record, **_record(world)}
+    return run
+
+
+def _config(world: ScriptWorld) -> dict[str, Any]:
+    """Return what reproduces the run, in the words of ``tacit simulate --config``."""
+    table = world.cluster.table()
+    if world.is_measured:
+        table["compute"] = "measured"
+    return {
+        "script": str(world.script.path), "arguments": list(world.script.arguments), "seed": world.seed,
+        "threads": torch.get_num_threads(), "cluster": table,
+    }  # fmt: skip
+
+
+def _record(world: ScriptWorld) -> dict[str, Any]:
+    try:
+        own = version("tacit")
+    except PackageNotFoundError:
+        own = "not installed"
+    return {"tacit": own, "torch": torch.__version__, "host": world.host, "world": "simulated", "engine": "script"}
