@@ -113,8 +113,8 @@ def command_problem(arguments: list[str]) -> str | None:
     try:
         with redirect_stdout(io.StringIO()):
             given = command.make_context(arguments[0], list(arguments[1:]), parent=context).params
-        if arguments[0] in ("compare", "simulate") and given["config"] is None:
-            settings_from(given, single=arguments[0] == "simulate")
+        if arguments[0] in ("compare", "simulate", "train") and given["config"] is None:
+            settings_from(given, single=arguments[0] != "compare")
     except typer.Exit:  # --help
         return None
     except Exception as error:  # noqa: BLE001 - whatever is refused is the finding

@@ -64,4 +64,4 @@ def test_reports_of_different_workloads_are_refused(tiny: Command, tacit: Comman
 def test_a_folder_without_runs_is_refused(tacit: Command) -> None:
     answer = tacit("report", "nowhere")
     assert answer.exit_code == 2
-    assert "nowhere does not exist; give a folder that tacit compare or tacit simulate wrote" in answer.errors
+    assert "nowhere does not exist; give a folder that tacit compare, simulate or train wrote" in answer.errors

@@ -1,4 +1,4 @@
-"""The command line: ``tacit compare | simulate | report | list``."""
+"""The command line: ``tacit compare | simulate | train | report | list``."""
 
 from tacit.cli.app import app, main
 

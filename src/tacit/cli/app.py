@@ -11,6 +11,7 @@ from tacit.cli.compare import compare_command
 from tacit.cli.list import list_command
 from tacit.cli.report import report_command
 from tacit.cli.simulate import simulate_command
+from tacit.cli.train import train_command
 
 app = typer.Typer(
     name="tacit",
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command("compare")(compare_command)
 app.command("simulate")(simulate_command)
+app.command("train")(train_command)
 app.command("report")(report_command)
 app.command("list")(list_command)
 
@@ -46,13 +48,14 @@ def _root(
     """Distributed training that speaks only when it must.
 
     Compare ways for workers to talk (how often, what, with whom, how long
-    to wait) on a simulated cluster: the same strategy code that runs on a
-    real one, under a virtual clock, from one seed.
+    to wait) on a simulated cluster, under a virtual clock, from one seed;
+    then run the same strategy code on real processes.
 
     [bold]Start here[/]
 
     \b
       tacit compare                      four strategies on real data
       tacit compare --help               what can be changed, with examples
+      tacit train --workers 2            one of them on real processes
       tacit list                         everything that has a name
     """

@@ -46,7 +46,7 @@ def describe(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}." if error.filename else str(error)
     if isinstance(error, TypeError):
         return f"{error} (--debug shows where)"
-    return str(error)
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -21,6 +21,9 @@ _OURS = (
     "history.json",
     "parameters.npy",
     "trace.npz",
+    "checkpoint",
+    "tensorboard",
+    "logs",
 )
 
 
@@ -33,7 +36,7 @@ def claim(folder: Path | None, *, command: str, force: bool) -> Path:
 
     One that holds something is refused unless ``force``, which empties it of results.
     """
-    target = folder if folder is not None else _fresh(command)
+    target = folder if folder is not None else fresh(command)
     if target.exists() and not target.is_dir():
         raise FolderExists(target, "it is a file; choose another --out.")
     if target.exists() and any(target.iterdir()):
@@ -83,7 +86,7 @@ def _check_writable(folder: Path) -> None:
         raise TacitError(f"nothing can be written to the folder {folder}: {error.strerror}; choose another.") from error
 
 
-def _fresh(command: str) -> Path:
+def fresh(command: str) -> Path:
     """Return runs/<command>-<date>-<time>, numbered where that second is taken."""
     stem = f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     candidates = (Path("runs") / (stem if n == 0 else f"{stem}-{n}") for n in range(1000))

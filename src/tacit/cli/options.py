@@ -8,13 +8,15 @@ from typing import Annotated, Any, Final
 import typer
 
 from tacit.cli import units
-from tacit.cli.settings import Settings, Table, read_file, settle
+from tacit.cli.settings import Settings, Table, read_cluster, read_file, settle
 
 _WHAT: Final = "What is trained"
 _HOW: Final = "How it learns"
 _CLUSTER: Final = "The cluster (simulated)"
 _OUTPUT: Final = "Where results go"
 _RUNNING: Final = "How it is computed"
+_PROCESSES: Final = "The processes"
+_SCRIPT: Final = "Your own script"
 
 Workload = Annotated[
     str | None,
@@ -234,7 +236,109 @@ TimingOnly = Annotated[
         rich_help_panel=_RUNNING,
     ),
 ]
+Script = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SCRIPT.py",
+        help="A training script with tacit.attach in it, to run on every worker instead of a workload.",
+        show_default=False,
+        rich_help_panel=_SCRIPT,
+    ),
+]
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ARGUMENTS",
+        help="What the script is given: everything after --.",
+        show_default=False,
+        rich_help_panel=_SCRIPT,
+    ),
+]
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster",
+        metavar="FILE.toml",
+        help="Read the cluster from a file, such as the run.toml of another run; the options below override it.",
+        rich_help_panel=_CLUSTER,
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_RUNNING)]
+
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Number of workers, each a process; on several machines, of all of them together.",
+        show_default="2",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Steps between checkpoints. A lost worker leaves one in any case.",
+        show_default="none",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+ResumeRun = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="FOLDER",
+        help="Go on with the run in FOLDER from its last checkpoint. Other options, another number of workers among them, change it.",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="How long a round waits for a worker: 90s, 10min.",
+        show_default="from what was measured, 5min at least",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Interface = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Network interface between machines, such as eth0.",
+        show_default="the one that leads to the first machine",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Security = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Of messages (gossip, servers): token, curve (encrypted) or plain (trusted links).",
+        show_default="token on one machine, curve between machines",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Machines, for --print-command.", show_default="1", rich_help_panel=_PROCESSES),
+]
+PrintCommand = Annotated[
+    bool,
+    typer.Option(
+        "--print-command", help="Print the torchrun line for each machine, and run nothing.", rich_help_panel=_PROCESSES
+    ),
+]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Also show numbers while it runs: tensorboard (in the output folder), wandb, mlflow.",
+        show_default="nowhere",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 
 _SAME_NAME: Final = (
     "workload", "steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "tune", "target", "evaluate_every",
@@ -244,6 +348,15 @@ _SAME_NAME: Final = (
 
 def settings_from(given: dict[str, Any], *, single: bool) -> Settings:
     """Return the settings that a command's options ask for, over those of its ``config`` file."""
+    beneath: Table = {"strategies": ["AllReduce()"]} if single else {}
+    if given["config"] is not None:
+        beneath |= read_file(given["config"], single=single)
+    cluster = {} if given.get("cluster") is None else {"cluster": read_cluster(given["cluster"])}
+    return settle(beneath, cluster, table_from(given))
+
+
+def table_from(given: dict[str, Any]) -> Table:
+    """Return what a command's options say, in the words of the TOML file."""
     table: Table = {name: given[name] for name in _SAME_NAME if given.get(name) is not None}
     if given.get("strategies"):
         table["strategies"] = given["strategies"]
@@ -255,11 +368,10 @@ def settings_from(given: dict[str, Any], *, single: bool) -> Settings:
         table["seeds"] = units.seeds(given["seeds"])
     if given.get("seed") is not None:
         table["seeds"] = [given["seed"]]
-    table["cluster"] = _cluster_from(given)
-    beneath: Table = {"strategies": ["AllReduce()"]} if single else {}
-    if given["config"] is not None:
-        beneath |= read_file(given["config"], single=single)
-    return settle(beneath, table)
+    train = {name: given[name] for name in ("checkpoint_every", "log", "interface", "security") if given.get(name)}
+    if given.get("timeout") is not None:
+        train["timeout_s"] = units.seconds(given["timeout"])
+    return table | {"cluster": _cluster_from(given), "train": train}
 
 
 def _cluster_from(given: dict[str, Any]) -> Table:
@@ -274,5 +386,5 @@ def _cluster_from(given: dict[str, Any]) -> Table:
     return {
         key: given[option] if read is None else read(given[option])
         for option, (key, read) in readers.items()
-        if given[option] not in (None, [])
+        if given.get(option) not in (None, [])
     }

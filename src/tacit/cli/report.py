@@ -33,15 +33,16 @@ def report_command(
 ) -> None:
     """Draw report.html from saved runs, simulated or real.
 
-    One folder of `tacit compare` or `tacit simulate` gets its page drawn
-    again; several are put side by side.
+    One folder of `tacit compare`, `tacit simulate` or `tacit train` gets
+    its page drawn again; several are put side by side, measured beside
+    simulated.
 
     [bold]Examples[/]
 
     \b
       tacit report runs/compare-20260102-120000
       tacit report demo --target 0.2
-      tacit report runs/slow runs/fast --out both.html
+      tacit report runs/real runs/simulated --out both.html
     """
     runs = [(path, Run.load(path)) for folder in paths for path in _run_folders(folder)]
     comparison = _comparison(runs, paths, target)
@@ -59,7 +60,7 @@ def _run_folders(folder: Path) -> list[Path]:
     found = sorted(path.parent for path in (folder / "runs").glob("*/run.json"))
     if not found:
         what = "does not exist" if not folder.exists() else "holds neither run.json nor runs/*/run.json"
-        raise TacitError(f"{folder} {what}; give a folder that tacit compare or tacit simulate wrote.")
+        raise TacitError(f"{folder} {what}; give a folder that tacit compare, simulate or train wrote.")
     return found
 
 
@@ -77,12 +78,16 @@ def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float |
 
 
 def _entries(runs: Iterable[tuple[Path, Run]], notes: Mapping[str, str]) -> list[Entry]:
-    """Return the runs by strategy; where one seed comes twice, the later folder's name tells them apart."""
+    """Return the runs by strategy and world; where one seed comes twice, the later folder's name tells them apart."""
     by_label: dict[str, list[Run]] = {}
+    runs = list(runs)
+    worlds = {run.record.get("world", "simulated") for _, run in runs}
     for path, run in runs:
         label = run.strategy
+        if len(worlds) > 1:
+            label += " measured" if run.record.get("world") == "processes" else " simulated"
         if any(run.seed == other.seed for other in by_label.get(label, ())):
-            label = f"{run.strategy} ({path.parent.parent.name if path.parent.name == 'runs' else path.name})"
+            label = f"{label} ({path.parent.parent.name if path.parent.name == 'runs' else path.name})"
         by_label.setdefault(label, []).append(run)
     return [Entry(label, group, notes.get(label, "")) for label, group in by_label.items()]
 

@@ -46,6 +46,10 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 _COMPARE_ONLY: Final = ("strategies", "seeds", "target", "tune")
 _SIMULATE_ONLY: Final = ("timing_only",)
 _CLUSTER_KEYS: Final = tuple(field.name for field in dataclasses.fields(Cluster))
+_TRAIN_KEYS: Final[Mapping[str, Any]] = {
+    "checkpoint_every": int, "log": str, "timeout_s": float, "interface": str, "security": str,
+}  # fmt: skip
+"""The table ``train``: what only real processes have. The simulator reads past it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,25 +86,40 @@ class Settings:
 
 def read_file(path: Path, *, single: bool) -> Table:
     """Return the settings of a TOML file; ``single``: of one run rather than of a comparison."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TacitError(f"--config {path} cannot be read: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TacitError(f"--config {path} is not TOML: {error}.") from error
+    table = read_toml(path, "--config")
     foreign = _COMPARE_ONLY if single else _SIMULATE_ONLY
-    known = [key for key in (*DEFAULTS, "cluster") if key not in foreign] + (["strategy", "seed"] if single else [])
-    _check_keys(table, known, f"{path}")
-    cluster = table.get("cluster", {})
-    require(
-        isinstance(cluster, dict), f"{path}: cluster={cluster!r} must be a table; write [cluster] and its keys below."
-    )
-    _check_keys(cluster, _CLUSTER_KEYS, f"{path}, table [cluster]")
+    own = ["strategy", "seed", "train"] if single else []
+    check_keys(table, [key for key in (*DEFAULTS, "cluster") if key not in foreign] + own, f"{path}")
+    for name, keys in (("cluster", _CLUSTER_KEYS), ("train", _TRAIN_KEYS)):
+        inner = table.get(name, {})
+        require(
+            isinstance(inner, dict), f"{path}: {name}={inner!r} must be a table; write [{name}] and its keys below."
+        )
+        check_keys(inner, keys, f"{path}, table [{name}]")
     if isinstance(table.get("seeds"), int):
         table["seeds"] = list(range(table["seeds"]))
     for one, many in (("strategy", "strategies"), ("seed", "seeds")):
         if one in table:
             table[many] = [table.pop(one)]
+    return table
+
+
+def read_toml(path: Path, option: str) -> Table:
+    """Return what is in the file that ``option`` names."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TacitError(f"{option} {path} cannot be read: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TacitError(f"{option} {path} is not TOML: {error}.") from error
+
+
+def read_cluster(path: Path) -> Table:
+    """Return the cluster that a file describes: a table [cluster], as in run.toml, or its keys alone."""
+    table = read_toml(path, "--cluster")
+    if isinstance(table.get("cluster"), dict):
+        table = table["cluster"]
+    check_keys(table, _CLUSTER_KEYS, f"{path}")
     return table
 
 
@@ -118,7 +137,7 @@ def settle(*tables: Table) -> Settings:
     return Settings(
         workload=_parsed("workload", merged["workload"], "workloads"),
         strategies=tuple(_parsed("strategies", text, "strategies") for text in _listed(merged, "strategies")),
-        cluster=_cluster(merged["cluster"]),
+        cluster=cluster_of(merged["cluster"]),
         seeds=tuple(_checked("seeds", seed, int) for seed in _listed(merged, "seeds")),
         schedule=None if schedule is None else _parsed("schedule", schedule, "schedules"),
         **checked,
@@ -133,6 +152,16 @@ _KINDS: Final[Mapping[str, Any]] = {
 _WORDS: Final[Mapping[Any, str]] = {
     int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list", dict: "a table",
 }  # fmt: skip
+
+
+def train_settings(*tables: Table) -> Table:
+    """Return what the ``train`` tables ask for, later ones first."""
+    merged: Table = {}
+    for table in tables:
+        merged |= {key: _checked(key, value, _TRAIN_KEYS[key]) for key, value in table.get("train", {}).items()}
+    every = merged.get("checkpoint_every", 1)
+    require(every >= 1, f"checkpoint_every={every} must be at least 1; leave it out for no checkpoints.")
+    return merged
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
@@ -162,7 +191,7 @@ _EXAMPLES: Final = {
 }  # fmt: skip
 
 
-def _cluster(table: Table) -> Cluster:
+def cluster_of(table: Table) -> Cluster:
     """Return the cluster of the TOML table: texts in the notation become objects, ranks become numbers."""
     readers: Mapping[str, Callable[[Any], Any]] = {
         "compute": lambda text: _parsed("compute", text, "delays"),
@@ -201,6 +230,6 @@ def _table(settings: Settings) -> Table:
     return table | {"cluster": settings.cluster.table()}
 
 
-def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
+def check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
     unknown = next((key for key in table if key not in known), None)
     require(unknown is None, f"{where}: unknown key {unknown!r}{nearest(str(unknown), known)}")

@@ -28,8 +28,8 @@ def console(quiet: bool) -> Console:
 class Screen(Watcher):
     """Follows runs: a bar per run and one for all in a terminal; otherwise a line as each run ends."""
 
-    def __init__(self, console: Console, total: int) -> None:
-        self.console, self.total, self.done = console, total, 0
+    def __init__(self, console: Console, total: int, clock: str = "s virtual") -> None:
+        self.console, self.total, self.done, self.clock = console, total, 0, clock
         columns = (
             TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
             TextColumn("{task.fields[state]}"), TimeElapsedColumn(),
@@ -50,11 +50,15 @@ class Screen(Watcher):
         self.progress.stop()
 
     def begin(self, strategy: str, seed: int, lr: float, tuning: bool) -> None:
-        self.title = f"{strategy} · seed {seed}" + (f" · trying lr={lr:.4g}" if tuning else "")
+        self.begin_run(f"{strategy} · seed {seed}" + (f" · trying lr={lr:.4g}" if tuning else ""))
+
+    def begin_run(self, title: str) -> None:
+        """Show from now on how the run called ``title`` goes on."""
+        self.title = title
         self.progress.reset(self.current, description=escape(self.title), visible=True, total=None, state="starting")
 
     def step(self, step: int, steps: int, time_s: float, loss: float | None) -> None:
-        state = f"step · {time_s:.3g} s virtual" + ("" if loss is None else f" · loss {loss:.4g}")
+        state = f"step · {time_s:.3g} {self.clock}" + ("" if loss is None else f" · loss {loss:.4g}")
         self.progress.update(self.current, completed=step, total=steps, state=state)
 
     def end(self, run: Run, tuning: bool) -> None:
@@ -69,4 +73,4 @@ class Screen(Watcher):
         summary = run.summary()
         loss = "no loss" if summary["loss"] is None else f"loss {summary['loss']:.4g}"
         ended = "" if run.status == "finished" else f" · {run.status}"
-        return f"{self.done}/{self.total}  {self.title}: {loss} after {summary['time_s']:.4g} s virtual{ended}"
+        return f"{self.done}/{self.total}  {self.title}: {loss} after {summary['time_s']:.4g} {self.clock}{ended}"

@@ -1,0 +1,180 @@
+"""``tacit train``: real processes from the command line. Three launches: a run, a run that loses a worker, the same run resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import Command
+
+from tacit import Run
+
+TRAIN = (sys.executable, "-m", "tacit", "train")
+LONGEST_S = 100  # of one launch; most of it is importing torch
+
+
+def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> None:
+    options = ("--workload", "quadratic(dimension=5)", "--lr", "0.05", "--steps", "12", "--seed", "3", "--workers", "2")
+    cluster = ("--latency", "2ms", "--strategy", "LocalSGD(period=Every(5))")
+    assert tacit("simulate", *options, *cluster, "--out", "simulated").exit_code == 0
+    options = ("--config", "simulated/run.toml", "--out", "real", "--json", "real.json", "--timeout", "50s")
+    done = subprocess.run([*TRAIN, *options], capture_output=True, text=True, timeout=LONGEST_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "latency_s, bandwidth_bytes_per_s" in done.stdout and "of [cluster] are for the simulator" in done.stdout
+    assert "status      finished" in done.stdout and "(virtual)" not in done.stdout
+    assert "Report: real/report.html · run again: tacit train --config real/run.toml" in done.stdout
+
+    real, simulated = Run.load("real"), Run.load("simulated")
+    torch.testing.assert_close(real.parameters, simulated.parameters, rtol=1e-12, atol=1e-12)
+    for name in ("steps", "rounds", "bytes_sent"):
+        assert real.summary()[name] == simulated.summary()[name]
+    assert real.record["world"] == "processes" and real.cluster == "2 processes on one machine"
+    assert json.loads(Path("real.json").read_text())["summary"] == real.summary()
+    settings = tomllib.loads(Path("real/run.toml").read_text())
+    assert settings["cluster"]["latency_s"] == 0.002 and settings["train"] == {"timeout_s": 50.0}
+
+    assert tacit("simulate", "--config", "real/run.toml", "--out", "again").exit_code == 0
+    assert Run.load("again").digest == simulated.digest
+    answer = tacit("report", "real", "again", "--out", "both.html")
+    assert answer.exit_code == 0, answer.errors
+    assert "LocalSGD(period=Every(5)) measured" in answer.output
+    assert "LocalSGD(period=Every(5)) simulated" in answer.output
+
+    for more, message in ((), "a larger --steps goes on"), (("--steps", "99"), "left no checkpoint to go on from"):
+        answer = tacit("train", "--resume", "real", *more)
+        assert (answer.exit_code, message in answer.errors) == (2, True)
+
+
+@pytest.mark.timeout(3 * LONGEST_S)
+def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path) -> None:
+    out, manifest = tmp_path / "run", tmp_path / "run" / "checkpoint" / "manifest.json"
+    options = ("--workload", "quadratic(dimension=5)", "--strategy", "LocalSGD(period=Every(4))", "--lr", "1e-3")
+    options += ("--steps", "10000000", "--evaluate-every", "10000000", "--checkpoint-every", "200", "--out", str(out))
+    command = [*TRAIN, *options, "--workers", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until = time.monotonic() + LONGEST_S
+            while not manifest.exists() and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            os.kill(worker_of(process.pid, rank=1), signal.SIGKILL)
+            shown, errors = process.communicate(timeout=LONGEST_S)
+        finally:
+            process.terminate()  # which the launcher passes on to its workers
+    assert process.returncode == 1, errors
+    assert "error: worker 1 was lost after" in errors and "Worker 1 was ended by SIGKILL" in errors
+    assert f"tacit train --resume {out} goes on from there" in errors
+    assert "Traceback" not in errors and "torch" not in errors and errors.count("error:") == 1
+    assert "status      failed: worker 1 was lost" in shown
+    rescued = json.loads(manifest.read_text())
+    assert rescued["ranks"] == [0] and rescued["place"].endswith(".rescued")
+    assert Run.load(out).status.startswith("failed: worker 1 was lost")
+
+    steps = rescued["step"] + 10
+    resume = [*TRAIN, "--resume", str(out), "--steps", str(steps), "--evaluate-every", "5", "--quiet"]
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=LONGEST_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    run = Run.load(out)
+    assert run.status == "finished" and run.workers == 2
+    assert run.history[0]["step"] == 0, "what was measured before the loss is kept"
+    assert run.history[-1]["step"] == steps
+    assert min(event.step for event in run.trace.of("compute")) == rescued["step"] + 1, "no step is taken twice"
+
+
+def worker_of(parent: int, rank: int) -> int:
+    """Return the process that ``parent`` started as ``rank``."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return next(
+        int(c) for c in children if f"RANK={rank}".encode() in Path(f"/proc/{c}/environ").read_bytes().split(b"\0")
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-s", "LocalSDG"), "unknown strategy 'LocalSDG'; did you mean 'LocalSGD'?"),
+        (("--workers", "0"), "workers=0 must be a whole number, at least 1."),
+        (("--checkpoint-every", "-1"), "checkpoint_every=-1 must be at least 1; leave it out for no checkpoints."),
+        (("--timeout", "soon"), "soon is not a time such as 0.1ms, 20us or 1.5s."),
+        (("--device", "cuda"), "device='cuda': torch sees no GPU here; leave --device out to train on the CPU."),
+        (("--resume", "absent"), "absent holds no run to go on with: it has no run.toml."),
+        (("--resume", "absent", "--out", "here"), "--resume names the folder; leave out --out, --config and --force."),
+        (("--nodes", "2"), "--nodes 2: add --print-command, and type the line it prints on each machine."),
+        (("--workers", "3", "--nodes", "2", "--print-command"), "every machine must get as many; choose a multiple."),
+        (("--config", "mine.toml"), "mine.toml, table [train]: unknown key 'securty'; did you mean 'security'?"),
+        (("--json", "absent/numbers.json"), "nothing can be written to the folder absent: No such file or directory"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_input_starts_nothing(tacit: Command, options: tuple[str, ...], message: str) -> None:
+    if torch.cuda.is_available() and "cuda" in options:
+        pytest.skip("there is a GPU here")
+    Path("mine.toml").write_text('[train]\nsecurty = "plain"\n')
+    answer = tacit("train", *options)
+    assert answer.exit_code == 2
+    assert message in answer.errors
+    assert "Traceback" not in answer.errors
+    assert not Path("runs").exists()
+
+
+def test_a_folder_that_holds_something_is_refused(tacit: Command) -> None:
+    Path("full").mkdir()
+    Path("full/thesis.tex").write_text("years of work")
+    answer = tacit("train", "--out", "full")
+    assert answer.exit_code == 2
+    assert "the folder full exists and is not empty; choose another --out, or say --force" in answer.errors
+    answer = tacit("train", "--out", "full", "--force")
+    assert answer.exit_code == 2
+    assert "--force replaces only results of tacit, and it holds thesis.tex" in answer.errors
+
+
+def test_the_line_for_several_machines(tacit: Command) -> None:
+    options = (
+        "-s",
+        "LocalSGD(period=Every(8))",
+        "--workers",
+        "4",
+        "--timeout",
+        "10min",
+        "--out",
+        "runs/two",
+        "--quiet",
+    )
+    answer = tacit("train", *options, "--nodes", "2", "--print-command")
+    assert answer.exit_code == 0, answer.errors
+    words = shlex.split(answer.output)
+    assert words[:3] == ["torchrun", "--nnodes", "2"]
+    assert words[words.index("--nproc-per-node") + 1] == "2"
+    assert words[words.index("-m") + 1 :] == [
+        "tacit", "train", "--strategy", "LocalSGD(period=Every(8))", "--timeout", "10min", "--out", "runs/two", "--quiet",
+    ]  # fmt: skip
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workers", "3", "--out", "here"), "--workers 3, but torchrun started 2 processes; leave --workers out."),
+        ((), "under torchrun all processes must name one folder: give --out FOLDER, or --resume FOLDER."),
+    ],
+    ids=["workers", "folder"],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_under_torchrun_one_rank_speaks_for_all(
+    tacit: Command, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str, rank: int
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "error.json")
+    answer = tacit("train", *options)
+    assert answer.exit_code == 2
+    assert (message in answer.errors) == (rank == 0)
+    assert json.loads(Path("error.json").read_text())["message"]["message"] == message
