@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: help demo test check format clean bench-simulator bench-papers
+.PHONY: help demo test check format clean bench-simulator bench-messages bench-peers bench-papers
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -34,6 +34,13 @@ format: $(VENV)/.installed  ## rewrite the sources in the house format
 
 bench-simulator: $(VENV)/.installed  ## measure the simulator's speed
 	$(BIN)/python benchmarks/simulator.py --out benchmarks/results/simulator.json
+
+bench-messages: $(VENV)/.installed  ## measure messages between processes against bare pyzmq and gloo
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/messages.py --out benchmarks/results/messages.json
+
+bench-peers: $(VENV)/.installed  ## measure step times beside DDP, PostLocalSGD, accelerate and torchft, about 20 minutes; needs root
+	$(BIN)/python benchmarks/peers.py --install
+	$(BIN)/python benchmarks/peers.py --out benchmarks/results/peers.json
 
 bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… names the folder with libsvm/a9a.bz2
 	$(BIN)/python benchmarks/papers/local_sgd.py $(if $(DATA),--data $(DATA))
