@@ -21,6 +21,10 @@ MessageType = TypeVar("MessageType", bound=Message)
 MessageType_co = TypeVar("MessageType_co", bound=Message, covariant=True)
 
 
+Parts = Tensor | Sequence[Tensor]
+"""A tensor, or several flat ones that travel end to end as one: nobody has to join them first."""
+
+
 class Envelope(NamedTuple):
     """A message that arrived, and the rank it came from."""
 
@@ -36,7 +40,7 @@ class Pending(Protocol):
         """Whether ``wait`` would return at once. Changes only at step boundaries, so that both worlds see it change at the same step."""
 
     def wait(self) -> Tensor:
-        """Block until the result is there and return it, a tensor the caller owns."""
+        """Block until the result is there and return it, a tensor the caller owns. Once."""
 
 
 class Network(Protocol):
@@ -48,16 +52,16 @@ class Network(Protocol):
     @property
     def size(self) -> int: ...
 
-    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
         """Return Σ wᵢ xᵢ / Σ wᵢ over the ranks of ``group`` (None: all), summed in rank order, as a tensor the caller owns.
 
-        A rank with nothing to say joins with weight 0. Where all do, everybody keeps its own: a copy of ``tensor`` comes back.
+        A rank with nothing to say joins with weight 0. Where all do, everybody keeps its own: a copy of what it gave comes back.
         """
 
     def start_all_reduce_mean(
-        self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> Pending:
-        """Begin an ``all_reduce_mean`` of a snapshot of ``tensor`` and return at once."""
+        """Begin an ``all_reduce_mean`` of a snapshot of ``parts`` and return at once."""
 
     def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
         """Return every rank's message, in rank order; sizes may differ."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message, unpack
+from tacit.network import Parts
 from tacit.runtime.buffers import Pool
 from tacit.runtime.groups import Group
 from tacit.trace import EXCHANGE, WAIT, PlainEvent
@@ -32,11 +33,11 @@ class ProcessNetwork:
 
     # Collectives.
 
-    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
-        return Mean(self, tensor, weight, group, overlaps=False).wait()
+    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+        return Mean(self, parts, weight, group, overlaps=False).wait()
 
-    def start_all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Mean:
-        return Mean(self, tensor, weight, group, overlaps=True)
+    def start_all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Mean:
+        return Mean(self, parts, weight, group, overlaps=True)
 
     def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
         members = self.enter("all-gather", group)
@@ -107,36 +108,43 @@ class ProcessNetwork:
 
 
 class Mean:
-    """A weighted mean under way: the tensor times its weight travels with the weight behind it."""
+    """A weighted mean under way: the numbers times their weight travel with the weight behind them."""
 
     def __init__(
-        self, network: ProcessNetwork, tensor: Tensor, weight: float, group: Sequence[int] | None, *, overlaps: bool
+        self, network: ProcessNetwork, parts: Parts, weight: float, group: Sequence[int] | None, *, overlaps: bool
     ) -> None:
         self._network, self._stage, self._overlaps, self._weight = network, network._stage, overlaps, weight
         self._members = network.enter("all-reduce", group)
-        self._own = tensor.clone() if overlaps or self._members is None else tensor
+        given = [parts] if isinstance(parts, Tensor) else list(parts)
+        self._shape = parts.shape if isinstance(parts, Tensor) else (sum(part.numel() for part in given),)
+        self._device = given[0].device
+        # Nobody keeps its own unless all weigh nothing, so only one that does may need it again.
+        self._own = _joined(given) if weight == 0.0 or self._members is None else None
         self._done_s: float | None = None
         self._seen_at = -1
         self._is_ready = self._members is None
         if self._members is not None:
-            self._begin(tensor, weight, self._members)
+            self._begin(given, weight, self._members)
 
-    def _begin(self, tensor: Tensor, weight: float, members: Group) -> None:
+    def _begin(self, given: list[Tensor], weight: float, members: Group) -> None:
         self._label, self._round = self._network.next_round("all-reduce", members)
-        wire, is_half = members.wire_device(tensor), tensor.dtype in _HALVES
-        self._buffer = buffer = self._network._pool.take(
-            tensor.numel() + 1, tensor.dtype, wire, pinned=wire.type == "cpu" and tensor.is_cuda
-        )
-        payload = buffer[:-1]
-        payload.copy_(tensor.reshape(-1))
+        first = given[0]
+        wire, numbers = members.wire_device(first), sum(part.numel() for part in given)
+        is_staged = first.is_cuda and wire.type == "cpu"
+        self._buffer = buffer = self._network._pool.take(numbers + 1, first.dtype, wire, pinned=is_staged)
+        at = 0
+        for part in given:
+            buffer[at : at + part.numel()].copy_(part.reshape(-1))
+            at += part.numel()
         if weight != 1.0:
-            payload.mul_(weight)
+            buffer[:-1].mul_(weight)
         buffer[-1] = weight
         self._started_s = self._stage.now_s()
         self._work = members.all_reduce(buffer)
         # Eight bits of mantissa cannot add weights up, so those of half-precision tensors travel by themselves.
-        self._weights = torch.tensor([weight], dtype=torch.float64) if is_half else None
-        self._weights_work = self._stage.control.all_reduce(self._weights) if self._weights is not None else None
+        is_half = first.dtype in _HALVES
+        self._weights = torch.tensor([weight], dtype=torch.float64, device=wire) if is_half else None
+        self._weights_work = members.all_reduce(self._weights) if self._weights is not None else None
         if self._overlaps:
             self._stage.under_way.append(self)
 
@@ -155,8 +163,9 @@ class Mean:
 
     def wait(self) -> Tensor:
         if self._members is None:
+            assert self._own is not None
             self._stage.total_weight = self._weight
-            return self._own
+            return self._own.view(self._shape)
         from_s = self._stage.now_s()
         self._stage.wait_for(self._work, self._members, self._label)
         if self._weights_work is not None:
@@ -183,6 +192,11 @@ class Mean:
         total = float(self._buffer[-1] if self._weights is None else self._weights)
         self._stage.total_weight = total
         if total == 0.0:
-            return self._own.clone()
-        mean = self._buffer[:-1].div_(total).view(self._own.shape)
-        return mean if mean.device == self._own.device else mean.to(self._own.device)
+            assert self._own is not None
+            return self._own.view(self._shape)
+        mean = self._buffer[:-1].div_(total).view(self._shape)
+        return mean if mean.device == self._device else mean.to(self._device)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message
-from tacit.network import SERVER, Pending
+from tacit.network import SERVER, Parts, Pending
 from tacit.randomness import Streams
 from tacit.runtime.post import Post
 from tacit.session.server_model import ServerModel
@@ -88,11 +88,11 @@ class ServerNetwork:
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         return self._post.receive(kind, source)
 
-    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
         raise _refusal("all_reduce_mean")
 
     def start_all_reduce_mean(
-        self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> Pending:
         raise _refusal("start_all_reduce_mean")
 

@@ -49,6 +49,7 @@ class FlatModel:
         self._buffers = self._adopt()
         self._is_lent = False  # a mixed model's vector was handed out and must be written back
         self._gradient: Tensor | None = None
+        self._gradient_parts: list[Tensor] = []
 
     def _adopt(self) -> list[Tensor]:
         """Move all parameters into buffers, one per dtype and device, and return the views they became."""
@@ -107,7 +108,8 @@ class FlatModel:
         self.check()
         if self._gradient is None:
             self._gradient = torch.empty_like(self._vector)
-        parts = self.split(self._gradient)
+            self._gradient_parts = self.split(self._gradient)
+        parts = self._gradient_parts
         given = [(part, p.grad) for part, p in zip(parts, self.parameters, strict=True) if p.grad is not None]
         if len(given) < len(parts):
             self._gradient.zero_()

@@ -14,7 +14,7 @@ SKIPPED_WEIGHT = 2.0**-60
 
 
 class Meter:
-    """Counts steps. Losses stay tensors until somebody reads, so that a GPU is not waited for in every step."""
+    """Counts steps. Losses on a GPU stay there until somebody reads, so that it is not waited for in every step."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -30,8 +30,7 @@ class Meter:
 
     def observe(self, loss: float | Tensor, samples: float | None) -> None:
         """Take the loss of a mini-batch, or of one micro-batch of the step under way."""
-        value = loss.detach() if isinstance(loss, Tensor) else float(loss)
-        self._part = self._part + value * (1.0 if samples is None else samples)
+        self._part = self._part + loss * (1.0 if samples is None else samples)
         self._part_samples += 1.0 if samples is None else samples
         if samples is not None:
             self._told_samples = (self._told_samples or 0.0) + samples

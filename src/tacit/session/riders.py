@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from tacit.errors import nearest, require
 from tacit.messages import Message
-from tacit.network import Network, Pending
+from tacit.network import Network, Parts, Pending
 
 MessageType = TypeVar("MessageType", bound=Message)
 BUFFERS: Final = ("average", "keep", "recalibrate")
@@ -66,9 +66,9 @@ class Riders:
         names = {name for raw in exchange(json.dumps(own).encode()) for name in json.loads(raw)}
         self._moments = sorted(names) or None  # nobody has stepped yet: ask again
 
-    def gather(self, like: Tensor) -> Tensor:
-        """Return all that rides as one vector of the dtype and on the device of ``like``."""
-        return torch.cat([like.new_empty(0), *(t.detach().reshape(-1).to(like) for t in self._tensors())])
+    def gather(self, like: Tensor) -> list[Tensor]:
+        """Return all that rides, flat, of the dtype and on the device of ``like``."""
+        return [t.detach().reshape(-1).to(like) for t in self._tensors()]
 
     def take_over(self, mean: Tensor, sent: Tensor | None) -> None:
         """Write the mean back; where training went on meanwhile (``sent`` is what was averaged) add what the mean changed."""
@@ -102,33 +102,34 @@ class RidingNetwork:
         self._network, self._riders, self._exchange = network, riders, exchange
         self.rank, self.size = network.rank, network.size
 
-    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
         if group is not None:
-            return self._network.all_reduce_mean(tensor, weight, group=group)
+            return self._network.all_reduce_mean(parts, weight, group=group)
         self._riders.agree_on_moments(self._exchange)
         if self._riders.is_empty:
-            mean = self._network.all_reduce_mean(tensor, weight)
+            mean = self._network.all_reduce_mean(parts, weight)
         else:
-            loaded = self._loaded(tensor)
-            mean, riding = _unload(self._network.all_reduce_mean(loaded, weight), tensor)
-            self._riders.take_over(riding, None)
+            own, riding = self._loaded(parts)
+            mean, carried = _unload(self._network.all_reduce_mean([*own, *riding], weight), own)
+            self._riders.take_over(carried, None)
         self._riders.round_is_over()
         return mean
 
     def start_all_reduce_mean(
-        self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> Pending:
         if group is not None:
-            return self._network.start_all_reduce_mean(tensor, weight, group=group)
+            return self._network.start_all_reduce_mean(parts, weight, group=group)
         self._riders.agree_on_moments(self._exchange)
-        loaded = tensor.clone() if self._riders.is_empty else self._loaded(tensor)
-        return RidingPending(self._network.start_all_reduce_mean(loaded, weight), self._riders, tensor, loaded, weight)
+        if self._riders.is_empty:
+            return RidingPending(self._network.start_all_reduce_mean(parts, weight), self._riders)
+        own, riding = self._loaded(parts)
+        pending = self._network.start_all_reduce_mean([*own, *riding], weight)
+        return RidingPending(pending, self._riders, torch.cat(riding))
 
-    def restart(self, sent: Tensor, weight: float, numbers: int) -> RidingPending:
-        """Begin again a round that a checkpoint found under way; ``numbers`` of ``sent`` are the strategy's own."""
-        return RidingPending(
-            self._network.start_all_reduce_mean(sent, weight), self._riders, sent[:numbers], sent, weight
-        )
+    def finished(self, received: Tensor, riding: Tensor | None) -> RidingPending:
+        """Return a round that ended while a checkpoint was written, as if it were still under way."""
+        return RidingPending(None, self._riders, riding, received)
 
     def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
         return self._network.all_gather(message, group=group)
@@ -142,29 +143,44 @@ class RidingNetwork:
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         return self._network.receive(kind, source)
 
-    def _loaded(self, tensor: Tensor) -> Tensor:
-        require(tensor.dim() == 1, "buffers ride on flat all-reduces only; flatten the tensor, or say buffers='keep'.")
-        return torch.cat([tensor, self._riders.gather(tensor)])
+    def _loaded(self, parts: Parts) -> tuple[list[Tensor], list[Tensor]]:
+        own = [parts] if isinstance(parts, Tensor) else list(parts)
+        require(
+            all(part.dim() == 1 for part in own),
+            "buffers ride on flat all-reduces only; flatten the tensor, or say buffers='keep'.",
+        )
+        return own, self._riders.gather(own[0])
 
 
 class RidingPending:
-    """An all-reduce under way, with its riders. It remembers what was sent, so that a checkpoint can begin it again."""
+    """An all-reduce under way, with its riders as they were sent. A checkpoint that finds it so stores what came of it."""
 
-    def __init__(self, pending: Pending, riders: Riders, tensor: Tensor, sent: Tensor, weight: float) -> None:
-        self._pending, self._riders, self._tensor = pending, riders, tensor
-        self.sent, self.weight, self.numbers = sent, weight, tensor.numel()
+    def __init__(
+        self, pending: Pending | None, riders: Riders, riding: Tensor | None = None, received: Tensor | None = None
+    ) -> None:
+        self._pending, self._riders, self.riding, self._received = pending, riders, riding, received
 
     @property
     def is_ready(self) -> bool:
-        return self._pending.is_ready
+        return self._pending is None or self._pending.is_ready
+
+    def result(self) -> Tensor:
+        """Wait for what came of it, riders included, without taking it over."""
+        if self._received is None:
+            assert self._pending is not None
+            self._received = self._pending.wait()
+        return self._received
 
     def wait(self) -> Tensor:
-        mean, riding = _unload(self._pending.wait(), self._tensor)
-        if riding.numel():
-            self._riders.take_over(riding, self.sent[self.numbers :])
+        received = self.result()
+        if self.riding is not None:
+            numbers = received.numel() - self.riding.numel()
+            self._riders.take_over(received[numbers:], self.riding)
+            received = received[:numbers]
         self._riders.round_is_over()
-        return mean
+        return received
 
 
-def _unload(received: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    return received[: like.numel()].view(like.shape), received[like.numel() :]
+def _unload(received: Tensor, own: list[Tensor]) -> tuple[Tensor, Tensor]:
+    numbers = sum(part.numel() for part in own)
+    return received[:numbers], received[numbers:]

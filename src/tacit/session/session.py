@@ -118,8 +118,9 @@ class Session:
 
         samples: how many samples are behind it. Tell it on all ranks or on none: rounds are then weighted by it.
         """
-        self._replica.meter.observe(loss, samples)
-        self._curve_meter.observe(loss, samples)
+        value = loss if not isinstance(loss, Tensor) else loss.item() if loss.is_cpu else loss.detach()
+        self._replica.meter.observe(value, samples)
+        self._curve_meter.observe(value, samples)
 
     def now_s(self) -> float:
         """Seconds since the run began, without evaluations and checkpoints."""
@@ -198,7 +199,7 @@ class Session:
         """Go on from what ``state_dict`` returned on this rank. Model and optimizer are the caller's to load."""
         self._check_state(stored)
         with self._stepper.in_hook():
-            self._stepper.state = restore(self._stepper.state, stored["state"], self._network.restart)
+            self._stepper.state = restore(self._stepper.state, stored["state"], self._network.finished)
         restore_generator(self._replica.random, stored["random"])
         self._take_counters(stored)
 

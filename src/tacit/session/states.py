@@ -9,19 +9,23 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from tacit.errors import RunError
 from tacit.session.riders import RidingPending
 
-Restart = Callable[[Tensor, float, int], object]
+Finished = Callable[[Tensor, Tensor | None], object]
 _PENDING = "a round under way"
 
 
 def store(value: Any, path: str = "state") -> Any:
-    """Return ``value`` with dataclasses as dicts; a round under way as what was sent into it."""
+    """Return ``value`` with dataclasses as dicts. A round under way is waited for, and stored as what came of it; as nothing if it failed."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: store(getattr(value, field.name), f"{path}.{field.name}") for field in fields}
     if isinstance(value, RidingPending):
-        return {_PENDING: {"sent": value.sent.clone(), "weight": value.weight, "numbers": value.numbers}}
+        try:
+            return {_PENDING: {"received": value.result().clone(), "riding": store(value.riding)}}
+        except RunError:  # somebody is lost: the survivors will start from the mean, which this round would not change
+            return None
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
@@ -35,20 +39,20 @@ def store(value: Any, path: str = "state") -> Any:
     )
 
 
-def restore(template: Any, stored: Any, restart: Restart | None) -> Any:
-    """Return ``stored`` in the shape of ``template``, a fresh state; rounds that were under way are begun again (None: forgotten)."""
+def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
+    """Return ``stored`` in the shape of ``template``, a fresh state; rounds that were under way go on with ``finished`` (None: forgotten)."""
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
         inner = {
-            field.name: restore(getattr(template, field.name), stored[field.name], restart)
+            field.name: restore(getattr(template, field.name), stored[field.name], finished)
             for field in dataclasses.fields(template)
         }
         return dataclasses.replace(template, **inner)
     if isinstance(stored, dict) and _PENDING in stored:
-        begun = stored[_PENDING]
-        return None if restart is None else restart(begun["sent"].clone(), begun["weight"], begun["numbers"])
+        ended = stored[_PENDING]
+        return None if finished is None else finished(ended["received"].clone(), ended["riding"])
     if isinstance(stored, dict):
         known = template if isinstance(template, dict) else {}
-        return {key: restore(known.get(key), inner, restart) for key, inner in stored.items()}
+        return {key: restore(known.get(key), inner, finished) for key, inner in stored.items()}
     return stored.clone() if isinstance(stored, Tensor) else stored
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message
-from tacit.network import SERVER
+from tacit.network import SERVER, Parts
 from tacit.simulation.meetings import Meeting
 
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ class SimulatedNetwork:
     def __init__(self, endpoint: Endpoint) -> None:
         self._end, self.rank, self.size = endpoint, endpoint.rank, endpoint.size
 
-    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+        tensor = parts if isinstance(parts, Tensor) else torch.cat(list(parts))
         return self._own(self._meet("all-reduce", tensor, weight, group))
 
     def start_all_reduce_mean(
-        self, tensor: Tensor, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> SimulatedPending:
-        meeting = self._end.world.meetings.join(self.rank, "all-reduce", tensor.clone(), weight, group)
+        snapshot = parts.clone() if isinstance(parts, Tensor) else torch.cat(list(parts))
+        meeting = self._end.world.meetings.join(self.rank, "all-reduce", snapshot, weight, group)
         return SimulatedPending(self, meeting)
 
     def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:

@@ -42,7 +42,7 @@ class LocalSGDState:
     rounds: int = 0  # after the warm-up
     outer: OuterState = field(default_factory=dict)
     pending: Pending | None = None
-    snapshot: Tensor | None = None
+    snapshot: Tensor | None = None  # s, where rounds overlap: what the round under way averages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class LocalSGD(Strategy[LocalSGDState]):
 
     def merged(self, states: Sequence[LocalSGDState], rank: int, size: int) -> LocalSGDState:
         """All start from the mean of their models, which a round under way would not change: it is forgotten."""
-        return replace(states[rank % len(states)], pending=None, snapshot=None)
+        return replace(states[rank % len(states)], pending=None)
 
     def _begin_round(self, worker: Worker, state: LocalSGDState, overlap: bool = True) -> None:
         """Send parameters and statistics as one buffer; wait for the mean unless it may overlap with the coming steps."""
@@ -108,11 +108,12 @@ class LocalSGD(Strategy[LocalSGDState]):
                     f"{self.period} needs the loss; call session.observe(loss) in the training loop, before optimizer.step()."
                 )
             statistics += [seen.first_loss or 0.0, seen.loss or 0.0]
-        sent = torch.cat([parameters, parameters.new_tensor(statistics)])
+        sent = (parameters, parameters.new_tensor(statistics))
         weight = seen.weight / steps  # equal batches weigh 1.0, exactly
         state.last_round = worker.step
         if overlap and self.overlap_steps:
-            state.snapshot = sent[: -len(statistics)]
+            state.snapshot = torch.empty_like(parameters) if state.snapshot is None else state.snapshot
+            state.snapshot.copy_(parameters)
             state.pending = worker.network.start_all_reduce_mean(sent, weight)
         else:
             self._end_round(worker, state, worker.network.all_reduce_mean(sent, weight))
@@ -127,13 +128,14 @@ class LocalSGD(Strategy[LocalSGDState]):
         if self.outer is not None:
             assert state.common is not None
             model = self.outer.apply(state.outer, state.common, mean, reduced.learning_rate)
-        if state.snapshot is None:
-            parameters.copy_(model)
-        else:
-            parameters.add_(model - state.snapshot)
         if state.common is not None:
             state.common.copy_(model)
-        state.pending = state.snapshot = None
+        if state.pending is None:
+            parameters.copy_(model)
+        else:
+            assert state.snapshot is not None
+            parameters.add_(model.sub_(state.snapshot))
+        state.pending = None
         if (
             state.last_round > self.warmup_steps
         ):  # a period rule lives after the warm-up, whose variance would mislead it
