@@ -299,3 +299,12 @@ def test_an_optimizer_of_another_model_is_refused():
     _, optimizer = model_and_optimizer()
     with pytest.raises(ValueError, match="not one of the model's"):
         tacit.attach(model, optimizer, tacit.AllReduce())
+
+
+def test_a_model_wrapped_in_ddp_is_refused():
+    model, optimizer = model_and_optimizer()
+    wrapped = torch.nn.parallel.DistributedDataParallel.__new__(torch.nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    with pytest.raises(TypeError, match=r"attach model\.module"):
+        tacit.attach(wrapped, optimizer, tacit.AllReduce())
+    assert tacit.attach(model, optimizer, tacit.AllReduce()).close().status == "finished"

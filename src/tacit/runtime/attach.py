@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from tacit.errors import require
@@ -49,6 +50,10 @@ def attach(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={model!r} must be a torch.nn.Module.")
+    if isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            "model is wrapped in DistributedDataParallel; attach model.module: the strategy does the talking."
+        )
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer={optimizer!r} must be a torch.optim optimizer.")
     if not isinstance(strategy, Strategy):

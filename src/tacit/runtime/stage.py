@@ -59,6 +59,7 @@ class ProcessStage:
         self._environment = Environment(attach_timeout_s)
         self.rank, self.size = self._environment.rank, self._environment.size
         self._trace, self.monitor, self.total_weight = Trace(), Monitor(), 0.0
+        self._is_computing = True  # a gradient, as opposed to being in the optimizer's step
         self.boundaries = 0  # steps completed: what may change only between steps looks at this
         self.under_way: list[Mean] = []
         self._patience = Patience(timeout_s)
@@ -173,6 +174,7 @@ class ProcessStage:
             self.post.raise_if_failed()
         if self._server is not None and self._server.failure is not None:
             raise self._server.failure
+        self._is_computing = False
         now_s = self.now_s()
         self._trace.rows.append((now_s, self.rank, COMPUTE, self._since_s, step, 0, -2, 0, 0.0, ""))
         self._since_s = now_s
@@ -187,6 +189,7 @@ class ProcessStage:
         if self._mail or self._server_mail:
             self._take_mail()
         self._trace.pack_if_long()
+        self._is_computing = True
 
     def take_trace(self, rows: list[PlainEvent]) -> None:
         self._trace.rows[:0] = rows
@@ -213,8 +216,8 @@ class ProcessStage:
         return self.monitor.is_handling
 
     def abandon(self) -> bool:
-        """The backward pass under way goes on to its end, and the session drops its gradient."""
-        return True
+        """The backward pass under way goes on to its end, and the session drops its gradient; in a hook there is none under way."""
+        return self._is_computing
 
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         self._handler = handler

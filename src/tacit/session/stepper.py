@@ -8,6 +8,7 @@ Steps that the strategy calls quiet cost two counters and a line of the trace.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -103,6 +104,7 @@ class Stepper:
             )
         if len(self._optimizer.param_groups) != self._groups:
             self._refuse_new_group()
+        self._stage.total_weight = math.inf  # a strategy that takes no mean is believed to have a gradient
         with self.in_hook():
             self._strategy.before_step(replica, self.state)
         if replica.gradient_was_set and self._stage.total_weight < _NOTHING:
