@@ -25,6 +25,7 @@ from pathlib import Path
 INTERFACE = "eth0"
 _NETWORK = "192.168.77"
 _SEGMENT_BYTES = 1514  # Ethernet's 14 and a packet of 1,500
+_HEADER_BYTES = 14 + 20 + 32  # Ethernet, IP, TCP with its time stamps
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x00020000, 0x04000000, 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
 _FILES = Path("/etc/netns")  # where `ip netns exec` finds what to lay over /etc
@@ -67,12 +68,17 @@ class Traffic:
     """What the kernel has counted in this namespace since it exists."""
 
     sent_bytes: int  # on the interface, headers included
-    sent_again_bytes: (
-        int  # of these, by TCP for segments that were lost; at most, since the last of a message may be shorter
-    )
+    packets: int  # in which they were sent, acknowledgements among them
+    sent_again_bytes: int  # by TCP for segments that were lost; at most, since the last of a message may be shorter
 
     def __sub__(self, other: Traffic) -> Traffic:
-        return Traffic(self.sent_bytes - other.sent_bytes, self.sent_again_bytes - other.sent_again_bytes)
+        again = self.sent_again_bytes - other.sent_again_bytes
+        return Traffic(self.sent_bytes - other.sent_bytes, self.packets - other.packets, again)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Without Ethernet's, IP's and TCP's headers."""
+        return self.sent_bytes - self.packets * _HEADER_BYTES
 
 
 def traffic(interface: str = INTERFACE) -> Traffic:
@@ -81,11 +87,11 @@ def traffic(interface: str = INTERFACE) -> Traffic:
     Read from /proc, which follows the process; /sys shows the namespace it was mounted in.
     """
     rows = (line.partition(":") for line in Path("/proc/self/net/dev").read_text().splitlines())
-    sent_bytes = next(int(rest.split()[8]) for name, _, rest in rows if name.strip() == interface)
+    sent_bytes, packets = next(map(int, rest.split()[8:10]) for name, _, rest in rows if name.strip() == interface)
     lines = Path("/proc/self/net/snmp").read_text().splitlines()
     names, numbers = (line.split()[1:] for line in lines if line.startswith("Tcp:"))
     sent_again = int(numbers[names.index("RetransSegs")])
-    return Traffic(sent_bytes, sent_again * _SEGMENT_BYTES)
+    return Traffic(sent_bytes, packets, sent_again * _SEGMENT_BYTES)
 
 
 @functools.cache
