@@ -31,7 +31,7 @@ class Stamped(NamedTuple):
 
 
 def stamp(token: bytes, source: int, purpose: int = MESSAGE) -> bytes:
-    """Return what stands before the first frame: token · source i32 · purpose u8."""
+    """Return what stands before the message's first frame: token · source i32 · purpose u8."""
     return _STAMP.pack(token, source, purpose)
 
 
@@ -60,6 +60,7 @@ class Intake:
             return None
         while frames[-1].more:
             frames.append(self._socket.recv(copy=False))
+        frames.insert(0, frames.pop())  # the message's first frame, with the stamp, comes last
         try:
             return self._open([frame.buffer for frame in frames])
         except BadMessage as error:
