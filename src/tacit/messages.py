@@ -97,8 +97,8 @@ class Message:
 
     def owned(self: MessageType) -> MessageType:
         """Return this message with the promise that nobody will write to its tensors: sending it, even often, copies nothing."""
-        promised = dataclasses.replace(self)
-        object.__setattr__(promised, "_is_owned", True)
+        promised = object.__new__(type(self))
+        promised.__dict__.update(self.__dict__, _is_owned=True)
         return promised
 
     @property
@@ -290,6 +290,6 @@ class _Reader:
 
     @staticmethod
     def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        if any(size > 2**31 for size in shape):
+        if math.prod(max(1, size) for size in shape) > 2**31:  # torch multiplies the strides, zero or not
             raise BadMessage(f"an empty tensor of sizes {shape}.")
         return torch.empty(shape, dtype=dtype)

@@ -200,11 +200,11 @@ class Post:
                         self._turn.wait(_LOOK_S)
                     if (found := self._take(kind, source)) is not None:
                         return found
-                    if is_mine := not self._is_reading:
-                        self._raise_if_in_vain(kind, source, time.monotonic() - begun_s)
-                        self._is_reading = True
-                if is_mine:
-                    self._read()
+                    is_mine = not self._is_reading
+                    self._is_reading = True
+                if is_mine and not self._read():
+                    self._raise_if_in_vain(kind, source, time.monotonic() - begun_s)
+                if self._due:
                     self._handle_due()
                 self.raise_if_failed()
         finally:
@@ -271,8 +271,8 @@ class Post:
         since_s = self._receiving_since_s
         return _LOOK_S if since_s is not None and time.monotonic() - since_s > _LOOK_S else 8 * _RETRY_S
 
-    def _read(self) -> None:
-        """As the reader: take in one message if one comes soon, and look after the peers now and then."""
+    def _read(self) -> bool:
+        """As the reader: take in one message if one comes soon, and look after the peers now and then. Return whether one came."""
         came = None
         try:
             in_line = sum(outlet.in_line for outlet in self._outlets.values())
@@ -290,6 +290,7 @@ class Post:
                 if came is not None:
                     self._accept(came)
                 self._turn.notify()
+        return came is not None
 
     def _accept(self, came: Stamped) -> None:
         if came.message is not None:
