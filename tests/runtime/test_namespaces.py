@@ -86,13 +86,19 @@ def test_the_traces_bytes_are_what_the_kernel_counted(strategy):
     """The trace counts what gloo hands to the kernel; the kernel counts that, 66 bytes of headers on each packet, and packets that only acknowledge.
 
     How many packets there are depends on how busy the machine is: segments are joined, or not. So headers are taken off by the kernel's own count of
-    packets, and so is what TCP had to send again. What is left is gloo's and the store's own words beside the run's: 0.02 % of 36 MB when this was written.
+    packets. What is left is gloo's and the store's own words: 0.02 % of 36 MB. A busy machine drops segments even on an unshaped
+    link, and what TCP then sends again is no part of the run's traffic: such a run is repeated.
     """
-    with namespaces.hosts(2) as hosts:
-        for told, counted in together(2, on_its_host, hosts, _train, strategy):
-            assert told > 2**25, "the run is too small to tell headers from payload"
-            assert told <= counted.payload_bytes
-            assert counted.payload_bytes - counted.sent_again_bytes <= 1.005 * told
+    for _ in range(4):
+        with namespaces.hosts(2) as hosts:
+            results = together(2, on_its_host, hosts, _train, strategy)
+        assert all(2**25 < told <= counted.payload_bytes for told, counted in results)
+        if not any(counted.sent_again_bytes for _, counted in results):
+            break
+    else:
+        pytest.skip("the link lost segments in each of four runs: this machine is too busy to count bytes")
+    for told, counted in results:
+        assert counted.payload_bytes <= 1.005 * told
 
 
 def _train(strategy: Strategy, steps: int = 32) -> tuple[int, namespaces.Traffic]:
