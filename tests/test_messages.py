@@ -93,6 +93,17 @@ def test_lengths_are_checked_before_anything_is_made():
         unpack(packed)
 
 
+def test_an_empty_tensor_of_large_sizes_is_refused():
+    """Found by fuzz/wire.py: torch overflows on the product of such sizes although one of them is zero."""
+    import struct
+    import zlib
+
+    name, body = b"TensorMessage", struct.pack("<cBB5Q", b"t", 0, 5, *[2**30] * 4, 0)
+    packed = struct.pack("<2sBBQI", b"tc", 1, len(name), len(body), zlib.crc32(body, zlib.crc32(name))) + name + body
+    with pytest.raises(BadMessage, match="an empty tensor of sizes"):
+        unpack(packed)
+
+
 def test_a_snapshot_owns_its_tensors():
     tensor = torch.zeros(3)
     snapshot = TensorMessage(tensor).snapshot()

@@ -7,11 +7,12 @@ Bad arguments are plain ``ValueError``/``TypeError``, raised when a specificatio
     │   ├── PeerLost          a worker that others wait for is gone
     │   ├── TimedOut          a worker that others wait for did not answer in time
     │   ├── Deadlock          nothing is left that could wake a waiting worker
-    │   ├── NotFinite         a loss became NaN or infinite
+    │   ├── NotFinite         a loss or a gradient became NaN or infinite
     │   ├── Disagreement      ranks that must agree do not
     │   ├── ScriptFailed      a user's script raised an error, or ended too early
     │   └── MisplacedCall     a strategy communicated where it may not
     ├── BadMessage            bytes that are not a message
+    ├── LatticeOverflow       a vector decoded against one too far from it
     ├── BadData               a data file that cannot be read, with its line
     └── FolderExists          a folder that would have been overwritten
 
@@ -76,12 +77,12 @@ class Deadlock(RunError):
 
 
 class NotFinite(RunError):
-    """Worker ``rank`` computed a loss of ``value`` in step ``step``."""
+    """Worker ``rank`` computed a loss of ``value`` in step ``step``; or, as ``what`` says, a gradient that holds it."""
 
-    def __init__(self, rank: int, step: int, value: float) -> None:
-        self.rank, self.step, self.value = rank, step, value
+    def __init__(self, rank: int, step: int, value: float, what: str = "loss") -> None:
+        self.rank, self.step, self.value, self.what = rank, step, value, what
         super().__init__(
-            f"the loss of {_who(rank)} is {value} in step {step}; a smaller learning rate is the usual way out "
+            f"the {what} of {_who(rank)} is {value} in step {step}; a smaller learning rate is the usual way out "
             f"(the history up to here is kept)."
         )
 
@@ -114,6 +115,16 @@ class ScriptFailed(RunError):
 
 class BadMessage(TacitError):
     """Bytes that are not a message of ours: truncated, corrupted, or of another version."""
+
+
+class LatticeOverflow(TacitError):
+    """A vector was decoded against a reference farther from it than ``radius`` somewhere; the numbers are wrong and were thrown away."""
+
+    def __init__(self, radius: float, side: float) -> None:
+        self.radius, self.side = radius, side
+        super().__init__(
+            f"the reference is farther than radius={radius:.6g} from what was sent; a larger side than {side:.6g}, or more bits, reaches farther."
+        )
 
 
 class BadData(TacitError):

@@ -1,0 +1,155 @@
+"""What a compressor is: a flat vector in, a message out, and back.
+
+A compressor is a frozen specification; what it must remember between calls is a ``Memory`` that the caller keeps. Its two constants say how much
+is lost: α of *contraction*, E‖C(x) − x‖² ≤ (1 − α)‖x‖², which error feedback lives on, and ω of *variance*, E C(x) = x and
+E‖C(x) − x‖² ≤ ω‖x‖², which averaging lives on. ``tacit.compression.kit.check`` tries them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.errors import BadMessage, require
+from tacit.messages import Message
+from tacit.specs import Spec
+
+Memory = dict[str, Tensor]
+"""What a compressor remembers between calls: tensors only, so that it can be checkpointed."""
+
+FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+TINY: Final = 1024
+"""A parameter tensor of fewer numbers is exempt from layer-by-layer compression and sent as it is: it saves nothing and steers much."""
+
+_MAXIMUM_LENGTH: Final = 2**40
+
+
+@dataclass(frozen=True)
+class Compressed(Message):
+    """A flat vector as it travels. A subclass is a frozen dataclass of tensors, numbers, text or bytes.
+
+    Its ``__post_init__`` checks what is cheap to check, ``dense`` the rest: fields may come from a stranger.
+    """
+
+    @property
+    def numbers(self) -> int:
+        """The length of the vector it stands for."""
+        raise NotImplementedError(f"{type(self).__name__} must say how many numbers it stands for.")
+
+    def dense(self, reference: Tensor | None = None) -> Tensor:
+        """Return the decoded flat vector, in the original dtype, as the caller's own; only ``Lattice`` needs a ``reference``."""
+        raise NotImplementedError(f"{type(self).__name__} must say how it is decoded.")
+
+    def of_length(self, numbers: int) -> Self:
+        """Return this message if it stands for so many numbers, else raise ``BadMessage``.
+
+        A few bytes can stand for a vector of any length: ask before ``dense`` of a message that came from a stranger.
+        """
+        if self.numbers != numbers:
+            raise BadMessage(f"a {self.kind} of {self.numbers} numbers came where {numbers} were expected.")
+        return self
+
+
+class Compressor(Spec, ABC):
+    """A way of sending a flat vector in fewer bytes."""
+
+    is_deterministic: ClassVar[bool] = True
+    """Whether the message follows from the vector (and the memory) alone."""
+    is_unbiased: ClassVar[bool] = False
+    """Whether E C(x) = x."""
+    needs_reference: ClassVar[bool] = False
+    """Whether ``dense`` needs a vector near the one that was sent."""
+
+    @abstractmethod
+    def compress(
+        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
+    ) -> Compressed:
+        """Return ``x``, flat and finite, as a message; ``shapes`` are the parameter tensors that lie in it end to end.
+
+        A NaN or an infinity raises ``ValueError`` with its position. ``x`` is left alone.
+        """
+
+    @abstractmethod
+    def contraction(self, dimension: int) -> float | None:
+        """Return α with E‖C(x) − x‖² ≤ (1 − α)‖x‖² for vectors of ``dimension`` numbers; None where there is none."""
+
+    def variance(self, dimension: int) -> float | None:
+        """Return ω with E C(x) = x and E‖C(x) − x‖² ≤ ω‖x‖²; None where C is biased."""
+        return None
+
+
+def contraction_of_unbiased(omega: float) -> float | None:
+    """Return α = 1 − ω of an unbiased compressor, or None for ω ≥ 1: only scaled by 1/(1 + ω) would it contract."""
+    return 1 - omega if omega < 1 else None
+
+
+def require_vector(x: Tensor) -> None:
+    """Raise unless ``x`` is a flat vector of floating-point numbers."""
+    require(x.dim() == 1, f"x has {x.dim()} dimensions; a compressor takes a flat vector: x.reshape(-1).")
+    if x.dtype not in FLOATS:
+        raise TypeError(f"x is {x.dtype}; compressors take float32, float64, float16 and bfloat16.")
+
+
+def require_finite(x: Tensor) -> None:
+    """Raise ``ValueError`` with the first position of ``x`` that holds NaN or an infinity, at the cost of one sum."""
+    if x.numel() and not bool(x.sum(dtype=wide(x.dtype)).isfinite()):  # a finite sum has finite terms
+        report_not_finite(x)
+
+
+def report_not_finite(x: Tensor) -> None:
+    """Raise ``ValueError`` with the first position that holds NaN or an infinity; return if there is none."""
+    wrong = (~x.isfinite()).nonzero()
+    if len(wrong):
+        position = int(wrong[0])
+        raise ValueError(
+            f"x[{position}]={x[position].item()} is not finite ({len(wrong)} of {x.numel()} numbers are not); "
+            f"only finite numbers can be compressed."
+        )
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype to compute in: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def pieces(numbers: int, shapes: Sequence[torch.Size]) -> Iterator[tuple[int, int, torch.Size]]:
+    """Yield begin, end and shape of each parameter tensor within a flat vector of so many ``numbers``."""
+    total = sum(shape.numel() for shape in shapes)
+    require(
+        total == numbers,
+        f"the shapes hold {total} numbers and x {numbers}; give the shapes of all parameters, in order.",
+    )
+    begin = 0
+    for shape in shapes:
+        yield begin, begin + shape.numel(), shape
+        begin += shape.numel()
+
+
+def require_count(name: str, value: object, maximum: int = _MAXIMUM_LENGTH) -> None:
+    """Raise ``ValueError`` unless a message's field is a whole number from 0 to ``maximum``."""
+    require(
+        isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum,
+        f"{name}={value!r} must be a whole number from 0 to {maximum}.",
+    )
+
+
+def require_tensor(
+    name: str, value: object, dtypes: Sequence[torch.dtype] = FLOATS, numbers: int | None = None, dimensions: int = 1
+) -> None:
+    """Raise ``ValueError`` unless a message's field is a tensor of such a dtype and size."""
+    require(isinstance(value, Tensor), f"{name} is a {type(value).__name__} and must be a tensor.")
+    assert isinstance(value, Tensor)
+    require(
+        value.dtype in dtypes and value.dim() == dimensions,
+        f"{name} is {value.dtype} with {value.dim()} dimensions and must be one of {list(dtypes)} with {dimensions}.",
+    )
+    require(
+        numbers is None or value.numel() == numbers,
+        f"{name} holds {value.numel()} numbers where {numbers} belong.",
+    )

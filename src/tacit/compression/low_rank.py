@@ -1,0 +1,135 @@
+"""``LowRank``: matrices travel as two thin factors (PowerSGD, Vogels et al., arXiv 1905.13727)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.compression.compressor import (
+    Compressed,
+    Compressor,
+    Memory,
+    pieces,
+    require_count,
+    require_finite,
+    require_tensor,
+    require_vector,
+    wide,
+)
+from tacit.errors import require
+
+
+@dataclass(frozen=True)
+class LowRankVector(Compressed):
+    """Matrices as P Qᵀ and everything else as it is."""
+
+    rank: int
+    sizes: Tensor  # rows and columns of each tensor, int64 [tensors, 2]; 0 columns: so many numbers, exact
+    factors: Tensor  # P, then Q, of each matrix, end to end
+    values: Tensor  # of everything else
+
+    def __post_init__(self) -> None:
+        require_count("rank", self.rank)
+        require(self.rank >= 1, "rank=0 must be at least 1.")
+        require_tensor("sizes", self.sizes, (torch.int64,), dimensions=2)
+        require(self.sizes.shape[1] == 2, f"sizes has {self.sizes.shape[1]} columns and must have 2.")
+        for size in self.sizes.view(-1).tolist():
+            require_count("size", size)
+        factors = sum(self._width(rows, columns) * (rows + columns) for rows, columns in self._sizes() if columns)
+        require_tensor("factors", self.factors, numbers=factors)
+        exact = sum(rows for rows, columns in self._sizes() if not columns)
+        require_tensor("values", self.values, (self.factors.dtype,), exact)
+        require_count("numbers", self.numbers)
+
+    @property
+    def numbers(self) -> int:
+        return sum(rows * max(1, columns) for rows, columns in self._sizes())
+
+    def dense(self, reference: Tensor | None = None) -> Tensor:
+        dtype = wide(self.values.dtype)
+        x, at, value_at, factor_at = self.values.new_empty(self.numbers), 0, 0, 0
+        for rows, columns in self._sizes():
+            size = rows * max(1, columns)
+            if columns:
+                width = self._width(rows, columns)
+                pair = self.factors[factor_at : factor_at + width * (rows + columns)].to(dtype).view(-1, width)
+                x[at : at + size] = (pair[:rows] @ pair[rows:].T).view(-1)
+                factor_at += pair.numel()
+            else:
+                x[at : at + size] = self.values[value_at : value_at + size]
+                value_at += size
+            at += size
+        return x
+
+    def _sizes(self) -> Iterator[tuple[int, int]]:
+        yield from self.sizes.tolist()
+
+    def _width(self, rows: int, columns: int) -> int:
+        return max(1, min(self.rank, rows, columns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRank(Compressor):
+    """Each matrix M by its projection on r directions: P = orthonormal(M Q), sent with Mᵀ P; Q is what the last call sent.
+
+    Tensors of more dimensions count as matrices of (first, all others). Vectors, and matrices whose factors would be more than half as many numbers,
+    are sent as they are; without ``shapes`` that is everything. From a random Q (drawn for the shorter side, m) E‖M − P Pᵀ M‖² ≤ (1 − r/m)‖M‖²; a
+    warm start that captures less than r/m is dropped for a random one, so α = r/⌊√d⌋ holds for every call.
+    """
+
+    rank: int = 2
+
+    is_deterministic: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.rank, int) and self.rank >= 1, f"rank={self.rank} must be a whole number, at least 1.")
+
+    def compress(
+        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
+    ) -> LowRankVector:
+        require_vector(x)
+        require_finite(x)
+        x, memory = x.detach(), {} if memory is None else memory
+        sizes, factors, values = [], [x.new_empty(0)], [x.new_empty(0)]
+        for index, (begin, end, shape) in enumerate(pieces(x.numel(), shapes or (x.shape,))):
+            rows, columns = (shape[0], shape[1:].numel()) if len(shape) > 1 else (shape.numel(), 0)
+            if 0 < 2 * self.rank * (rows + columns) <= rows * columns:
+                matrix = x[begin:end].view(rows, columns).to(wide(x.dtype))
+                left, right = self._factors(matrix, random, memory, str(index))
+                factors += [left.to(x.dtype).reshape(-1), right.to(x.dtype).reshape(-1)]
+            else:
+                rows, columns = end - begin, 0
+                values.append(x[begin:end])
+            sizes.append((rows, columns))
+        table = torch.tensor(sizes, dtype=torch.int64)
+        return LowRankVector(self.rank, table, torch.cat(factors), torch.cat(values)).owned()
+
+    def _factors(self, matrix: Tensor, random: np.random.Generator, memory: Memory, key: str) -> tuple[Tensor, Tensor]:
+        """Return P and Q with ``matrix`` ≈ P Qᵀ, and remember the directions."""
+        is_wide = matrix.shape[1] > matrix.shape[0]
+        tall = matrix.T if is_wide else matrix
+        start = memory.get(key)
+        is_warm = start is not None and start.shape == (tall.shape[1], self.rank)
+        p, q = _project(tall, start if start is not None and is_warm else self._random(tall, random))
+        if is_warm and float(q.square().sum()) < self.rank / tall.shape[1] * float(tall.square().sum()):
+            p, q = _project(tall, self._random(tall, random))
+        if bool(q.any()):
+            memory[key] = torch.linalg.qr(q).Q
+        return (q, p) if is_wide else (p, q)
+
+    def _random(self, tall: Tensor, random: np.random.Generator) -> Tensor:
+        return torch.from_numpy(random.standard_normal((tall.shape[1], self.rank))).to(tall)
+
+    def contraction(self, dimension: int) -> float:
+        return min(1.0, self.rank / max(1, math.isqrt(dimension)))
+
+
+def _project(tall: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    p = torch.linalg.qr(tall @ q.to(tall)).Q
+    return p, tall.T @ p

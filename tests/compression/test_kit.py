@@ -1,0 +1,158 @@
+"""Every compressor of ours passes the public kit, and the kit finds compressors that lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tacit.compression import (
+    QSGD,
+    BFloat16,
+    BlockTopK,
+    Chain,
+    Compressed,
+    Compressor,
+    Dense,
+    DenseVector,
+    Lattice,
+    LowRank,
+    Memory,
+    RandomK,
+    Sign,
+    TopK,
+)
+from tacit.compression.kit import Case, check, check_wire
+from tacit.registry import FAMILIES
+
+COMPRESSORS: list[Compressor] = [
+    Dense(),
+    BFloat16(),
+    TopK(k=1),
+    TopK(k=10**6),
+    TopK(fraction=0.1),
+    TopK(fraction=0.05, layerwise=True),
+    TopK(k=3, layerwise=True),
+    RandomK(k=2),
+    RandomK(fraction=0.3),
+    RandomK(fraction=0.3, scaled=True),
+    RandomK(fraction=0.8, scaled=True),
+    BlockTopK(),
+    BlockTopK(block=10, k=3),
+    BlockTopK(block=32, k=20),
+    QSGD(),
+    QSGD(bits=2, bucket=16),
+    QSGD(bits=5, bucket=7),
+    QSGD(bits=4, bucket=10**6),
+    Sign(),
+    Sign(layerwise=True),
+    LowRank(),
+    LowRank(rank=1),
+    Lattice(),
+    Lattice(bits=5),
+    Lattice(bits=16),
+    Lattice(bits=10, stochastic=True),
+    Chain(TopK(fraction=0.1), QSGD(bits=8)),
+    Chain(TopK(fraction=0.1, layerwise=True), Sign()),
+    Chain(BlockTopK(block=16), BFloat16()),
+    Chain(RandomK(fraction=0.5, scaled=True), QSGD(bits=4)),
+]
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+def test_every_compressor_keeps_its_promises(compressor: Compressor):
+    check(compressor)
+
+
+def test_every_registered_compressor_is_tried():
+    assert {type(compressor).__name__ for compressor in COMPRESSORS} == {
+        named.name for named in FAMILIES["compressors"]
+    }
+
+
+@dataclass(frozen=True)
+class Liar(Dense):
+    """Sends something else than it is given."""
+
+    factor: float = 1.0
+    alpha: float = 1.0
+
+    def compress(
+        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
+    ) -> DenseVector:
+        super().compress(x, random)
+        return DenseVector(x * self.factor)
+
+    def contraction(self, dimension: int) -> float:
+        return self.alpha
+
+    def variance(self, dimension: int) -> Any:
+        return None
+
+
+def test_the_kit_finds_a_bias():
+    with pytest.raises(AssertionError, match="it is biased"):
+        check(Liar(factor=1.001, alpha=0.9))
+
+
+def test_the_kit_finds_a_contraction_that_is_not():
+    with pytest.raises(AssertionError, match="loses 0.25 of ‖x‖² on average over 1 draws, promised 0.2"):
+        check(Liar(factor=0.5, alpha=0.8))
+
+
+def test_the_kit_finds_hidden_randomness():
+    @dataclass(frozen=True)
+    class Moody(Liar):
+        def compress(self, x: Tensor, random: np.random.Generator, *rest: Any) -> DenseVector:
+            return DenseVector(x * float(random.random()))
+
+    with pytest.raises(AssertionError, match="the first message differs when everything is repeated"):
+        check(Moody())
+
+
+def test_the_kit_finds_numbers_let_through():
+    @dataclass(frozen=True)
+    class Careless(Dense):
+        def compress(self, x: Tensor, random: np.random.Generator, *rest: Any) -> DenseVector:
+            return DenseVector(x)
+
+    with pytest.raises(AssertionError, match="took a torch.float32 vector with nan in it"):
+        check(Careless())
+
+
+def test_the_kit_finds_a_changed_argument():
+    @dataclass(frozen=True)
+    class Rude(Dense):
+        def compress(self, x: Tensor, random: np.random.Generator, *rest: Any) -> DenseVector:
+            return DenseVector(x.mul_(2))
+
+    with pytest.raises(AssertionError, match=r"compress\(\) changed its argument"):
+        check_wire(Rude(), Case("ones", torch.ones(4), ()))
+
+
+def test_a_compressor_of_ones_own_takes_a_few_lines():
+    @dataclass(frozen=True, kw_only=True)
+    class FirstK(Compressor):
+        """The first k numbers."""
+
+        k: int = 1
+
+        def compress(
+            self,
+            x: Tensor,
+            random: np.random.Generator,
+            memory: Memory | None = None,
+            shapes: Sequence[torch.Size] = (),
+        ) -> Compressed:
+            return TopK(k=x.numel() or 1).compress(torch.cat([x[: self.k], torch.zeros_like(x[self.k :])]), random)
+
+        def contraction(self, dimension: int) -> None:
+            return None
+
+    with pytest.raises(AssertionError, match="took a torch.float32 vector with nan in it"):
+        check(FirstK(k=3))  # it looks at three numbers only

@@ -1,0 +1,161 @@
+"""Compressed vectors from strangers: ``BadMessage`` or a valid message, never a crash and never a large allocation."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tacit.compression import (
+    QSGD,
+    BFloat16,
+    BlockTopK,
+    Chain,
+    Compressed,
+    Compressor,
+    Dense,
+    Lattice,
+    LowRank,
+    RandomK,
+    Sign,
+    SparseVector,
+    TopK,
+)
+from tacit.errors import BadMessage, LatticeOverflow
+from tacit.messages import unpack
+
+COMPRESSORS: list[Compressor] = [
+    Dense(), BFloat16(), TopK(fraction=0.2), TopK(k=1), TopK(fraction=0.6), RandomK(k=3), BlockTopK(block=8, k=2), QSGD(bits=8),
+    QSGD(bits=3, bucket=5), Sign(), Sign(layerwise=True), LowRank(rank=1), Lattice(bits=4), Chain(TopK(fraction=0.2), QSGD(bits=4)),
+    Chain(BlockTopK(block=8), Sign()),
+]  # fmt: skip
+D = 60
+SHAPES = (torch.Size((6, 8)), torch.Size((12,)))
+X = torch.randn(D, generator=torch.Generator().manual_seed(0))
+
+
+def _message(compressor: Compressor) -> Compressed:
+    return compressor.compress(X, np.random.default_rng(0), {}, SHAPES)
+
+
+def _sealed(packed: bytearray) -> bytes:
+    """Return the bytes with lengths and checksum made right, as an attacker would."""
+    name_length = packed[3]
+    struct.pack_into("<Q", packed, 4, max(0, len(packed) - 16 - name_length))
+    struct.pack_into("<I", packed, 12, zlib.crc32(packed[16:]))
+    return bytes(packed)
+
+
+def _is_harmless(packed: bytes) -> None:
+    """Unpack and decode as a receiver does that expects D numbers."""
+    try:
+        message = unpack(packed)
+        if isinstance(message, Compressed):
+            decoded = message.of_length(D).dense(X)
+            assert decoded.shape == (D,) and decoded.is_floating_point()
+    except (BadMessage, LatticeOverflow):
+        pass
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+@given(data=st.data())
+@settings(deadline=None, max_examples=150)
+def test_changed_bytes_behind_a_valid_checksum_do_no_harm(compressor: Compressor, data: st.DataObject):
+    packed = bytearray(_message(compressor).pack())
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(16 + packed[3], len(packed) - 1))
+        match data.draw(st.sampled_from(["byte", "number", "cut", "insert"])):
+            case "byte":
+                packed[at] = data.draw(st.integers(0, 255))
+            case "number":
+                number = data.draw(st.sampled_from([0, 1, 2**31, 2**40, 2**62, 2**63 - 1, 2**64 - 1]))
+                packed[at : at + 8] = struct.pack("<Q", number)[: len(packed[at : at + 8])]
+            case "cut":
+                del packed[at : at + data.draw(st.integers(1, 9))]
+            case "insert":
+                packed[at:at] = data.draw(st.binary(max_size=9))
+        if len(packed) <= 16 + packed[3]:
+            break
+    _is_harmless(_sealed(packed))
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_a_truncated_or_changed_message_is_refused(compressor: Compressor, data: st.DataObject):
+    packed = _message(compressor).pack()
+    with pytest.raises(BadMessage):
+        unpack(packed[: data.draw(st.integers(0, len(packed) - 1))])
+    changed = bytearray(packed)
+    changed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(BadMessage):
+        unpack(bytes(changed))
+
+
+KINDS = sorted({_message(compressor).kind for compressor in COMPRESSORS})
+fields = st.one_of(
+    st.integers(-2, 70).map(lambda n: struct.pack("<cq", b"i", n)),
+    st.integers(-(2**63), 2**63 - 1).map(lambda n: struct.pack("<cq", b"i", n)),
+    st.floats().map(lambda n: struct.pack("<cd", b"f", n)),
+    st.booleans().map(lambda n: struct.pack("<cB", b"?", n)),
+    st.sampled_from([b"float32", b"float64", b"x"]).map(lambda t: struct.pack("<cI", b"s", len(t)) + t),
+    st.binary(max_size=30).map(lambda t: struct.pack("<cI", b"b", len(t)) + t),
+    st.tuples(st.integers(0, 9), st.binary(max_size=64)).map(
+        lambda t: (
+            struct.pack("<cBBQ", b"t", t[0], 1, len(t[1]) // _ITEM[t[0]])
+            + t[1][: len(t[1]) // _ITEM[t[0]] * _ITEM[t[0]]]
+        )
+    ),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)).map(
+        lambda s: struct.pack("<cBBQQ", b"t", 4, 2, *s) + struct.pack(f"<{s[0] * s[1]}q", *range(s[0] * s[1]))
+    ),
+)
+_ITEM = [4, 8, 2, 2, 8, 4, 2, 1, 1, 1]
+
+
+@given(st.sampled_from(KINDS), st.lists(fields, max_size=8))
+@settings(deadline=None, max_examples=1500)
+def test_messages_made_of_any_fields_do_no_harm(kind: str, values: list[bytes]):
+    packed = bytearray(16) + kind.encode() + b"".join(values)
+    packed[0:4] = b"tc\x01" + bytes([len(kind)])
+    _is_harmless(_sealed(packed))
+
+
+@given(st.binary(max_size=100))
+@example(b"")
+def test_bytes_that_are_no_message_are_refused_as_values(junk: bytes):
+    message = SparseVector(4, 4, 0, 0, torch.empty(0, dtype=torch.uint8), junk)
+    with pytest.raises(BadMessage):
+        message.dense()
+
+
+def test_a_message_within_a_message_within_a_message_is_refused():
+    """Else a few kilobytes would exhaust the stack."""
+    nothing = torch.empty(0, dtype=torch.uint8)
+    packed = Dense().compress(torch.ones(4), np.random.default_rng(0)).pack()
+    for _ in range(2000):
+        packed = SparseVector(4, 4, 0, 0, nothing, packed).pack()
+    message = unpack(packed)
+    assert isinstance(message, SparseVector)
+    with pytest.raises(BadMessage, match="a SparseVector cannot hold the values of a SparseVector"):
+        message.dense()
+
+
+def test_a_few_bytes_that_stand_for_a_terabyte_are_refused_before_they_are_decoded():
+    message = SparseVector(2**40, 1, 2, 0, torch.zeros(5, dtype=torch.uint8), torch.ones(1))
+    assert message.size_bytes < 150
+    with pytest.raises(BadMessage, match=f"a SparseVector of {2**40} numbers came where 60 were expected"):
+        message.of_length(60)
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+def test_frames_carry_the_same_message(compressor: Compressor):
+    message = _message(compressor)
+    frames = message.frames()
+    assert sum(map(len, frames)) == message.size_bytes
+    assert b"".join(frames)[16:] == message.pack()[16:]  # all but the checksum
