@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: help demo test check format clean bench-simulator bench-messages bench-peers bench-papers
+.PHONY: help demo test check format clean bench-simulator bench-messages bench-peers bench-compression bench-papers fuzz
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -42,9 +42,18 @@ bench-peers: $(VENV)/.installed  ## measure step times beside DDP, PostLocalSGD,
 	$(BIN)/python benchmarks/peers.py --install
 	$(BIN)/python benchmarks/peers.py --out benchmarks/results/peers.json
 
-bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… names the folder with libsvm/a9a.bz2
+bench-compression: $(VENV)/.installed  ## measure the compressors' inner loops against a copy; on a CUDA GPU if one is here
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/compression.py --out benchmarks/results/compression.json
+
+bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… names the folder with libsvm/a9a.bz2 and mushrooms.bz2
 	$(BIN)/python benchmarks/papers/local_sgd.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/papers/adpsgd.py
+	$(BIN)/python benchmarks/papers/ef21.py $(if $(DATA),--data $(DATA))
+
+SECONDS ?= 60
+fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed
+	-$(BIN)/pip install --quiet --target build/atheris atheris
+	PYTHONPATH=build/atheris OMP_NUM_THREADS=1 $(BIN)/python fuzz/wire.py --seconds $(SECONDS)
 
 clean:  ## remove everything that can be made again, the virtual environment included
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -23,7 +23,7 @@ PARTS = [(name, part) for name, loaded in LOADED.items() for part in loaded["PAR
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder like the real one, with a small file of drawn samples in place of LIBSVM's a9a."""
+    """A data folder like the real one, with small files of drawn samples in place of LIBSVM's."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     features = rng.random((256, 12)) < 0.3
     features[0] = True  # every column occurs
@@ -33,7 +33,8 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for label, row in zip(labels, features, strict=True)
     ]
     (folder / "libsvm").mkdir()
-    (folder / "libsvm" / "a9a.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
+    for name in ("a9a", "mushrooms"):
+        (folder / "libsvm" / f"{name}.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
     return folder
 
 

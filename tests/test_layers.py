@@ -11,9 +11,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "tacit"
 
 LAYERS = (  # bottom first
     {"errors", "specs", "toml", "randomness", "layout", "messages", "network", "worker", "wire"},
-    {"periods", "outer", "schedules", "optimizers", "compression", "topology"},
-    {"strategies", "workloads", "delays", "faults", "trace", "run"},
-    {"session"},
+    {"periods", "outer", "schedules", "optimizers", "compression", "feedback", "topology"},
+    {"strategies", "theory", "workloads", "delays", "faults", "trace", "run"},
+    {"session", "hooks"},
     {"simulation", "runtime"},
     {"plan", "report", "registry", "compare"},
     {"cli"},
@@ -26,7 +26,13 @@ NEVER = {  # beyond the order of the layers
     "registry": {"report", "compare", "plan"},
 }
 FOR_TYPES_ONLY = {("errors", "run")}  # allowed under TYPE_CHECKING: an error carries the run it ended
-HOMES = {"greenlet": "simulation/fibers.py", "plotly": "report", "typer": "cli", "zmq": "runtime/"}
+HOMES = {
+    "greenlet": "simulation/fibers.py",
+    "plotly": "report",
+    "typer": "cli",
+    "zmq": "runtime/",
+    "triton": "compression/fused/",
+}
 
 
 class Import(NamedTuple):

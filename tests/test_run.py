@@ -172,6 +172,7 @@ def test_the_public_names_stay_put():
         "AllReduce", "LocalSGD", "Every", "LinearPeriod", "LossPeriod", "VariancePeriod", "AdaCommPeriod", "PeriodList", "OneShot",
         "Constant", "Exponential", "ShiftedExponential", "Pareto", "LogNormal", "HyperExponential", "Recorded",
         "Crash", "Pause", "Slow", "Partition", "Loss", "Cluster", "simulate", "Run", "workloads",
+        "Dense", "BFloat16", "TopK", "RandomK", "BlockTopK", "QSGD", "Sign", "LowRank", "Lattice", "Chain",
     }  # fmt: skip
     assert all(hasattr(tacit, name) for name in tacit.__all__)
 

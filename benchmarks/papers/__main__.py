@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SHARED = ("common", "replicas")  # what the scripts import
+SHARED = ("common", "drawing", "replicas")  # what the scripts import
 
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent

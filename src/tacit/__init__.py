@@ -1,6 +1,20 @@
 """tacit: distributed training that speaks only when it must."""
 
-from tacit import workloads
+from tacit import hooks, theory, workloads
+from tacit.compression import (
+    QSGD,
+    BFloat16,
+    BlockTopK,
+    Chain,
+    Compressed,
+    Compressor,
+    Dense,
+    Lattice,
+    LowRank,
+    RandomK,
+    Sign,
+    TopK,
+)
 from tacit.delays import Constant, Exponential, HyperExponential, LogNormal, Pareto, Recorded, ShiftedExponential, Spell
 from tacit.errors import (
     BadData,
@@ -9,6 +23,7 @@ from tacit.errors import (
     Disagreement,
     FolderExists,
     Interrupted,
+    LatticeOverflow,
     MisplacedCall,
     NotFinite,
     PeerLost,
@@ -18,6 +33,17 @@ from tacit.errors import (
     TimedOut,
 )
 from tacit.faults import Crash, Loss, Partition, Pause, Slow
+from tacit.feedback import (
+    EF21,
+    EF21Bidirectional,
+    EF21HeavyBall,
+    EF21Momentum,
+    EF21Partial,
+    EF21Plus,
+    EF21Weighted,
+    ErrorFeedback,
+    NoFeedback,
+)
 from tacit.messages import Message
 from tacit.network import SERVER
 from tacit.outer import OuterAdam, OuterSGD, SlowMo
@@ -27,35 +53,55 @@ from tacit.runtime.attach import attach
 from tacit.schedules import Cosine, InverseTime, StepDecay
 from tacit.session import Session, rank, shared, size
 from tacit.simulation import Cluster, Link, simulate
-from tacit.strategies import AllReduce, LocalSGD, Strategy
+from tacit.strategies import AllReduce, CompressedGradient, LocalSGD, Strategy
 
 __version__ = "0.1.0"
 __all__ = [
+    "EF21",
+    "QSGD",
     "SERVER",
     "AdaCommPeriod",
     "AllReduce",
+    "BFloat16",
     "BadData",
     "BadMessage",
+    "BlockTopK",
+    "Chain",
     "Cluster",
+    "Compressed",
+    "CompressedGradient",
+    "Compressor",
     "Constant",
     "Cosine",
     "Crash",
     "Deadlock",
+    "Dense",
     "Disagreement",
+    "EF21Bidirectional",
+    "EF21HeavyBall",
+    "EF21Momentum",
+    "EF21Partial",
+    "EF21Plus",
+    "EF21Weighted",
+    "ErrorFeedback",
     "Every",
     "Exponential",
     "FolderExists",
     "HyperExponential",
     "Interrupted",
     "InverseTime",
+    "Lattice",
+    "LatticeOverflow",
     "LinearPeriod",
     "Link",
     "LocalSGD",
     "LogNormal",
     "Loss",
     "LossPeriod",
+    "LowRank",
     "Message",
     "MisplacedCall",
+    "NoFeedback",
     "NotFinite",
     "OneShot",
     "OuterAdam",
@@ -65,12 +111,14 @@ __all__ = [
     "Pause",
     "PeerLost",
     "PeriodList",
+    "RandomK",
     "Recorded",
     "Run",
     "RunError",
     "ScriptFailed",
     "Session",
     "ShiftedExponential",
+    "Sign",
     "Slow",
     "SlowMo",
     "Spell",
@@ -78,11 +126,14 @@ __all__ = [
     "Strategy",
     "TacitError",
     "TimedOut",
+    "TopK",
     "VariancePeriod",
     "attach",
+    "hooks",
     "rank",
     "shared",
     "simulate",
     "size",
+    "theory",
     "workloads",
 ]

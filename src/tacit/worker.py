@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
+from tacit.layout import Layout
 from tacit.network import Network
 
 
@@ -34,6 +35,10 @@ class Worker(Protocol):
     @property
     def parameters(self) -> Tensor:
         """All parameters as one flat vector; write to it in place. Not for handlers."""
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters within the flat vector."""
 
     @property
     def gradient(self) -> Tensor:
@@ -68,6 +73,9 @@ class Worker(Protocol):
 
     def take_observed(self) -> Observed:
         """Return what was seen since the last call, and begin anew."""
+
+    def weighed(self, total_weight: float) -> None:
+        """Tell the world Σ of all ranks' weights in an exchange that carried them itself (all-reduces tell it unasked): at 0 all data has ended."""
 
     def skip_update(self) -> None:
         """Leave parameters and optimizer state untouched in this step. Only in ``before_step``."""

@@ -247,6 +247,21 @@ def test_a_step_that_all_scalers_skip_changes_nothing():
     assert torch.equal(a["end"], b["end"])
 
 
+@pytest.mark.parametrize(
+    "feedback", [tacit.EF21(), tacit.EF21Plus(), tacit.ErrorFeedback(), tacit.NoFeedback()], ids=str
+)
+def test_a_scaler_that_skips_leaves_compressed_ranks_agreeing(feedback):
+    """On one rank: the others go on with its last estimate. On all: nothing changes. Models stay equal to the last bit."""
+    strategy = tacit.CompressedGradient(compressor=tacit.TopK(k=9), feedback=feedback)
+    a, b = together(2, scaler_run, strategy, {0: [4], 1: [0, 2, 4]})
+    for (_, after, _), (_, other, _) in zip(a["trail"], b["trail"], strict=True):
+        assert torch.equal(after, other) and torch.isfinite(after).all()
+    before, after, _ = a["trail"][4]
+    assert torch.equal(before, after)
+    assert not torch.equal(a["trail"][2][0], a["trail"][2][1])
+    assert torch.equal(a["end"], b["end"])
+
+
 def test_a_skipped_step_changes_nothing_locally_in_local_sgd_and_counts():
     a, b = together(2, scaler_run, tacit.LocalSGD(period=tacit.Every(3)), {1: [1]})
     assert torch.equal(b["trail"][1][0], b["trail"][1][1]) and not torch.equal(a["trail"][1][0], a["trail"][1][1])
@@ -289,10 +304,23 @@ def uneven_run(strategy: tacit.Strategy, counts: list[int], steps: int | None, s
     return {"end": flat(model), "steps": session.run.summary()["steps"]}
 
 
+COMPRESSED = [
+    tacit.CompressedGradient(compressor=tacit.TopK(k=5), feedback=tacit.EF21()),
+    tacit.CompressedGradient(compressor=tacit.TopK(k=5), feedback=tacit.EF21Plus()),
+    tacit.CompressedGradient(compressor=tacit.TopK(k=5), feedback=tacit.EF21Momentum(eta=0.3)),
+    tacit.CompressedGradient(compressor=tacit.TopK(k=5), feedback=tacit.EF21Partial(probability=0.5)),
+    tacit.CompressedGradient(compressor=tacit.TopK(k=5), feedback=tacit.EF21Bidirectional(master=tacit.QSGD(bits=8))),
+    tacit.CompressedGradient(compressor=tacit.QSGD(bits=8), feedback=tacit.NoFeedback()),
+    tacit.CompressedGradient(compressor=tacit.Sign(), feedback=tacit.ErrorFeedback()),
+    tacit.CompressedGradient(compressor=tacit.LowRank(rank=1), feedback=tacit.EF21()),
+    tacit.LocalSGD(period=tacit.Every(3), compressor=tacit.TopK(k=5)),
+    tacit.LocalSGD(period=tacit.Every(3), compressor=tacit.TopK(k=5), feedback=tacit.EF21()),
+]  # fmt: skip
 UNEVEN = [
     tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(3)), tacit.LocalSGD(period=tacit.Every(3), overlap_steps=2),
     tacit.LocalSGD(period=tacit.LossPeriod(initial=2)), tacit.LocalSGD(period=tacit.VariancePeriod(initial=2, sampling_steps=4)),
     tacit.LocalSGD(period=tacit.OneShot()), tacit.LocalSGD(period=tacit.Every(2), outer=tacit.SlowMo()),
+    *COMPRESSED,
 ]  # fmt: skip
 
 
@@ -372,7 +400,7 @@ def test_resuming_in_the_middle_of_a_period_is_bit_exact(tmp_path):
     strategies = [
         tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(5)), tacit.LocalSGD(period=tacit.Every(7), overlap_steps=4),
         tacit.LocalSGD(period=tacit.VariancePeriod(initial=3), outer=tacit.OuterSGD(lr=0.7, momentum=0.9)),
-        tacit.LocalSGD(period=tacit.LossPeriod(initial=3), outer=tacit.OuterAdam()),
+        tacit.LocalSGD(period=tacit.LossPeriod(initial=3), outer=tacit.OuterAdam()), *COMPRESSED,
     ]  # fmt: skip
     for pairs in together(2, with_and_without_interruption, str(tmp_path), strategies):
         for strategy, (straight, resumed) in zip(strategies, pairs, strict=True):
@@ -387,6 +415,18 @@ def test_resuming_with_three_workers_instead_of_four(tmp_path):
     for start, end in results:
         close(start, torch.stack(models).mean(0))
         close(end, results[0][1])
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_resuming_compressed_runs_with_another_number_of_workers(tmp_path, size):
+    """What is believed of the mean gradient survives; everybody agrees afterwards."""
+    for number, strategy in enumerate(COMPRESSED[:4]):
+        folder = str(tmp_path / str(number))
+        models = together(3, checkpointed_models, folder, strategy, 8)
+        results = together(size, started_from, folder, strategy, 17)
+        for start, end in results:
+            close(start, torch.stack(models).mean(0))
+            assert torch.equal(end, results[0][1]), strategy
 
 
 def checkpointed_models(folder: str, strategy: tacit.Strategy, stop: int) -> torch.Tensor:

@@ -35,6 +35,10 @@ def altered(strategy: Strategy, **hooks: object) -> Strategy:
 
 def test_every_registered_strategy_has_a_row():
     assert {type(row.strategy).__name__ for row in TABLE} >= {named.name for named in FAMILIES["strategies"]}
+    feedbacks = {type(row.strategy.feedback).__name__ for row in TABLE if hasattr(row.strategy, "feedback")}
+    assert feedbacks >= {named.name for named in FAMILIES["feedbacks"]} - {
+        "EF21Weighted"
+    }  # needs a weight for each worker
     periods = {type(row.strategy.period).__name__ for row in TABLE if hasattr(row.strategy, "period")}
     assert periods >= {named.name for named in FAMILIES["periods"]}
 
@@ -79,8 +83,11 @@ def test_quiet_steps_are_really_quiet(row: Row):
 @each
 def test_timing_only_runs_take_the_same_time_and_bytes(row: Row):
     if row.depends_on_data:
-        rule = row.strategy.period
-        if rule.needs_loss:
+        rule = getattr(row.strategy, "period", tacit.Every(1))
+        if not (rule.needs_loss or rule.needs_variance):  # only the sizes of messages follow from gradients
+            whole, timed = (simulate(row.strategy, timing_only=timing).summary() for timing in (False, True))
+            assert whole["rounds"] == timed["rounds"] and timed["bytes_sent"] <= whole["bytes_sent"]
+        elif rule.needs_loss:
             with pytest.raises(tacit.MisplacedCall, match="needs the loss"):
                 simulate(row.strategy, timing_only=True)
         else:  # without models there is no variance: the period stays what it was

@@ -15,7 +15,7 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, Final
 
-from tacit import delays, faults, outer, periods, schedules, simulation, strategies, workloads
+from tacit import compression, delays, faults, feedback, outer, periods, schedules, simulation, strategies, workloads
 from tacit.errors import nearest
 from tacit.specs import Spec, spell
 
@@ -146,6 +146,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     for family in (
         _read("strategies", "How do workers talk?", strategies, _is_spec),
         _read("periods", "When does LocalSGD speak?", periods, _is_spec),
+        _read("compressors", "What is sent of a vector?", compression, _is_spec),
+        _read("feedbacks", "What is remembered of what compression left out?", feedback, _is_spec),
         _read("outer", "What is done with the mean of a round?", outer, _is_spec),
         _read("workloads", "What is trained, on which data?", workloads, _is_workload),
         _read("schedules", "How does the learning rate change over a run?", schedules, _is_spec),
@@ -155,6 +157,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     )
 }
 _SINGULAR: Final = {
-    "strategies": "strategy", "periods": "period", "outer": "outer optimizer", "workloads": "workload",
-    "schedules": "schedule", "delays": "delay", "faults": "fault", "cluster": "part of a cluster",
+    "strategies": "strategy", "periods": "period", "compressors": "compressor", "feedbacks": "feedback",
+    "outer": "outer optimizer", "workloads": "workload", "schedules": "schedule", "delays": "delay", "faults": "fault",
+    "cluster": "part of a cluster",
 }  # fmt: skip

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tacit.errors import MisplacedCall, require
+from tacit.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,16 @@ class FlatModel:
         require(bool(self.places), "the model has no trainable parameters; attach after requires_grad is set.")
         for place in self.places:
             require(
+                not hasattr(place.parameter, "placements"),
+                f"parameter {place.name} is sharded (a DTensor); tacit averages whole models: use torchtitan or torchft for sharded ones.",
+            )
+            require(
                 place.parameter.is_floating_point() and place.parameter.layout is torch.strided,
                 f"parameter {place.name} is {place.parameter.dtype}, {place.parameter.layout}; only dense real ones can be averaged.",
             )
         self.parameters = [place.parameter for place in self.places]
         self.dimension = self.places[-1].end
+        self.layout = Layout.of(model)
         self.dtype = reduce(torch.promote_types, (p.dtype for p in self.parameters))
         self.device = self.parameters[0].device
         self.is_mixed = len({(p.dtype, p.device) for p in self.parameters}) > 1

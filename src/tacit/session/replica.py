@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tacit.errors import MisplacedCall
+from tacit.layout import Layout
 from tacit.network import Network
 from tacit.randomness import Streams
 from tacit.session.flat import FlatModel
@@ -41,6 +42,10 @@ class Replica:
         return self._model.vector()
 
     @property
+    def layout(self) -> Layout:
+        return self._model.layout
+
+    @property
     def gradient(self) -> Tensor:
         gradient = self._model.gather_gradient()
         return gradient.zero_() if self.is_ghost or self.scaler_skips else gradient
@@ -66,6 +71,9 @@ class Replica:
 
     def take_observed(self) -> Observed:
         return self.meter.take()
+
+    def weighed(self, total_weight: float) -> None:
+        self._stage.total_weight = total_weight
 
     def skip_update(self) -> None:
         self.update_is_skipped = True

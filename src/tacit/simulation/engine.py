@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.errors import NotFinite
+from tacit.layout import Layout
 from tacit.simulation.choice import Choice, say_once
 from tacit.simulation.lending import BuffersPerWorker
 from tacit.simulation.rows import RowOptimizer
@@ -248,7 +249,8 @@ class Engine:
 class TimingEngine:
     """No gradients at all: parameters never change, so that only time and bytes are studied."""
 
-    def __init__(self, parameters: Tensor, learning_rate: float) -> None:
+    def __init__(self, parameters: Tensor, learning_rate: float, layout: Layout) -> None:
+        self.layout = layout
         self._parameters, self._gradient, self._rate = parameters, torch.zeros_like(parameters), learning_rate
         self.choice = Choice("timing", "no gradients were asked for")
 

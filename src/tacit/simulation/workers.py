@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import MisplacedCall
+from tacit.layout import Layout
 from tacit.network import Envelope
 from tacit.simulation.endpoints import Endpoint
 from tacit.trace import CANCELLED, COMPUTE
@@ -52,6 +53,10 @@ class SimulatedWorker(Endpoint):
         return self.world.engine.row(self.rank)
 
     @property
+    def layout(self) -> Layout:
+        return self.world.engine.layout
+
+    @property
     def gradient(self) -> Tensor:
         return self.world.engine.gradient(self.rank)
 
@@ -73,6 +78,9 @@ class SimulatedWorker(Endpoint):
 
     def take_observed(self) -> Observed:
         return self.world.engine.take_observed(self.rank)
+
+    def weighed(self, total_weight: float) -> None:
+        """Nothing follows from it here: data never ends."""
 
     def skip_update(self) -> None:
         self._update_is_skipped = True

@@ -8,6 +8,10 @@ LUPA-SGD and ADA-LUPA (Haddadpour et al., NeurIPS 2019, arXiv 1910.13598), CPSGD
 
 With ``overlap_steps`` the round that starts at step t travels while training goes on: the snapshot s of step t is averaged, and x += x̄ − s at step
 t + overlap_steps. Why it works: between rounds workers drift apart only by their own noise, so the mean of a few steps serves as well as one of each.
+
+With a ``compressor`` a round says C(…) of x_i − r, the change since the last common model r, through the same feedback as gradients:
+    x_i ← r + what all understood of Σ_j w_j (x_j − r) / Σ_j w_j
+It takes two exchanges: the compressed changes, then a small all-reduce of what the period rule must know (and of buffers, which ride there).
 """
 
 from __future__ import annotations
@@ -19,11 +23,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from tacit.compression.compressor import Compressor
 from tacit.errors import Disagreement, MisplacedCall, require
+from tacit.feedback import ErrorFeedback
+from tacit.feedback.feedback import Feedback, FeedbackState
 from tacit.network import Pending
 from tacit.outer import Outer, OuterState
 from tacit.periods import UNTIL_THE_END, Every, Period, PeriodState, Round
 from tacit.specs import ALWAYS_SPELLED
+from tacit.strategies.compressed_mean import begin, check, compressed_mean
 from tacit.strategies.strategy import Strategy
 from tacit.worker import Worker
 
@@ -43,6 +51,7 @@ class LocalSGDState:
     outer: OuterState = field(default_factory=dict)
     pending: Pending | None = None
     snapshot: Tensor | None = None  # s, where rounds overlap: what the round under way averages
+    feedback: FeedbackState | None = None  # where rounds are compressed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,8 @@ class LocalSGD(Strategy[LocalSGDState]):
     outer: Outer | None = None  # None: the average itself
     warmup_steps: int = 0  # average after every one of the first steps (post-local SGD)
     overlap_steps: int = 0  # steps taken while a round is under way
+    compressor: Compressor | None = None  # None: models travel as they are
+    feedback: Feedback | None = None  # None: ErrorFeedback(), where there is a compressor
 
     def __post_init__(self) -> None:
         require(
@@ -63,12 +74,22 @@ class LocalSGD(Strategy[LocalSGDState]):
         require(
             self.overlap_steps >= 0, f"overlap_steps={self.overlap_steps} must not be negative; 0 waits for rounds."
         )
+        if self.compressor is None:
+            require(self.feedback is None, f"feedback={self.feedback} needs a compressor=… whose losses it makes good.")
+            return
+        check(self.compressor, self._feedback)
+        require(
+            self.overlap_steps == 0,
+            f"overlap_steps={self.overlap_steps} cannot go with a compressor: compressed rounds are waited for; leave out one of the two.",
+        )
 
     def init(self, worker: Worker) -> LocalSGDState:
-        keeps_common = self.period.needs_variance or self.outer is not None
+        keeps_common = self.period.needs_variance or self.outer is not None or self.compressor is not None
         common = worker.parameters.clone() if keeps_common else None
         steps = None if worker.steps is None else max(0, worker.steps - self.warmup_steps)
         state = LocalSGDState(self.period.init(steps), common)
+        if self.compressor is not None:
+            state.feedback = begin(worker, self.compressor, self._feedback)
         state.due = self._next_due(state)
         self._note_period(worker, state)
         return state
@@ -91,7 +112,9 @@ class LocalSGD(Strategy[LocalSGDState]):
 
     def merged(self, states: Sequence[LocalSGDState], rank: int, size: int) -> LocalSGDState:
         """All start from the mean of their models, which a round under way would not change: it is forgotten."""
-        return replace(states[rank % len(states)], pending=None)
+        remembered = [state.feedback for state in states if state.feedback is not None]
+        feedback = self._feedback.merged(remembered, rank, size) if remembered else None
+        return replace(states[rank % len(states)], pending=None, feedback=feedback)
 
     def _begin_round(self, worker: Worker, state: LocalSGDState, overlap: bool = True) -> None:
         """Send parameters and statistics as one buffer; wait for the mean unless it may overlap with the coming steps."""
@@ -111,12 +134,25 @@ class LocalSGD(Strategy[LocalSGDState]):
         sent = (parameters, parameters.new_tensor(statistics))
         weight = seen.weight / steps  # equal batches weigh 1.0, exactly
         state.last_round = worker.step
-        if overlap and self.overlap_steps:
+        if self.compressor is not None:
+            self._end_round(worker, state, self._compressed(worker, state, self.compressor, sent, weight))
+        elif overlap and self.overlap_steps:
             state.snapshot = torch.empty_like(parameters) if state.snapshot is None else state.snapshot
             state.snapshot.copy_(parameters)
             state.pending = worker.network.start_all_reduce_mean(sent, weight)
         else:
             self._end_round(worker, state, worker.network.all_reduce_mean(sent, weight))
+
+    def _compressed(
+        self, worker: Worker, state: LocalSGDState, compressor: Compressor, sent: tuple[Tensor, Tensor], weight: float
+    ) -> Tensor:
+        """Return what an all-reduce of ``sent`` would, the models' mean as r plus the mean of their changes as far as it was understood."""
+        assert state.common is not None and state.feedback is not None
+        parameters, statistics = sent
+        change = compressed_mean(
+            worker, state.feedback, compressor, self._feedback, parameters - state.common, weight, 1.0, "change"
+        )
+        return torch.cat([state.common + change, worker.network.all_reduce_mean(statistics, weight)])
 
     def _end_round(self, worker: Worker, state: LocalSGDState, received: Tensor) -> None:
         """Take over the mean (through the outer optimizer), then let the period rule see the round."""
@@ -156,6 +192,11 @@ class LocalSGD(Strategy[LocalSGDState]):
         if self.period.needs_loss:
             first_loss, loss = statistics[-2:]
         return Round(state.rounds, state.last_round - self.warmup_steps, rate, variance, first_loss, loss)
+
+    @property
+    def _feedback(self) -> Feedback:
+        """Changes of models are as noisy as the batches behind them, and grow with the period: EF14 minds neither, EF21 both."""
+        return ErrorFeedback() if self.feedback is None else self.feedback
 
     @property
     def _needs_rate(self) -> bool:

@@ -1,0 +1,54 @@
+"""Synchronous SGD whose gradients travel compressed, with feedback.
+
+    every rank says C(…) of its gradient to all; what all understood, averaged in rank order, is everybody's gradient
+
+What is compressed and remembered is the feedback's business: with EF21 (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203)
+    c_i ← C(∇f_i(x) − g_i),  g_i ← g_i + c_i,  x ← x − γ · optimizer((1/n) Σ g_i)
+Why: a gradient changes less from step to step than it weighs, so a hundredth of its numbers, well chosen, keeps everybody informed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tacit.compression import TopK
+from tacit.compression.compressor import Compressor
+from tacit.feedback import EF21
+from tacit.feedback.feedback import Feedback, FeedbackState
+from tacit.specs import ALWAYS_SPELLED
+from tacit.strategies.compressed_mean import begin, check, compressed_mean
+from tacit.strategies.strategy import Strategy
+from tacit.worker import Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressedGradient(Strategy[FeedbackState]):
+    """Average compressed gradients in every step, with feedback: EF21 and its relatives, classic error feedback, DCGD."""
+
+    compressor: Compressor = field(default=TopK(fraction=0.01), metadata=ALWAYS_SPELLED)
+    feedback: Feedback = field(default=EF21(), metadata=ALWAYS_SPELLED)
+
+    def __post_init__(self) -> None:
+        check(self.compressor, self.feedback)
+
+    def init(self, worker: Worker) -> FeedbackState:
+        if worker.rank == 0:
+            worker.note("period", 1)
+        return begin(worker, self.compressor, self.feedback)
+
+    def before_step(self, worker: Worker, state: FeedbackState) -> None:
+        worker.gradient = compressed_mean(
+            worker,
+            state,
+            self.compressor,
+            self.feedback,
+            worker.gradient,
+            worker.weight,
+            worker.learning_rate,
+            "gradient",
+        )
+
+    def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
+        """Where the number of workers changes, all go on alike: the mean over workers, which is all the model sees, stays what it was."""
+        return self.feedback.merged(states, rank, size)
