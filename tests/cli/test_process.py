@@ -13,10 +13,16 @@ from tacit import Run
 COMPARE = (sys.executable, "-m", "tacit.cli", "compare", "--workload", "quadratic(dimension=5)", "--workers", "4")
 
 
+def _hear_ctrl_c() -> None:
+    """A shell makes what it starts in the background deaf to Ctrl-C, and so all that is started from there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_saves_what_there_is_and_ends_with_130(tmp_path: Path) -> None:
     out = tmp_path / "here"
     options = ("--steps", "400", "--seeds", "500", "--out", str(out))
-    with subprocess.Popen([*COMPARE, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*COMPARE, *options], preexec_fn=_hear_ctrl_c, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("1/2000  AllReduce() · seed 0: loss ")
         process.send_signal(signal.SIGINT)

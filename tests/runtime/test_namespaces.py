@@ -87,16 +87,16 @@ def test_the_traces_bytes_are_what_the_kernel_counted(strategy):
 
     How many packets there are depends on how busy the machine is: segments are joined, or not. So headers are taken off by the kernel's own count of
     packets. What is left is gloo's and the store's own words: 0.02 % of 36 MB. A busy machine drops segments even on an unshaped
-    link, and what TCP then sends again is no part of the run's traffic: such a run is repeated.
+    link, and what TCP then sends again is no part of the run's traffic: a run with more than a little of it is repeated.
     """
-    for _ in range(4):
+    for _ in range(6):
         with namespaces.hosts(2) as hosts:
             results = together(2, on_its_host, hosts, _train, strategy)
         assert all(2**25 < told <= counted.payload_bytes for told, counted in results)
-        if not any(counted.sent_again_bytes for _, counted in results):
+        if all(counted.sent_again_bytes <= 0.001 * told for told, counted in results):
             break
     else:
-        pytest.skip("the link lost segments in each of four runs: this machine is too busy to count bytes")
+        pytest.skip("the link lost many segments in each of six runs: this machine is too busy to count bytes")
     for told, counted in results:
         assert counted.payload_bytes <= 1.005 * told
 
