@@ -1,24 +1,39 @@
-"""Throw bytes at the wire: every kind of compressed message, sealed with right lengths and a right checksum, until something breaks.
+"""Throw bytes at the wire: every kind of message, sealed with right lengths and a right checksum, until something breaks.
 
     python fuzz/wire.py --seconds 60                 # coverage-guided if atheris is installed, else a plain mutator
     python fuzz/wire.py --seconds 60 --plain
+    python fuzz/wire.py --seconds 2400 --out benchmarks/results/fuzz.json
 
-An input is a kind's number and a body. Whatever comes out must be ``BadMessage``, ``LatticeOverflow`` (a wrong reference), or a vector of the
-right length, within the memory that the process is held to; anything else ends the run with the input that did it.
+An input is a kind's number (plus 128: it comes in two frames), the length of its fields' codes, and what follows the kind. It is unpacked and
+received as a worker or a server with 60 parameters would. Whatever comes out must be ``BadMessage``, ``LatticeOverflow`` (a wrong reference), or
+what belongs there, within the memory that the process is held to; anything else ends the run with the input that did it.
+
+Kinds are found by looking: one that a new strategy brings is thrown at as soon as it exists.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import importlib
+import json
+import pkgutil
+import platform
 import random
 import resource
 import struct
 import sys
 import tempfile
 import time
+import typing
 import zlib
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,17 +43,30 @@ try:
 except ImportError:
     atheris = None
 
+INSTRUMENTED = ["tacit.compression", "tacit.feedback", "tacit.fields", "tacit.messages", "tacit.strategies"]
+
 # What is imported in here reports which lines an input reaches.
-with atheris.instrument_imports(["tacit.compression", "tacit.messages"]) if atheris else contextlib.nullcontext():
+with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcontext():
     from tacit import compression
-    from tacit.compression import Compressed
+    from tacit.compression import Compressed, Compressor
+    from tacit.compression.sums import SumVector
     from tacit.errors import BadMessage, LatticeOverflow
-    from tacit.messages import unpack
+    from tacit.feedback import EF21
+    from tacit.feedback.feedback import Reported, Said
+    from tacit.messages import MAGIC, VERSION, Message, unpack, unpack_frames
+    from tacit.strategies.gossip.neighbours import GossipWords
+    from tacit.strategies.servers.links import Link
+    from tacit.strategies.servers.messages import ServerPush
+    from tacit.strategies.swarm.words import SwarmAsk, SwarmWords, bits_and_side, heard
+
+    for package in ("tacit.runtime", "tacit.session", "tacit.strategies"):
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            importlib.import_module(module.name)
 
 NUMBERS = 60
 SHAPES = (torch.Size((6, 8)), torch.Size((12,)))
 X = torch.randn(NUMBERS, generator=torch.Generator().manual_seed(0))
-SENDERS: list[compression.Compressor] = [
+SENDERS: list[Compressor] = [
     compression.Dense(),
     compression.BFloat16(),
     compression.TopK(fraction=0.2),
@@ -51,32 +79,157 @@ SENDERS: list[compression.Compressor] = [
     compression.LowRank(rank=1),
     compression.Lattice(bits=4),
     compression.Chain(compression.TopK(fraction=0.2), compression.QSGD(bits=4)),
+    compression.Layerwise(compression.Sign(), exempt_below=20),
+    compression.Layerwise(compression.Chain(compression.TopK(k=3), compression.BFloat16()), exempt_below=0),
 ]
-SEEDS = [sender.compress(X, np.random.default_rng(0), {}, SHAPES) for sender in SENDERS]
-KINDS = sorted({message.kind for message in SEEDS})
 ODD = [struct.pack("<q", number) for number in (0, 1, -1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63))]
 
 
-def sealed(kind: bytes, body: bytes) -> bytes:
-    """Return a message of that kind and body with a header that is right about both."""
-    return struct.pack("<2sBBQI", b"tc", 1, len(kind), len(body), zlib.crc32(kind + body)) + kind + body
+def kinds_below(kind: type[Message]) -> Iterator[type[Message]]:
+    """Yield every kind that derives from ``kind``."""
+    for one in kind.__subclasses__():
+        yield one
+        yield from kinds_below(one)
 
 
-def body_of(message: Compressed) -> bytes:
+def as_tensor(packed: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+
+
+def plain_example(kind: type[Message], numbers: torch.Tensor) -> Message:
+    """Return a message of that kind, each field some value of its type, tensors being ``numbers``."""
+    some: dict[Any, Any] = {int: 1, float: 0.5, bool: True, str: "text", bytes: b"bytes", torch.Tensor: numbers}
+    hints = typing.get_type_hints(kind)
+    return kind(*(some.get(hints[field.name], numbers) for field in dataclasses.fields(kind)))
+
+
+def examples() -> Iterator[Message]:
+    """Yield valid messages, of every kind one at least."""
+    vectors = [sender.compress(X, np.random.default_rng(0), {}, SHAPES) for sender in SENDERS]
+    sparse, lattice = vectors[2], next(one for one in vectors if one.kind == "LatticeVector")
+    said = Said(1.0, sparse.pack())
+    yield from vectors
+    yield SumVector.of(2 * sparse.dense().double(), [sparse, vectors[3]], torch.float32)
+    yield said
+    yield Reported(1.0, vectors[6].pack(), False, X[:3])
+    yield ServerPush(1, 1, 0.1, 1.0, 0.5, as_tensor(said.pack()))
+    yield SwarmAsk(1, as_tensor(lattice.pack()), as_tensor(lattice.pack()))
+    yield GossipWords(1, 1, sparse.pack())
+    for kind in kinds_below(Message):
+        for numbers in (X, torch.arange(4)):
+            with contextlib.suppress(ValueError, TypeError, BadMessage):
+                yield plain_example(kind, numbers)
+
+
+SEEDS = list(examples())
+KINDS = sorted({kind.kind for kind in kinds_below(Message)})
+LINK = Link(compression.TopK(fraction=0.2), EF21(), SimpleNamespace(random=np.random.default_rng(0)), X)  # type: ignore[arg-type]
+
+
+class Tally:
+    """How many inputs there were and what became of them, written down now and then."""
+
+    def __init__(self, out: Path | None, guided: bool) -> None:
+        self._out, self._guided, self._begun_s = out, guided, time.monotonic()
+        self._due_s = 0.0
+        self.inputs, self.received = Counter[str](), Counter[str]()
+        self._crash: dict[str, str] | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun_s
+
+    def try_one(self, data: bytes) -> None:
+        """Receive ``data`` and count it."""
+        if len(data) < 2:
+            return
+        kind = KINDS[data[0] % 128 % len(KINDS)]
+        self.inputs[kind] += 1
+        try:
+            packed = sealed(kind.encode(), data[1], data[2:])
+            receive(unpack(packed) if data[0] < 128 else unpack_in_two(packed, data[-1]))
+            self.received[kind] += 1
+        except (BadMessage, LatticeOverflow):
+            pass
+        except BaseException as error:
+            self._crash = {"input": data.hex(), "kind": kind, "error": f"{type(error).__name__}: {error}"}
+            self.write()
+            print(f"input {self.inputs.total()}: {data.hex()}")
+            raise
+        if self.seconds >= self._due_s:  # libFuzzer ends the process without a word to Python
+            self._due_s = self.seconds + 5
+            self.write()
+
+    def write(self) -> None:
+        if self._out is None:
+            return
+        results = {
+            "command": " ".join(["python fuzz/wire.py", *("FILE" if word == str(self._out) else word for word in sys.argv[1:])]),
+            "date": time.strftime("%Y-%m-%d"),
+            "versions": {
+                **{name: version(name) for name in ("tacit", "torch", "numpy")}, "python": platform.python_version(),
+                **({"atheris": version("atheris")} if self._guided else {}),
+            },
+            "coverage_guided": self._guided, "inputs": self.inputs.total(), "seconds": round(self.seconds, 1),
+            "processor_seconds": round(time.process_time(), 1),
+            "received": self.received.total(), "unique_crashes": 0 if self._crash is None else 1, "crash": self._crash,
+            "kinds": {kind: {"inputs": self.inputs[kind], "received": self.received[kind]} for kind in KINDS},
+        }  # fmt: skip
+        self._out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def sealed(kind: bytes, codes: int, rest: bytes) -> bytes:
+    """Return a message of that kind, whose fields' codes are the first ``codes`` bytes of the rest, with a header that is right about both."""
+    length = min(255, len(kind) + min(codes, len(rest)))
+    body = len(kind) + len(rest) - length
+    return struct.pack("<2sBBQI", MAGIC, VERSION, length, body, zlib.crc32(kind + rest)) + kind + rest
+
+
+def unpack_in_two(packed: bytes, tail: int) -> Message:
+    """Return the message, the last ``tail`` bytes of which are a frame of their own."""
+    cut = max(0, len(packed) - tail)
+    return unpack_frames(packed[:cut], 0, iter([memoryview(bytearray(packed[cut:]))]))
+
+
+def body_of(message: Message) -> bytes:
     """Return the input that stands for ``message``."""
-    return bytes([KINDS.index(message.kind)]) + message.pack()[16 + len(message.kind) :]
+    packed, name = message.pack(), len(message.kind)
+    return bytes([KINDS.index(message.kind), packed[3] - name]) + packed[16 + name :]
 
 
-def try_one(data: bytes) -> None:
-    """Receive ``data`` as a worker would that expects so many numbers."""
-    if not data:
+def receive(message: Message) -> None:
+    """Do with a message what who gets it does before anything of its own is changed."""
+    assert message.size_bytes == len(message.pack()), message
+    match message:
+        case Compressed():
+            decode(message)
+        case Said():
+            decode(message.message)
+        case ServerPush():
+            check_vector(LINK.opened(LINK.begin(X), message.body, 1.0))
+        case SwarmWords():
+            check_vector(heard(message, X))
+            if message.body.dtype == torch.uint8:
+                bits_and_side(message.body)
+        case GossipWords() if isinstance(message.body, bytes):
+            inner = unpack(message.body)
+            if isinstance(inner, Compressed):
+                decode(inner)
+
+
+def decode(message: Compressed) -> None:
+    """Decode as a worker does that expects so many numbers, alone and into a sum, and send the sum on."""
+    decoded = message.of_length(NUMBERS).dense(X)
+    check_vector(decoded)
+    if message.kind == "LatticeVector" or not bool(decoded.isfinite().all()):
         return
-    try:
-        message = unpack(sealed(KINDS[data[0] % len(KINDS)].encode(), data[1:]))
-        assert isinstance(message, Compressed)
-        decoded = message.of_length(NUMBERS).dense(X)
-    except (BadMessage, LatticeOverflow):
-        return
+    total = torch.zeros(NUMBERS, dtype=torch.float64)
+    message.add_into(total)
+    again = SumVector.of(total, [message], torch.float32).dense()
+    assert torch.equal(again, total), (again, total)
+
+
+def check_vector(decoded: torch.Tensor) -> None:
     assert decoded.shape == (NUMBERS,) and decoded.is_floating_point(), decoded
 
 
@@ -100,27 +253,23 @@ def mutated(data: bytearray) -> bytearray:
     return data
 
 
-def run_plain(seconds: float) -> None:
+def run_plain(seconds: float, tally: Tally) -> None:
     """Mutate valid messages at random, without looking at what they reach."""
-    seeds, count, end = [body_of(message) for message in SEEDS], 0, time.monotonic() + seconds
-    while time.monotonic() < end:
-        data = bytes(mutated(bytearray(random.choice(seeds))))
-        try:
-            try_one(data)
-        except BaseException:
-            print(f"input {count}: {data.hex()}")
-            raise
-        count += 1
-    print(f"{count} inputs in {seconds:.0f} s, no failure (plain mutator)")
+    seeds = [body_of(message) for message in SEEDS]
+    while tally.seconds < seconds:
+        tally.try_one(bytes(mutated(bytearray(random.choice(seeds)))))
+    tally.write()
+    print(f"{tally.inputs.total()} inputs in {seconds:.0f} s, no failure (plain mutator)")
 
 
-def run_guided(seconds: float) -> None:
+def run_guided(seconds: float, tally: Tally) -> None:
     """Let libFuzzer look for inputs that reach new code; it prints the count."""
     with tempfile.TemporaryDirectory() as corpus:
         for number, message in enumerate(SEEDS):
             Path(corpus, str(number)).write_bytes(body_of(message))
-        limits = [f"-max_total_time={int(seconds)}", "-max_len=600", "-rss_limit_mb=4096"]
-        atheris.Setup([sys.argv[0], *limits, "-print_final_stats=1", "-artifact_prefix=build/", corpus], try_one)
+        limits = [f"-max_total_time={int(seconds)}", "-max_len=900", "-rss_limit_mb=4096"]
+        Path("build").mkdir(exist_ok=True)
+        atheris.Setup([sys.argv[0], *limits, "-print_final_stats=1", "-artifact_prefix=build/", corpus], tally.try_one)
         atheris.Fuzz()
 
 
@@ -128,13 +277,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Fuzz the packed wire.")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--plain", action="store_true", help="do not look for atheris")
+    parser.add_argument("--out", type=Path, help="write the count here as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_AS, (16 * 2**30, 16 * 2**30))
+    silent = set(KINDS) - {message.kind for message in SEEDS} - {Compressed.kind}
+    assert not silent, f"no example of {silent}: let examples() yield one"
+    tally = Tally(options.out, bool(atheris) and not options.plain)
     if atheris and not options.plain:
-        run_guided(options.seconds)
+        run_guided(options.seconds, tally)
     else:
-        run_plain(options.seconds)
+        run_plain(options.seconds, tally)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import dataclass
+from enum import IntEnum
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -11,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit.errors import BadMessage
-from tacit.messages import Message, TensorMessage, unpack
+from tacit.messages import VERSION, Message, TensorMessage, unpack
 
 
 @dataclass(frozen=True)
@@ -82,26 +86,44 @@ def test_a_truncated_message_says_how_much_came():
         unpack(packed[:-1])
 
 
+def sealed(signature: bytes, body: bytes) -> bytes:
+    """Return a message of that signature and body with a header that is right about both."""
+    crc = zlib.crc32(signature + body)
+    return struct.pack("<2sBBQI", b"tc", VERSION, len(signature), len(body), crc) + signature + body
+
+
 def test_lengths_are_checked_before_anything_is_made():
     """A hostile tensor of 2⁶⁰ elements behind a valid checksum is refused without allocating it."""
-    import struct
-    import zlib
-
-    name, body = b"TensorMessage", struct.pack("<cBB2Q", b"t", 0, 2, 2**30, 2**30)
-    packed = struct.pack("<2sBBQI", b"tc", 1, len(name), len(body), zlib.crc32(body, zlib.crc32(name))) + name + body
+    packed = sealed(b"TensorMessage[\0\2", struct.pack("<2Q", 2**30, 2**30))
     with pytest.raises(BadMessage, match="does not fit into the 0 that are left"):
         unpack(packed)
 
 
 def test_an_empty_tensor_of_large_sizes_is_refused():
     """Found by fuzz/wire.py: torch overflows on the product of such sizes although one of them is zero."""
-    import struct
-    import zlib
-
-    name, body = b"TensorMessage", struct.pack("<cBB5Q", b"t", 0, 5, *[2**30] * 4, 0)
-    packed = struct.pack("<2sBBQI", b"tc", 1, len(name), len(body), zlib.crc32(body, zlib.crc32(name))) + name + body
+    packed = sealed(b"TensorMessage[\0\5", struct.pack("<5Q", *[2**30] * 4, 0))
     with pytest.raises(BadMessage, match="an empty tensor of sizes"):
         unpack(packed)
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "text"),
+    [
+        (b"TensorMessage", b"", "0 fields make no TensorMessage"),
+        (b"TensorMessage##", bytes(16), "2 fields make no TensorMessage"),
+        (b"TensorMessage[\0\x09", bytes(72), "unknown field type"),
+        (b"TensorMessage[\0", b"", "unknown field type"),
+        (b"TensorMessage!", b"", "unknown kind b'TensorMessage!'"),
+        (b"Nobody#", bytes(8), "unknown kind b'Nobody'"),
+        (b"TensorMessage[\0\1", bytes(7), "ends before its numbers do"),
+        (b"TensorMessage[\0\1", bytes(9), "the last 1 for no field"),
+        (b"Everything[\0\0#.?\"'", bytes(25), "a field of 4 bytes does not fit into the 0"),
+        (b"Everything[\0\0#.?\"'", bytes(17) + b"\2\0\0\0\0\0\0\0" + bytes(4) + b"\xff\xff", "text that is not UTF-8"),
+    ],
+)
+def test_what_makes_no_message_is_refused_with_the_reason(signature: bytes, body: bytes, text: str):
+    with pytest.raises(BadMessage, match=text):
+        unpack(sealed(signature, body))
 
 
 def test_a_snapshot_owns_its_tensors():
@@ -118,6 +140,8 @@ def test_a_message_cannot_hold_just_anything():
 
     with pytest.raises(TypeError, match="a message cannot hold a dict; use tensors, numbers, text or bytes"):
         Odd({}).pack()
+    with pytest.raises(TypeError, match="a message cannot hold a tensor of torch.complex64 with 1 dimensions"):
+        Odd(torch.zeros(1, dtype=torch.complex64)).pack()
 
 
 def test_two_kinds_of_one_name_are_refused():
@@ -128,3 +152,29 @@ def test_two_kinds_of_one_name_are_refused():
     define("here")  # the same again, as a reloaded module makes it
     with pytest.raises(TypeError, match="a message kind Twin exists in here"):
         define("there")
+
+
+def test_a_class_that_replaces_another_of_its_name_is_what_arrives():
+    def define() -> type[Message]:
+        @dataclass(frozen=True)
+        class Reloaded(Message):
+            number: int
+
+        return Reloaded
+
+    first = define()
+    packed = first(3).pack()
+    assert type(unpack(packed)) is first
+    second = define()
+    assert type(unpack(packed)) is second
+
+
+def test_a_value_of_a_derived_type_travels_as_what_it_descends_from():
+    class Answer(IntEnum):
+        YES = 1
+
+    message = Everything(torch.nn.Parameter(torch.ones(2)), Answer.YES, np.float64(0.5), True, "x", b"y")
+    back = unpack(message.pack())
+    assert len(message.pack()) == message.size_bytes
+    assert (type(back.count), back.count, type(back.share), back.share) == (int, 1, float, 0.5)
+    assert torch.equal(back.tensor, message.tensor) and not back.tensor.requires_grad

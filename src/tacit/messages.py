@@ -2,10 +2,10 @@
 
 Layout of the packed bytes, little endian:
 
-    magic «tc» · version u8 · kind length u8 · body length u64 · crc32 of kind and body u32 · kind · body
+    magic «tc» · version u8 · signature length u8 · body length u64 · crc32 of signature and body u32 · signature · body
 
-The body is the fields in their declared order, each behind one type byte: integers i64, numbers f64, booleans u8, text and bytes as u32 length
-and content, tensors as dtype u8, rank u8, sizes u64 each, then the raw values.
+The signature is the kind and what its fields are, the body their numbers and contents (see ``fields``). Messages of a kind mostly have the same
+signature again and again, and what follows from it is remembered as a ``Plan``.
 
 ``pack`` makes these bytes in one piece. ``frames`` makes the same bytes in several, large tensors being pieces of their own that are neither
 copied nor joined; there the checksum is 0, because TCP and CURVE check already and crc32 would cost more than the transfer.
@@ -13,34 +13,35 @@ copied nor joined; there the checksum is 0, because TCP and CURVE check already 
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import math
+import re
 import struct
 import zlib
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from types import UnionType
+from typing import Any, ClassVar, Final, TypeVar, get_type_hints
 
-import torch
 from torch import Tensor
 
 from tacit.errors import BadMessage
+from tacit.fields import ADD, INLINE_BYTES, Bytes, Field, add_of, fields_of, size_bytes
 
 MAGIC: Final = b"tc"
-VERSION: Final = 1
-_HEADER: Final = struct.Struct("<2sBBQI")
-_DTYPES: Final = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-)  # fmt: skip
-_MAXIMUM_RANK: Final = 8
-_INLINE_BYTES: Final = 2**16
-"""Tensors up to this size are copied into the frame of their message: below it a frame of their own costs more than the copy."""
+VERSION: Final = 2
+_HEADER: Final = Struct("<2sBBQI")
+_BEGIN: Final = Struct("<2sBB")
+_CHECKSUM: Final = Struct("<I")
+_NOTHING: Final[Iterator[memoryview]] = iter(())
+_CODES: Final = re.compile(rb"[?#.\"'\[]")
+"""What ends the kind's name in a signature."""
+_PLANS: Final = 1024
+"""How many signatures are remembered: somebody who makes them up does not fill the memory."""
 
-_kinds: dict[str, type[Message]] = {}
-_names: dict[type[Message], tuple[str, ...]] = {}
+_kinds: dict[bytes, type[Message]] = {}
+_plans: dict[bytes, Plan] = {}
 MessageType = TypeVar("MessageType", bound="Message")
-Bytes = bytes | memoryview
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,47 +49,58 @@ class Message:
     """Base of everything that travels. A subclass is a frozen dataclass whose fields are tensors, numbers, text or bytes."""
 
     kind: ClassVar[str] = ""
+    _name: ClassVar[bytes] = b""  # the kind, as it travels
+    _field_names: ClassVar[tuple[str, ...] | None] = (
+        None  # remembered: ``dataclasses.fields`` takes longer than a small message
+    )
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        cls.kind = cls.__name__
-        known = _kinds.get(cls.kind, cls)
+        cls.kind, cls._name, cls._field_names = cls.__name__, cls.__name__.encode(), None
+        known = _kinds.get(cls._name, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(
                 f"a message kind {cls.kind} exists in {known.__module__}: kinds travel by name; choose another."
             )
-        _kinds[cls.kind] = cls
+        _kinds[cls._name] = cls
+        _plans.clear()  # they may be of a class that this one replaces
 
     def pack(self) -> bytes:
         """Return the message as contiguous bytes."""
-        name, body = self.kind.encode(), b"".join(self._parts())
-        crc = zlib.crc32(body, zlib.crc32(name))
-        return b"".join((_HEADER.pack(MAGIC, VERSION, len(name), len(body), crc), name, body))
+        packed = bytearray().join(self.frames(copies=False))
+        _CHECKSUM.pack_into(packed, _HEADER.size - _CHECKSUM.size, zlib.crc32(memoryview(packed)[_HEADER.size :]))
+        return bytes(packed)
 
-    def frames(self) -> list[Bytes]:
-        """Return a snapshot of the message as buffers to be sent in this order, together ``size_bytes`` long.
+    def frames(self, before: bytes = b"", *, copies: bool = True) -> list[Bytes]:
+        """Return the message as buffers, together ``size_bytes`` long, with ``before`` at the head of the first.
 
-        A large tensor is a frame of its own: its very memory if the message owns it, else a copy.
+        A large tensor is a frame of its own: a copy, or its very memory if the message owns it or no ``copies`` are wanted.
         """
-        name, parts = self.kind.encode(), self._parts(copies=not self.is_owned)
-        header = _HEADER.pack(MAGIC, VERSION, len(name), sum(map(len, parts)), 0)
-        return _joined([header, name, *parts])
+        kind, values = type(self), self.__dict__
+        copies = copies and "_is_owned" not in values
+        signature = kind._name
+        numbers: list[float] = []
+        contents: list[Bytes] = []
+        for name in kind._field_names or kind._name_fields():
+            value = values[name]
+            signature += (ADD.get(type(value)) or add_of(value))(value, numbers, contents, copies)
+        plan = _plans.get(signature) or _remember(signature)
+        contents_bytes = sum(map(len, contents))
+        head = plan.pack(plan.begin, plan.numbers_bytes + contents_bytes, plan.end, *numbers)
+        if contents_bytes <= INLINE_BYTES:
+            return [b"".join((before, head, *contents))]
+        return _joined((before, head, *contents))
 
-    def _parts(self, copies: bool = False) -> list[Bytes]:
-        """Return the body piece by piece; with ``copies`` no large piece is the memory of a tensor of the message."""
-        parts: list[Bytes] = []
-        for name in _field_names(type(self)):
-            value = getattr(self, name)
-            parts.append(_pack_field(value))
-            if isinstance(value, Tensor):
-                parts.append(_values(value, copies))
-        return parts
+    @classmethod
+    def _name_fields(cls) -> tuple[str, ...]:
+        cls._field_names = names = tuple(field.name for field in dataclasses.fields(cls))
+        return names
 
     @property
     def size_bytes(self) -> int:
         """The length of ``pack()``, without packing."""
-        fields = dataclasses.fields(self)
-        return _HEADER.size + len(self.kind) + sum(_field_size(getattr(self, field.name)) for field in fields)
+        names = self._field_names or self._name_fields()
+        return _HEADER.size + len(self._name) + sum(size_bytes(self.__dict__[name]) for name in names)
 
     def snapshot(self: MessageType) -> MessageType:
         """Return a copy that owns its tensors, so that the sender may go on writing to its own."""
@@ -96,10 +108,9 @@ class Message:
         return dataclasses.replace(self, **own).owned()
 
     def owned(self: MessageType) -> MessageType:
-        """Return this message with the promise that nobody will write to its tensors: sending it, even often, copies nothing."""
-        promised = object.__new__(type(self))
-        promised.__dict__.update(self.__dict__, _is_owned=True)
-        return promised
+        """Promise that nobody will write to its tensors, and return the message: sending it, even often, copies nothing."""
+        self.__dict__["_is_owned"] = True
+        return self
 
     @property
     def is_owned(self) -> bool:
@@ -114,182 +125,120 @@ class TensorMessage(Message):
     tensor: Tensor
 
 
+class Plan:
+    """What follows from a signature: how to pack the head of a message, and how to read the rest of one."""
+
+    def __init__(self, kind: type[Message], signature: bytes, fields: Sequence[Field]) -> None:
+        self.kind, self.fields = kind, tuple((one.numbers_count, one.item_bytes, one.make) for one in fields)
+        numbers = "".join(field.numbers for field in fields)
+        self.numbers = Struct(f"<{numbers}")
+        self.begin, self.end = _BEGIN.pack(MAGIC, VERSION, len(signature)), bytes(4) + signature
+        self.pack = Struct(f"<{len(self.begin)}sQ{len(self.end)}s{numbers}").pack
+        self.numbers_bytes = self.numbers.size
+
+    def read(self, head: Bytes, at: int, end: int, rest: Iterator[memoryview]) -> Message:
+        """Return the message whose numbers begin at ``at`` in its first frame and whose contents go on in the ``rest``, ``end`` bytes in all.
+
+        Every length is checked against what is there before anything is made. No content goes over the end of a frame, so nothing is ever joined.
+        """
+        try:
+            numbers = self.numbers.unpack_from(head, at)
+        except struct.error:
+            raise BadMessage(f"a first frame of {len(head)} bytes ends before its numbers do.") from None
+        frame, at = memoryview(head), at + self.numbers_bytes
+        came = size = len(frame)
+        values, taken = [], 0
+        for count, item_bytes, make in self.fields:
+            sizes = numbers[taken : taken + count]
+            taken += count
+            if not item_bytes:
+                values.append(sizes[0])
+                continue
+            until = at + math.prod(sizes) * item_bytes
+            if at == size < until and (following := next(rest, None)) is not None:
+                frame, until, at = following, until - at, 0
+                size = len(frame)
+                came += size
+            if until > size:
+                raise BadMessage(f"a field of {until - at} bytes does not fit into the {size - at} that are left.")
+            values.append(make(frame[at:until], sizes, at == 0 and until == size))
+            at = until
+        if came != end or at != size:
+            raise BadMessage(f"{came} bytes came where the header announces {end}, the last {size - at} for no field.")
+        try:
+            return self.kind(*values)
+        except (TypeError, ValueError) as error:  # the kind's own checks
+            raise BadMessage(f"fields that make no {self.kind.kind}: {error}") from None
+
+
+def _remember(signature: bytes) -> Plan:
+    """Return the plan of a signature that is not among the remembered, or raise ``BadMessage``."""
+    name = _CODES.split(signature, maxsplit=1)[0]
+    kind = _kinds.get(name)
+    if kind is None:
+        raise BadMessage(f"unknown kind {name!r}.")
+    fields, types = fields_of(signature[len(name) :]), _types_of(kind)
+    if len(fields) != len(types):
+        raise BadMessage(f"{len(fields)} fields make no {kind.kind}.")
+    for field, (field_name, wanted) in zip(fields, types.items(), strict=True):
+        if not issubclass(field.value_type, wanted):
+            raise BadMessage(f"a {field.value_type.__name__} came as the {field_name} of a {kind.kind}.")
+    if len(_plans) >= _PLANS:
+        _plans.clear()
+    plan = _plans[signature] = Plan(kind, signature, fields)
+    return plan
+
+
+def _types_of(kind: type[Message]) -> dict[str, Any]:
+    """Return what each field's value must descend from. A float may come as an integer; what a hint does not say in plain types may be anything."""
+    try:
+        hints = get_type_hints(kind)
+    except NameError:  # of a kind that was made within a function
+        hints = {}
+    types = {field.name: hints.get(field.name, object) for field in dataclasses.fields(kind)}
+    plain = {name: hint if isinstance(hint, type | UnionType) else object for name, hint in types.items()}
+    return {name: float | int if hint is float else hint for name, hint in plain.items()}
+
+
 def unpack(packed: bytes) -> Message:
     """Return the message that ``packed`` holds, or raise ``BadMessage``: nothing is executed and nothing large allocated."""
-    view = memoryview(packed)
-    if len(view) >= _HEADER.size and zlib.crc32(view[_HEADER.size :]) != _HEADER.unpack_from(view)[4]:
-        _check_header(view, len(view))  # a truncated message says so first
-        raise BadMessage("the checksum does not match.")
-    return unpack_frames([view])
+    if len(packed) >= _HEADER.size:
+        magic, _, length, body_bytes, checksum = _HEADER.unpack_from(packed)
+        announced = _HEADER.size + length + body_bytes
+        if magic == MAGIC and len(packed) != announced:
+            raise BadMessage(f"{len(packed)} bytes came where the header announces {announced}.")
+        if zlib.crc32(memoryview(packed)[_HEADER.size :]) != checksum:
+            raise BadMessage("the checksum does not match.")
+    return unpack_frames(packed)
 
 
-def unpack_frames(frames: Sequence[memoryview]) -> Message:
-    """Return the message that came as ``frames``, or raise ``BadMessage``; the checksum is the transport's business.
+def unpack_frames(head: Bytes, at: int = 0, rest: Iterator[memoryview] = _NOTHING) -> Message:
+    """Return the message that begins at ``at`` in its first frame, or raise ``BadMessage``; the checksum is the transport's business.
 
-    A tensor that fills an aligned, writable frame is that frame's memory and keeps it alive; all others are copies. Either way it is the caller's.
+    As many further frames are taken from ``rest`` as it needs. A tensor that fills one of them, aligned and writable, is that frame's memory and
+    keeps it alive; all others are copies. Either way it is the caller's.
     """
-    head = frames[0]
-    start = _HEADER.size + _check_header(head, sum(len(frame) for frame in frames))
-    kind = _kinds.get(str(head[_HEADER.size : start], "utf-8", "replace"))
-    if kind is None:
-        raise BadMessage(f"unknown kind {bytes(head[_HEADER.size : start])!r}.")
-    reader = _Reader(frames, start)
-    values = [reader.field() for _ in _field_names(kind)]
-    if reader.bytes_left:
-        raise BadMessage(f"{reader.bytes_left} bytes are left over behind the last field.")
     try:
-        return kind(*values)
-    except (TypeError, ValueError) as error:  # the kind's own checks
-        raise BadMessage(f"fields that make no {kind.kind}: {error}") from None
-
-
-def _check_header(head: memoryview, size: int) -> int:
-    """Return the length of the kind's name if ``size`` bytes beginning with ``head`` can be a message."""
-    if len(head) < _HEADER.size:
-        raise BadMessage(f"{len(head)} bytes are shorter than a header of {_HEADER.size}.")
-    magic, version, name_length, body_length, _ = _HEADER.unpack_from(head)
+        magic, version, length, body_bytes, _ = _HEADER.unpack_from(head, at)
+    except struct.error:
+        raise BadMessage(f"{len(head) - at} bytes are shorter than a header of {_HEADER.size}.") from None
     if magic != MAGIC or version != VERSION:
         raise BadMessage(f"header {magic!r} version {version} is not {MAGIC!r} version {VERSION}.")
-    if size != _HEADER.size + name_length + body_length:
-        raise BadMessage(f"{size} bytes came where the header announces {_HEADER.size + name_length + body_length}.")
-    if len(head) < _HEADER.size + name_length:
-        raise BadMessage(f"a first frame of {len(head)} bytes ends within the kind's name.")
-    return int(name_length)
+    begin = at + _HEADER.size
+    end = begin + length
+    signature = bytes(head[begin:end])
+    plan = _plans.get(signature) or _remember(signature)
+    return plan.read(head, end, end + body_bytes, rest)
 
 
 def _joined(parts: Sequence[Bytes]) -> list[Bytes]:
     """Return ``parts`` with neighbours that are small made into one."""
     frames: list[Bytes] = []
     small: list[Bytes] = []
-    for part in parts:
-        if len(part) <= _INLINE_BYTES:
+    for part in filter(len, parts):
+        if len(part) <= INLINE_BYTES:
             small.append(part)
             continue
-        frames += [b"".join(small), part]
+        frames += [b"".join(small), part] if small else [part]
         small = []
     return [*frames, b"".join(small)] if small else frames
-
-
-def _field_names(kind: type[Message]) -> tuple[str, ...]:
-    """Return the names of its fields, remembered: ``dataclasses.fields`` takes longer than all the rest of a small message."""
-    if kind not in _names:
-        _names[kind] = tuple(field.name for field in dataclasses.fields(kind))
-    return _names[kind]
-
-
-def _pack_field(value: object) -> bytes:
-    """Return the field as it is packed; of a tensor only what stands before its values."""
-    match value:
-        case bool():
-            return struct.pack("<cB", b"?", value)
-        case int():
-            return struct.pack("<cq", b"i", value)
-        case float():
-            return struct.pack("<cd", b"f", value)
-        case str():
-            encoded = value.encode()
-            return struct.pack("<cI", b"s", len(encoded)) + encoded
-        case bytes():
-            return struct.pack("<cI", b"b", len(value)) + value
-        case Tensor():
-            dimensions = value.dim()
-            return struct.pack(f"<cBB{dimensions}Q", b"t", _DTYPES.index(value.dtype), dimensions, *value.shape)
-        case _:
-            raise TypeError(f"a message cannot hold a {type(value).__name__}; use tensors, numbers, text or bytes.")
-
-
-def _values(tensor: Tensor, copies: bool) -> Bytes:
-    """Return the raw values: a copy of those of a small tensor, and of a large one if ``copies``, else its memory."""
-    on_cpu = tensor.detach() if tensor.is_cpu else tensor.detach().cpu()
-    if not on_cpu.is_contiguous():
-        on_cpu = on_cpu.contiguous()
-    if on_cpu.nbytes <= _INLINE_BYTES:
-        return ctypes.string_at(on_cpu.data_ptr(), on_cpu.nbytes)  # a tenth of the time of a view by way of numpy
-    if copies and on_cpu.data_ptr() == tensor.data_ptr():
-        on_cpu = on_cpu.clone()
-    values: memoryview = on_cpu.reshape(-1).view(torch.uint8).numpy().data
-    return values
-
-
-def _field_size(value: object) -> int:
-    match value:
-        case bool():
-            return 2
-        case int() | float():
-            return 9
-        case str():
-            return 5 + len(value.encode())
-        case bytes():
-            return 5 + len(value)
-        case Tensor():
-            return 3 + 8 * value.dim() + value.numel() * value.element_size()
-        case _:
-            raise TypeError(f"a message cannot hold a {type(value).__name__}; use tensors, numbers, text or bytes.")
-
-
-class _Reader:
-    """Reads fields from untrusted frames: every length is checked against what is there before anything is made.
-
-    No field may go over the end of a frame, so nothing is ever joined.
-    """
-
-    def __init__(self, frames: Sequence[memoryview], at: int) -> None:
-        self._frame, self._at, self._next = frames[0], at, list(frames[:0:-1])
-
-    @property
-    def bytes_left(self) -> int:
-        return len(self._frame) - self._at + sum(len(frame) for frame in self._next)
-
-    def take(self, size: int) -> memoryview:
-        while size and self._at == len(self._frame) and self._next:
-            self._frame, self._at = self._next.pop(), 0
-        if size > len(self._frame) - self._at:
-            raise BadMessage(
-                f"a field of {size} bytes does not fit into the {len(self._frame) - self._at} that are left."
-            )
-        self._at += size
-        return self._frame[self._at - size : self._at]
-
-    def numbers(self, layout: str) -> tuple[Any, ...]:
-        return struct.unpack(layout, self.take(struct.calcsize(layout)))
-
-    def field(self) -> object:
-        match bytes(self.take(1)):
-            case b"?":
-                return bool(self.take(1)[0])
-            case b"i":
-                return self.numbers("<q")[0]
-            case b"f":
-                return self.numbers("<d")[0]
-            case b"s":
-                try:
-                    return str(self.take(self.numbers("<I")[0]), "utf-8")
-                except UnicodeDecodeError as error:
-                    raise BadMessage(f"text that is not UTF-8: {error.reason}.") from None
-            case b"b":
-                return bytes(self.take(self.numbers("<I")[0]))
-            case b"t":
-                return self._tensor()
-            case other:
-                raise BadMessage(f"unknown field type {other!r}.")
-
-    def _tensor(self) -> Tensor:
-        code, dimensions = self.numbers("<BB")
-        if code >= len(_DTYPES) or dimensions > _MAXIMUM_RANK:
-            raise BadMessage(f"a tensor of dtype code {code} with {dimensions} dimensions.")
-        shape, dtype = self.numbers(f"<{dimensions}Q"), _DTYPES[code]
-        raw = self.take(math.prod(shape) * dtype.itemsize)
-        if not raw:
-            return self._empty(shape, dtype)
-        if len(raw) == len(self._frame) and not raw.readonly:
-            values = torch.frombuffer(raw, dtype=torch.uint8)
-            if values.data_ptr() % dtype.itemsize == 0:
-                return values.view(dtype).reshape(shape)
-        values = torch.frombuffer(bytearray(raw), dtype=dtype)
-        return values if dimensions == 1 else values.reshape(shape)
-
-    @staticmethod
-    def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        if math.prod(max(1, size) for size in shape) > 2**31:  # torch multiplies the strides, zero or not
-            raise BadMessage(f"an empty tensor of sizes {shape}.")
-        return torch.empty(shape, dtype=dtype)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -124,6 +124,12 @@ def test_tensors_arrive_whole_and_may_be_written_to():
         assert big.abs().sum() > 0
 
 
+def test_small_tensors_that_are_large_together_arrive():
+    with ends(0, 1) as (a, b):
+        a.post.send(1, Parcel(torch.ones(15_000), "x", torch.ones(15_000), b"raw", True))
+        assert b.post.receive(Parcel)[1].second.sum() == 15_000
+
+
 def test_a_send_is_a_snapshot_unless_the_message_owns_its_tensors():
     tensor = torch.zeros(100_000)
     assert len(TensorMessage(tensor).frames()) == 2
@@ -132,6 +138,11 @@ def test_a_send_is_a_snapshot_unless_the_message_owns_its_tensors():
         sent = torch.frombuffer(message.frames()[1], dtype=torch.float32)
         assert (sent.data_ptr() == tensor.data_ptr()) is shares
     assert TensorMessage(tensor).snapshot().is_owned and TensorMessage(tensor).snapshot().tensor is not tensor
+
+
+def unpacked(frames: Sequence[bytes | bytearray | memoryview]) -> Message:
+    head, *rest = (memoryview(frame) for frame in frames)
+    return unpack_frames(head, rest=iter(rest))
 
 
 @pytest.mark.parametrize(
@@ -144,6 +155,8 @@ def test_a_send_is_a_snapshot_unless_the_message_owns_its_tensors():
         TensorMessage(torch.tensor(1.0, dtype=torch.bfloat16)),
         TensorMessage(torch.empty(0, 3)),
         Parcel(torch.zeros(20_000), "nämlich", torch.ones(30_000, dtype=torch.bfloat16), b"", False),
+        Parcel(torch.zeros(20_000), "", torch.ones(40_000, dtype=torch.bfloat16), b"", True),  # two large ones in a row
+        TensorMessage(torch.nn.Parameter(torch.zeros(20_000))),
     ],
     ids=str,
 )
@@ -151,7 +164,7 @@ def test_frames_are_as_long_as_the_message_says(message: Message):
     frames = message.frames()
     assert sum(map(len, frames)) == message.size_bytes == len(message.pack())
     assert b"".join(frames)[16:] == message.pack()[16:]  # but for the header's checksum
-    assert unpack_frames([memoryview(frame) for frame in frames]).pack() == message.pack()
+    assert unpacked(frames).pack() == message.pack()
 
 
 @given(st.data())
@@ -159,6 +172,7 @@ def test_frames_are_as_long_as_the_message_says(message: Message):
 def test_frames_that_were_tampered_with_are_refused_or_make_a_message(data: st.DataObject):
     message = Parcel(torch.zeros(20_000), "name", torch.ones(3), b"raw", True)
     frames = [bytearray(frame) for frame in message.frames()]
+    assert len(frames) == 3
     match data.draw(st.sampled_from(["flip", "cut", "drop", "split", "junk"])):
         case "flip":
             frame = data.draw(st.sampled_from([f for f in frames if len(f) < 1000]))
@@ -173,7 +187,7 @@ def test_frames_that_were_tampered_with_are_refused_or_make_a_message(data: st.D
         case "junk":
             frames = [bytearray(f) for f in data.draw(st.lists(st.binary(max_size=60), min_size=1, max_size=4))]
     with suppress(BadMessage):
-        assert isinstance(unpack_frames([memoryview(frame) for frame in frames]), Message)
+        assert isinstance(unpacked(frames), Message)
 
 
 def test_messages_of_a_source_keep_their_order_and_are_matched_by_kind_and_source():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 import struct
-from collections.abc import Collection
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterator
+from enum import IntEnum
+from time import perf_counter
+from typing import Final
 
 import zmq
 
@@ -14,25 +17,36 @@ from tacit.errors import BadMessage
 from tacit.messages import Message, unpack_frames
 from tacit.runtime.curve import Keys, guard_receiver
 
-MESSAGE, GOODBYE, FAREWELL = range(3)
-"""Why somebody writes. A goodbye is the last a peer says; it leaves when everybody has answered with a farewell."""
+
+class Purpose(IntEnum):
+    """Why somebody writes. A goodbye is the last a peer says; it leaves when everybody has answered with a farewell."""
+
+    MESSAGE = 0
+    LARGE_MESSAGE = 1  # of several frames
+    GOODBYE = 2
+    FAREWELL = 3
+
+
+Came = tuple[int, Message | Purpose]
+"""From whom, and the message; a goodbye and a farewell are all that is not one."""
+
 _STAMP: Final = struct.Struct("<16siB")
+_LARGE_STAMP: Final = struct.Struct("<16siB43x")
+"""zmq hands the first 8 KB to the kernel by themselves, and then what is left of a large tensor. Behind a first frame of 54 to 68 bytes that begins
+up to 15 bytes before a page, and to copy it takes twice as long (4 KB aliasing), so the stamp makes that frame longer."""
+_PURPOSES: Final = tuple(Purpose)
+_AWAKE_S: Final = 200e-6
+"""How long one who waits for a message stays awake: to fall asleep and be woken takes longer than a small message is under way."""
+_NOW: Final = int(zmq.NOBLOCK)
+_give_way: Final = getattr(os, "sched_yield", lambda: None)
 _QUEUE_MESSAGES: Final = 16
 """Messages of one sender that zmq reads ahead; then the sender is pushed back."""
 _log = logging.getLogger(__name__)
 
 
-class Stamped(NamedTuple):
-    """What came: from whom, why, and the message where it is one."""
-
-    source: int
-    purpose: int
-    message: Message | None
-
-
-def stamp(token: bytes, source: int, purpose: int = MESSAGE) -> bytes:
-    """Return what stands before the message's first frame: token · source i32 · purpose u8."""
-    return _STAMP.pack(token, source, purpose)
+def stamp(token: bytes, source: int, purpose: Purpose = Purpose.MESSAGE) -> bytes:
+    """Return what stands at the head of a message's first frame: token · source i32 · purpose u8."""
+    return (_LARGE_STAMP if purpose == Purpose.LARGE_MESSAGE else _STAMP).pack(token, source, purpose)
 
 
 class Intake:
@@ -41,45 +55,68 @@ class Intake:
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], host: str, token: bytes, peers: Collection[int], keys: Keys
     ) -> None:
-        self._token, self._peers = token, peers
+        self._token, self._peers = token, frozenset(peers)
         self.bad_messages = 0
         self._socket = context.socket(zmq.PULL)
         self._socket.rcvhwm = _QUEUE_MESSAGES
-        self._wait_ms = self._socket.rcvtimeo = 0
+        self._wait_s = -1.0
         guard_receiver(self._socket, keys)
         self._socket.bind(f"tcp://{host}:*")
         self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
-    def read(self, wait_s: float) -> Stamped | None:
-        """Return the next message, None if none comes within ``wait_s`` or what comes is not to be believed."""
-        if (wait_ms := int(wait_s * 1e3)) != self._wait_ms:
-            self._wait_ms = self._socket.rcvtimeo = wait_ms
+    def read(self, wait_s: float, *, eagerly: bool = False) -> Came | None:
+        """Return the next message, None if none comes within ``wait_s`` or what comes is not to be believed.
+
+        ``eagerly`` is for one who has nothing else to do: it stays awake for a moment, giving way to everybody else.
+        """
+        if wait_s != self._wait_s:
+            self._wait_s, self._socket.rcvtimeo = wait_s, int(wait_s * 1e3)
+        head = self._receive_soon() if eagerly else None
         try:
-            frames = [self._socket.recv(copy=False)]
+            return self._open(self._socket.recv() if head is None else head)
         except zmq.Again:
             return None
-        while frames[-1].more:
-            frames.append(self._socket.recv(copy=False))
-        frames.insert(0, frames.pop())  # the message's first frame, with the stamp, comes last
-        try:
-            return self._open([frame.buffer for frame in frames])
         except BadMessage as error:
+            for _ in self:  # what belongs to it
+                pass
             self._drop(str(error))
             return None
 
-    def _open(self, frames: list[memoryview]) -> Stamped:
-        head = frames[0]
-        if len(head) < _STAMP.size:
-            raise BadMessage(f"{len(head)} bytes are shorter than a stamp of {_STAMP.size}.")
-        token, source, purpose = _STAMP.unpack_from(head)
+    def _receive_soon(self) -> bytes | None:
+        """Return a first frame if one comes soon."""
+        receive, end_s = self._socket.recv, perf_counter() + _AWAKE_S
+        while True:
+            try:
+                return receive(_NOW)
+            except zmq.Again:
+                if perf_counter() > end_s:
+                    return None
+                _give_way()
+
+    def _open(self, head: bytes) -> Came:
+        try:
+            token, source, code = _STAMP.unpack_from(head)
+        except struct.error:
+            raise BadMessage(f"{len(head)} bytes are shorter than a stamp of {_STAMP.size}.") from None
         if not hmac.compare_digest(token, self._token):
             raise BadMessage("it does not carry this run's token.")
-        if source not in self._peers or purpose > FAREWELL:
-            raise BadMessage(f"source {source} and purpose {purpose} are nobody's.")
-        if purpose != MESSAGE:
-            return Stamped(source, purpose, None)
-        frames[0] = head[_STAMP.size :]
-        return Stamped(source, purpose, unpack_frames(frames))
+        if source not in self._peers or code >= len(_PURPOSES):
+            raise BadMessage(f"source {source} and purpose {code} are nobody's.")
+        if not code:
+            return source, unpack_frames(head, _STAMP.size)
+        purpose = _PURPOSES[code]
+        if purpose is Purpose.LARGE_MESSAGE:
+            return source, unpack_frames(head, _LARGE_STAMP.size, self)
+        return source, purpose
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return self
+
+    def __next__(self) -> memoryview:
+        """Return the next of the frames that belong to the one read last."""
+        if not self._socket.get(zmq.RCVMORE):
+            raise StopIteration
+        return self._socket.recv(copy=False).buffer
 
     def _drop(self, why: str) -> None:
         self.bad_messages += 1

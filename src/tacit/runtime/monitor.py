@@ -34,17 +34,25 @@ class Monitor:
     @contextmanager
     def released(self) -> Iterator[None]:
         """Give the lock up, however often it was entered, and take it back afterwards; nothing to do for one who does not hold it."""
-        me = get_ident()
-        if self._owner != me:
-            yield
-            return
-        depth, self._depth, self._owner = self._depth, 0, 0
-        self._lock.release()
+        depth = self.give_up()
         try:
             yield
         finally:
+            self.take_back(depth)
+
+    def give_up(self) -> int:
+        """Release the lock if the calling thread holds it; return how often it had entered."""
+        if self._owner != get_ident():
+            return 0
+        depth, self._depth, self._owner = self._depth, 0, 0
+        self._lock.release()
+        return depth
+
+    def take_back(self, depth: int) -> None:
+        """Hold the lock again as before ``give_up`` returned ``depth``."""
+        if depth:
             self._lock.acquire()
-            self._depth, self._owner = depth, me
+            self._depth, self._owner = depth, get_ident()
 
     @contextmanager
     def handling(self, patience_s: float) -> Iterator[bool]:

@@ -7,10 +7,9 @@ and the worker itself while it blocks in ``receive``, so that no message has to 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Condition, Event, Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Final, TypeVar
 
 import torch
@@ -19,13 +18,13 @@ from torch.distributed.distributed_c10d import Store
 
 from tacit.errors import MisplacedCall, PeerLost, RunError, TimedOut
 from tacit.messages import Message
-from tacit.network import Envelope
 from tacit.runtime import collector
 from tacit.runtime.curve import check_security, make_keys
 from tacit.runtime.directory import Directory, Entry
-from tacit.runtime.intake import FAREWELL, GOODBYE, Intake, Stamped, stamp
+from tacit.runtime.inbox import Inbox, Letter
+from tacit.runtime.intake import Intake, Purpose, stamp
 from tacit.runtime.monitor import Monitor
-from tacit.runtime.outlets import Frames, Outlet, Window
+from tacit.runtime.outlets import Frames, Outlet, Outlets
 
 MessageType = TypeVar("MessageType", bound=Message)
 
@@ -35,8 +34,6 @@ _LOOK_S: Final = 0.05
 """How often somebody looks whether a peer is lost."""
 _RETRY_S: Final = 0.001
 """How soon to try again what could not be done at once."""
-_SETTLE_S: Final = 0.1
-"""A lost peer's last messages may still be on their way through zmq when its connection has already broken."""
 _FAREWELL_S: Final = 5.0
 """How long ``close`` waits for peers to read what was sent to them."""
 
@@ -65,28 +62,26 @@ class Post:
     ) -> None:
         check_security(security, host)
         self.address, self.peers = address, tuple(peers)
-        self._monitor, self._handles, self._handler, self._timeout_s = monitor, handles, handler, timeout_s
+        self._monitor, self._handler, self._timeout_s = monitor, handler, timeout_s
         self._sent, self._received = sent, received
-        self._keys, self._window, self._directory = make_keys(security), Window(), Directory(store)
         collector.enter()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._intake = Intake(self._context, host, self._directory.token, self.peers, self._keys)
-        self._stamp = stamp(self._directory.token, address)
-        self._outlets: dict[int, Outlet] = {}
-        self._connecting = Lock()
+        directory, keys = Directory(store), make_keys(security)
+        self._intake = Intake(self._context, host, directory.token, self.peers, keys)
+        self._outlets = Outlets(self._context, directory, self.peers, keys)
+        self._stamps = {purpose: stamp(directory.token, address, purpose) for purpose in Purpose}
+        self._stamp = self._stamps[Purpose.MESSAGE]
         self._begun_s = self._looked_s = time.monotonic()
 
-        self._turn = Condition()  # guards the next five; a receiver that is not the reader waits on it
-        self._inbox: deque[Envelope] = deque()
-        self._due: deque[Envelope] = deque()  # for the handler
-        self._is_handling_kinds = self._is_reading = False
+        self._inbox = Inbox(handles)
+        self._reading = Lock()  # held by whoever reads, until what came is in its place
         self._receiving_since_s: float | None = None
         self._received_s = 0.0  # when receive last returned
         self._replies_left = 0  # of the handler that runs
         self._failure: BaseException | None = None
         self._is_closing = False
         self._wake = Event()
-        self._directory.publish(address, Entry(self._intake.url, self._keys.public))
+        directory.publish(address, Entry(self._intake.url, keys.public))
         self._thread = Thread(target=self._read_in_background, name=f"tacit-post-{address}", daemon=True)
         self._thread.start()
 
@@ -94,18 +89,17 @@ class Post:
 
     def send(self, to: int, message: Message) -> None:
         """Send a snapshot of ``message``; what a message owns is not copied. To a peer that is gone it is dropped."""
-        self.raise_if_failed()
-        if to not in self.peers:
-            raise ValueError(f"send to {to}: the peers of {self.address} are {', '.join(map(str, self.peers))}.")
+        if self._failure is not None:
+            raise self._failure
+        outlet = self._outlets.open.get(to) or self._connect_to(to)
         is_reply = self._monitor.is_handling
         if is_reply:
             self._count_reply(to, message)
-        outlet = self._outlets.get(to) or self._connect()[to]
-        first, *rest = message.frames()
-        # Large frames first: behind a small one they cost zmq half as much again.
-        frames = (*rest, b"".join((self._stamp, first)))
+        frames = message.frames(self._stamp)
         if self._sent is not None:  # before it goes: an answer may be here before ``offer`` returns
             self._sent(to, message, sum(map(len, frames)) - len(self._stamp))
+        if len(frames) > 1:
+            frames[0] = self._stamps[Purpose.LARGE_MESSAGE] + frames[0][len(self._stamp) :]
         if not outlet.offer(frames, may_queue=is_reply):
             with self._monitor.released():
                 self._await_room(outlet, frames, to)
@@ -116,24 +110,28 @@ class Post:
             raise MisplacedCall(
                 f"a handler may not block (it waited for {kind.__name__}); keep it in the state and let a hook wait."
             )
-        self.raise_if_failed()
-        self._connect()
-        with self._turn:
-            found = self._take(kind, source)
+        if self._failure is not None:
+            raise self._failure
+        if not self._outlets.is_complete:
+            self._connect()
+        found = self._inbox.take(kind, source)
         if found is None:
-            with self._monitor.released():
+            depth = self._monitor.give_up()
+            try:
                 found = self._await(kind, source)
-        return found.source, found.message  # type: ignore[return-value]
+            finally:
+                self._monitor.take_back(depth)
+        return found  # type: ignore[return-value]
 
     def start_handling(self) -> None:
         """Deliver messages of the handled kinds from now on, those first that have come already."""
         self._connect()
-        with self._turn:
-            self._is_handling_kinds = True
-            early, self._inbox = self._inbox, deque()
-            for envelope in early:
-                self._place(envelope)
+        self._inbox.start_handling()
         self._wake.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Let whoever uses this post, now or later, raise ``error``."""
+        self._failure = error
 
     def raise_if_failed(self) -> None:
         """Raise what a handler raised."""
@@ -154,25 +152,24 @@ class Post:
         with self._monitor.released():
             self._thread.join()
             with suppress(RuntimeError):  # a store that is gone
-                self._connect_to({peer: entry for peer in self.peers if (entry := self._directory.find(peer))})
+                self._outlets.open_published()
             self._part()
         self._context.destroy(linger=0)
         collector.leave()
 
     # Sending.
 
-    def _connect(self) -> dict[int, Outlet]:
-        """Connect to all peers when first needed, waiting for those that have not published their address yet."""
-        if len(self._outlets) < len(self.peers):
+    def _connect(self) -> None:
+        """Connect to all peers when first needed."""
+        if not self._outlets.is_complete:
             with self._monitor.released():
-                self._connect_to(self._directory.wait_for(self.peers, self._timeout_s))
-        return self._outlets
+                self._outlets.open_all(self._timeout_s)
 
-    def _connect_to(self, entries: dict[int, Entry]) -> None:
-        with self._connecting:
-            new = entries.keys() - self._outlets.keys()
-            made = {p: Outlet(self._context, entries[p], self._keys, self._window) for p in sorted(new)}
-            self._outlets = {**self._outlets, **made}  # never changed in place: others iterate over it
+    def _connect_to(self, peer: int) -> Outlet:
+        if peer not in self.peers:
+            raise ValueError(f"send to {peer}: the peers of {self.address} are {', '.join(map(str, self.peers))}.")
+        self._connect()
+        return self._outlets.open[peer]
 
     def _count_reply(self, to: int, message: Message) -> None:
         if not self._replies_left:
@@ -192,20 +189,20 @@ class Post:
 
     # Receiving.
 
-    def _await(self, kind: type[Message], source: int | None) -> Envelope:
+    def _await(self, kind: type[Message], source: int | None) -> Letter:
         self._receiving_since_s = begun_s = time.monotonic()
         try:
             while True:
-                with self._turn:
-                    if self._is_reading:
-                        self._turn.wait(_LOOK_S)
-                    if (found := self._take(kind, source)) is not None:
+                if self._reading.acquire(timeout=_LOOK_S):
+                    try:
+                        found = self._inbox.take(kind, source) or self._read(kind, source)
+                    finally:
+                        self._reading.release()
+                    if isinstance(found, tuple):
                         return found
-                    is_mine = not self._is_reading
-                    self._is_reading = True
-                if is_mine and not self._read():
-                    self._raise_if_in_vain(kind, source, time.monotonic() - begun_s)
-                if self._due:
+                    if not found:
+                        self._raise_if_in_vain(kind, source, time.monotonic() - begun_s)
+                if self._inbox.due:
                     self._handle_due()
                 self.raise_if_failed()
         finally:
@@ -213,18 +210,11 @@ class Post:
             if self._received_s - begun_s > _LOOK_S:
                 self._wake.set()
 
-    def _take(self, kind: type[Message], source: int | None) -> Envelope | None:
-        for place, envelope in enumerate(self._inbox):
-            if isinstance(envelope.message, kind) and source in (None, envelope.source):
-                del self._inbox[place]
-                return envelope
-        return None
-
     def _raise_if_in_vain(self, kind: type[Message], source: int | None, waited_s: float) -> None:
         what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
         if len(self._inbox) >= _INBOX_MESSAGES:
             raise RunError(f"{what} cannot be reached: {len(self._inbox)} messages wait before it; receive them first.")
-        silent = {peer: outlet for peer, outlet in self._outlets.items() if self._is_silent(outlet)}
+        silent = {peer: outlet for peer, outlet in self._outlets.open.items() if outlet.is_silent(self._now_s)}
         awaited = self.peers if source is None else [source]
         if awaited and all(peer in silent for peer in awaited):
             last = max(awaited, key=lambda peer: silent[peer].gone_s or 0.0)
@@ -232,10 +222,6 @@ class Post:
             raise PeerLost(last, silent[last].gone_s or 0.0, what, why)
         if waited_s > self._timeout_s:
             raise TimedOut(what, () if source is None else (source,), self._timeout_s)
-
-    def _is_silent(self, outlet: Outlet) -> bool:
-        """Whether nothing more can come from this peer."""
-        return outlet.gone_s is not None and (outlet.said_goodbye or self._now_s - outlet.gone_s > _SETTLE_S)
 
     @property
     def _now_s(self) -> float:
@@ -247,12 +233,12 @@ class Post:
         pause_s = _RETRY_S
         try:
             while not self._is_closing:
-                with self._turn:
-                    is_mine = not self._is_reading and self._worker_is_away
-                    self._is_reading = self._is_reading or is_mine
-                if is_mine:
+                if self._worker_is_away and self._reading.acquire(blocking=False):
                     pause_s = _RETRY_S
-                    self._read()
+                    try:
+                        self._read()
+                    finally:
+                        self._reading.release()
                 else:  # ever longer: each waking takes the interpreter from a worker that is busy receiving
                     self._wake.wait(pause_s)
                     self._wake.clear()
@@ -272,65 +258,55 @@ class Post:
         since_s = self._receiving_since_s
         return _LOOK_S if since_s is not None and time.monotonic() - since_s > _LOOK_S else 8 * _RETRY_S
 
-    def _read(self) -> bool:
-        """As the reader: take in one message if one comes soon, and look after the peers now and then. Return whether one came."""
-        came = None
-        try:
-            in_line = sum(outlet.in_line for outlet in self._outlets.values())
-            if len(self._inbox) + len(self._due) + in_line >= _INBOX_MESSAGES:
-                time.sleep(_RETRY_S)
-            else:
-                came = self._intake.read(_RETRY_S if in_line or self._due else _LOOK_S)
-            if in_line or time.monotonic() - self._looked_s > _LOOK_S:
-                self._look_after_peers()
-            if came is not None and came.message is not None and self._received is not None:
-                self._received(came.source, came.message)
-        finally:
-            with self._turn:
-                self._is_reading = False
-                if came is not None:
-                    self._accept(came)
-                self._turn.notify()
-        return came is not None
+    def _read(self, kind: type[Message] | None = None, source: int | None = None) -> Letter | bool:
+        """As the reader: take in one message if one comes soon, and look after the peers now and then.
 
-    def _accept(self, came: Stamped) -> None:
-        if came.message is not None:
-            self._place(Envelope(came.source, came.message))
-        elif came.purpose == GOODBYE:
-            with suppress(RuntimeError):
-                self._answer_goodbye(came.source)
-        elif came.source in self._outlets:
-            self._outlets[came.source].answered_goodbye = True
+        Return the message if it is of ``kind`` and from ``source``; else put it in its place, and return whether one came.
+        """
+        in_line = self._outlets.window.in_line
+        if in_line or time.monotonic() - self._looked_s > _LOOK_S:
+            self._looked_s = time.monotonic()
+            self._outlets.look_after(self._now_s)
+        if len(self._inbox) + in_line >= _INBOX_MESSAGES:
+            time.sleep(_RETRY_S)
+            return False
+        came = self._intake.read(_RETRY_S if in_line or self._inbox.due else _LOOK_S, eagerly=kind is not None)
+        if came is None:
+            return False
+        sender, message = came
+        if isinstance(message, Purpose):
+            self._note(sender, message)
+            return True
+        if self._received is not None:
+            self._received(sender, message)
+        letter = sender, message
+        if kind is not None and self._inbox.is_for(letter, kind, source):
+            return letter
+        self._inbox.add(letter)
+        return True
 
-    def _place(self, envelope: Envelope) -> None:
-        is_due = self._is_handling_kinds and isinstance(envelope.message, self._handles)
-        (self._due if is_due else self._inbox).append(envelope)
-
-    def _answer_goodbye(self, source: int) -> None:
-        if source not in self._outlets and (entry := self._directory.find(source)) is not None:
-            self._connect_to({source: entry})
-        if source in self._outlets:
-            self._outlets[source].depart((stamp(self._directory.token, self.address, FAREWELL),), self._now_s)
-
-    def _look_after_peers(self) -> None:
-        self._looked_s = time.monotonic()
-        for outlet in self._outlets.values():
-            outlet.send_line()
-            outlet.look(self._now_s)
+    def _note(self, sender: int, purpose: Purpose) -> None:
+        """Answer a goodbye, or take note of the answer to ours."""
+        with suppress(RuntimeError):  # a store that is gone
+            outlet = self._outlets.to(sender)
+            if outlet is not None and purpose is Purpose.GOODBYE:
+                outlet.depart((self._stamps[Purpose.FAREWELL],), self._now_s)
+            elif outlet is not None:
+                outlet.answered_goodbye = True
 
     def _handle_due(self) -> None:
         """Give messages to the handler, oldest first. None starts while the window is full, so replies need not wait."""
-        while self._due and self._failure is None and not (self._is_closing or self._window.is_full):
+        while self._inbox.due and self._failure is None and not (self._is_closing or self._outlets.window.is_full):
             with self._monitor.handling(_LOOK_S) as is_mine, torch.no_grad():
                 if not is_mine:
                     return
-                if self._due:
-                    self._handle(self._due.popleft())
+                if self._inbox.due:
+                    self._handle(*self._inbox.due.popleft())
 
-    def _handle(self, envelope: Envelope) -> None:
+    def _handle(self, source: int, message: Message) -> None:
         self._replies_left = 1
         try:
-            self._handler(envelope.source, envelope.message)
+            self._handler(source, message)
         except BaseException as error:  # noqa: BLE001 - whichever thread this is, the worker raises it
             self._failure = error
 
@@ -338,12 +314,10 @@ class Post:
 
     def _part(self) -> None:
         """Say goodbye to everybody and read until all have answered, left or been lost."""
-        for outlet in self._outlets.values():
-            outlet.offer((stamp(self._directory.token, self.address, GOODBYE),), may_queue=True)
+        outlets = self._outlets.open.values()
+        for outlet in outlets:
+            outlet.offer((self._stamps[Purpose.GOODBYE],), may_queue=True)
         deadline_s = time.monotonic() + min(_FAREWELL_S, self._timeout_s)
-        while time.monotonic() < deadline_s and not all(
-            outlet.answered_goodbye or outlet.gone_s is not None for outlet in self._outlets.values()
-        ):
+        while time.monotonic() < deadline_s and not all(o.answered_goodbye or o.gone_s is not None for o in outlets):
             self._inbox.clear()
-            self._due.clear()
             self._read()

@@ -1,0 +1,200 @@
+"""The fields of messages as bytes: packed without pickle, and read from bytes that nobody vouches for.
+
+A message's *signature* is its kind and a code for each field; then come the *numbers* of all fields, in one piece, then their *contents*:
+
+    field       code                      numbers           content
+    boolean     ?                         u8
+    integer     #                         i64
+    number      .                         f64
+    text        "                         length u32        UTF-8
+    bytes       '                         length u32        as they are
+    tensor      [, dtype u8, rank u8      sizes u64 each    the raw values
+
+All little endian.
+
+Between two messages a processor forgets, and Python then takes four times as long as in a loop: as little of it as possible is executed for one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tacit.errors import BadMessage
+
+Bytes = bytes | memoryview
+
+INLINE_BYTES: Final = 2**16
+"""Tensors up to this size are copied into the frame of their message: below it a frame of their own costs more than the copy."""
+_DTYPES: Final = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)  # fmt: skip
+_TENSOR_CODES: Final = {
+    (dtype, rank): bytes((ord("["), code, rank)) for code, dtype in enumerate(_DTYPES) for rank in range(9)
+}
+
+
+# Packing. Each function adds a value's numbers and its content to those of the fields before, and returns its code.
+
+Add = Callable[[Any, list[float], list[Bytes], bool], bytes]
+"""The last argument says whether a large tensor's content must be a copy; else it is the tensor's own memory."""
+
+
+def _add_boolean(value: bool, numbers: list[float], _: list[Bytes], __: bool) -> bytes:
+    numbers.append(value)
+    return b"?"
+
+
+def _add_integer(value: int, numbers: list[float], _: list[Bytes], __: bool) -> bytes:
+    numbers.append(value)
+    return b"#"
+
+
+def _add_number(value: float, numbers: list[float], _: list[Bytes], __: bool) -> bytes:
+    numbers.append(value)
+    return b"."
+
+
+def _add_text(value: str, numbers: list[float], contents: list[Bytes], _: bool) -> bytes:
+    encoded = value.encode()
+    numbers.append(len(encoded))
+    contents.append(encoded)
+    return b'"'
+
+
+def _add_bytes(value: bytes, numbers: list[float], contents: list[Bytes], _: bool) -> bytes:
+    numbers.append(len(value))
+    contents.append(value)
+    return b"'"
+
+
+def _add_tensor(value: Tensor, numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
+    shape = value.shape
+    numbers += shape
+    on_cpu = value if value.is_cpu else value.cpu()
+    if not on_cpu.is_contiguous():
+        on_cpu = on_cpu.contiguous()
+    size = on_cpu.nbytes
+    if size <= INLINE_BYTES:
+        contents.append(ctypes.string_at(on_cpu.data_ptr(), size))  # half of what a view by way of numpy takes
+    else:
+        contents.append(_memory(on_cpu.clone() if copies and on_cpu is value else on_cpu))
+    try:
+        return _TENSOR_CODES[value.dtype, len(shape)]
+    except KeyError:
+        raise TypeError(f"a message cannot hold a tensor of {value.dtype} with {len(shape)} dimensions.") from None
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor, not a copy of them."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:  # numpy has none
+        tensor = tensor.view(torch.int16)
+    memory: memoryview = tensor.numpy().data
+    return memory.cast("B")
+
+
+ADD: Final[dict[type, Add]] = {  # bool before int, from which it descends
+    Tensor: _add_tensor,
+    bool: _add_boolean,
+    int: _add_integer,
+    float: _add_number,
+    str: _add_text,
+    bytes: _add_bytes,
+}
+
+
+def add_of(value: object) -> Add:
+    """Return the function for a value whose type is not in ``ADD`` but descends from one that is."""
+    for known, add in ADD.items():
+        if isinstance(value, known):
+            return add
+    raise TypeError(f"a message cannot hold a {type(value).__name__}; use tensors, numbers, text or bytes.")
+
+
+def size_bytes(value: object) -> int:
+    """Return the length of a value's code, numbers and content."""
+    if isinstance(value, Tensor):
+        return 3 + 8 * value.dim() + value.nbytes
+    if isinstance(value, str | bytes):
+        return 5 + len(value.encode() if isinstance(value, str) else value)
+    return 2 if isinstance(value, bool) else 9
+
+
+# Reading.
+
+
+class Field(NamedTuple):
+    """How one field is read."""
+
+    numbers: str
+    """As ``struct`` writes them."""
+    numbers_count: int
+    item_bytes: int
+    """The size of its content is the product of its numbers times this; 0: it has none, and its number is its value."""
+    make: Callable[[memoryview, Sequence[int], bool], object]
+    """Return the value, given its content, its numbers, and whether the content is a frame of its own."""
+    value_type: type
+
+
+def _no_content(*_: object) -> None: ...
+
+
+def _make_text(raw: memoryview, _: Sequence[int], __: bool) -> str:
+    try:
+        return str(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise BadMessage(f"text that is not UTF-8: {error.reason}.") from None
+
+
+def _make_bytes(raw: memoryview, _: Sequence[int], __: bool) -> bytes:
+    return bytes(raw)
+
+
+def _tensor(dtype: torch.dtype, rank: int) -> Field:
+    def make(raw: memoryview, shape: Sequence[int], is_frame: bool) -> Tensor:
+        if not raw:
+            return _empty(shape, dtype)
+        if is_frame and not raw.readonly:
+            values = torch.frombuffer(raw, dtype=dtype)
+            if values.data_ptr() % item_bytes == 0:
+                return values if rank == 1 else values.view(shape)
+        values = torch.frombuffer(bytearray(raw), dtype=dtype)
+        return values if rank == 1 else values.view(shape)
+
+    item_bytes = dtype.itemsize
+    return Field(f"{rank}Q", rank, item_bytes, make, Tensor)
+
+
+def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    if math.prod(max(1, size) for size in shape) > 2**31:  # torch multiplies the strides, zero or not
+        raise BadMessage(f"an empty tensor of sizes {tuple(shape)}.")
+    return torch.empty(shape, dtype=dtype)
+
+
+_FIELDS: Final[dict[bytes, Field]] = {
+    b"?": Field("?", 1, 0, _no_content, bool),
+    b"#": Field("q", 1, 0, _no_content, int),
+    b".": Field("d", 1, 0, _no_content, float),
+    b'"': Field("I", 1, 1, _make_text, str),
+    b"'": Field("I", 1, 1, _make_bytes, bytes),
+} | {code: _tensor(dtype, rank) for (dtype, rank), code in _TENSOR_CODES.items()}
+
+
+def fields_of(codes: bytes) -> list[Field]:
+    """Return the fields that the codes of a signature stand for, or raise ``BadMessage``."""
+    found = []
+    while codes:
+        code = codes[: 3 if codes[0] == ord("[") else 1]
+        if code not in _FIELDS:
+            raise BadMessage(f"unknown field type {code!r}.")
+        found.append(_FIELDS[code])
+        codes = codes[len(code) :]
+    return found
