@@ -11,9 +11,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tacit.compression import QSGD, BFloat16, BlockTopK, Chain, Compressor, Dense, Lattice, LowRank, RandomK, Sign, TopK
-from tacit.compression.kernels import largest
+from tacit.compression import (
+    QSGD,
+    BFloat16,
+    BlockTopK,
+    Chain,
+    Compressed,
+    Compressor,
+    Dense,
+    Lattice,
+    Layerwise,
+    LowRank,
+    RandomK,
+    Sign,
+    TopK,
+)
 from tacit.compression.kit import Case, check_contraction, check_unbiased
+from tacit.errors import BadMessage
 
 numbers = st.floats(-1e6, 1e6, width=32).filter(lambda n: n == 0 or abs(n) > 1e-10)
 vectors = st.lists(numbers, min_size=1, max_size=70).map(lambda drawn: torch.tensor(drawn, dtype=torch.float32))
@@ -87,7 +101,7 @@ def test_selection_by_a_sampled_threshold_is_exact(name: str, k: int):
             x = x.to(torch.bfloat16)
     order = torch.sort(x.abs(), descending=True, stable=True).indices[:k]
     expected = order[x[order] != 0].sort().values
-    assert torch.equal(largest(x, k), expected)
+    assert torch.equal(TopK(k=k).compress(x, stream()).positions(), expected)
 
 
 @pytest.mark.parametrize("n", [2 * 2**16 - 6, 2 * 2**16, 200_003])
@@ -129,7 +143,7 @@ def test_large_finite_numbers_are_not_taken_for_infinities():
 def test_layer_by_layer_takes_a_share_of_every_tensor_and_tiny_ones_whole():
     shapes = (torch.Size((40, 50)), torch.Size((7,)), torch.Size((2000,)))
     x = torch.cat([torch.randn(2000) * 1e-3, torch.randn(7) * 1e-6, torch.randn(2000)])
-    message = TopK(fraction=0.01, layerwise=True).compress(x, stream(), None, shapes)
+    message = Layerwise(TopK(fraction=0.01)).compress(x, stream(), None, shapes)
     places = message.positions()
     assert (places < 2000).sum() == 20 and (places >= 2007).sum() == 20
     assert places[(places >= 2000) & (places < 2007)].tolist() == list(range(2000, 2007))
@@ -139,12 +153,72 @@ def test_layer_by_layer_takes_a_share_of_every_tensor_and_tiny_ones_whole():
 def test_sign_layer_by_layer_has_a_scale_for_each_tensor_and_sends_tiny_ones_whole():
     shapes = (torch.Size((2000,)), torch.Size((5,)), torch.Size((40, 50)))
     x = torch.cat([torch.full((2000,), 3.0), torch.arange(5.0), torch.full((2000,), -0.5)])
-    assert torch.equal(Sign(layerwise=True).compress(x, stream(), None, shapes).dense(), x)
+    assert torch.equal(Layerwise(Sign()).compress(x, stream(), None, shapes).dense(), x)
     assert Sign().compress(x, stream(), None, shapes).dense().abs().unique().numel() == 1
 
 
+LOCAL: list[Compressor] = [
+    Dense(), BFloat16(), TopK(fraction=0.1), RandomK(k=7), BlockTopK(block=100, k=3), QSGD(bits=4), Sign(), LowRank(rank=1), Lattice(bits=8),
+    Chain(TopK(k=9), QSGD(bits=8)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compressor", LOCAL, ids=str)
+def test_layer_by_layer_is_each_tensor_for_itself_and_remembers_each(compressor: Compressor):
+    shapes = (torch.Size((30, 40)), torch.Size((5,)), torch.Size((1100,)))
+    random, mine, own = stream(), {}, ({}, {})
+    layerwise = Layerwise(compressor)
+    for call in range(2):
+        x = torch.randn(2305, generator=torch.Generator().manual_seed(call))
+        message = layerwise.compress(x, stream(call), mine, shapes)
+        random = stream(call)
+        first = compressor.compress(x[:1200], random, own[0], shapes[:1]).dense(x[:1200])
+        last = compressor.compress(x[1205:], random, own[1], shapes[2:]).dense(x[1205:])
+        assert torch.equal(message.dense(x), torch.cat([first, x[1200:1205], last]))
+
+
+ADDED = [compressor for compressor in LOCAL if not compressor.needs_reference]
+
+
+@pytest.mark.parametrize("compressor", [*ADDED, Layerwise(Sign())], ids=str)
+@pytest.mark.parametrize("scale", [1.0, -0.3])
+def test_adding_a_message_is_adding_its_vector(compressor: Compressor, scale: float):
+    shapes = (torch.Size((30, 40)), torch.Size((1100,)))
+    x, target = torch.randn(2300), torch.randn(2300, dtype=torch.float64)
+    message: Compressed = compressor.compress(x, stream(), {}, shapes)
+    expected = target + message.dense().double() * scale
+    message.add_into(target, scale)
+    assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("compressor", ADDED, ids=str)
+@pytest.mark.parametrize("n", [60, 300_000])
+def test_a_compressed_change_is_the_compressed_difference_and_moves_the_estimate_by_it(compressor: Compressor, n: int):
+    """EF21's c = C(x − g), g ← g + c, also where a selection does it in one pass."""
+    x, estimate = torch.randn(n), torch.randn(n, dtype=torch.float64)
+    expected = compressor.compress((x - estimate).float(), stream(), {})
+    moved = estimate + expected.dense().double()
+    assert compressor.compress_change(x, estimate, stream(), {}).pack() == expected.pack()
+    assert torch.equal(estimate, moved)
+
+
+def test_a_change_that_is_not_finite_leaves_the_estimate_alone():
+    x, estimate = torch.ones(300_000), torch.ones(300_000, dtype=torch.float64)
+    x[123] = math.nan
+    for compressor in (TopK(fraction=0.01), QSGD(), BlockTopK()):
+        with pytest.raises(ValueError, match=r"x\[123\]=nan is not finite"):
+            compressor.compress_change(x, estimate, stream())
+        assert bool((estimate == 1).all())
+
+
+def test_a_message_of_another_length_is_not_added():
+    for compressor in (TopK(k=1), Dense()):
+        with pytest.raises(BadMessage, match="of 1 numbers came where 5 were expected"):
+            compressor.compress(torch.ones(1), stream()).add_into(torch.zeros(5))
+
+
 def test_shapes_that_do_not_fit_are_refused():
-    for compressor in (TopK(k=1, layerwise=True), Sign(layerwise=True), LowRank()):
+    for compressor in (Layerwise(TopK(k=1)), Layerwise(Sign()), LowRank()):
         with pytest.raises(ValueError, match="the shapes hold 6 numbers and x 7"):
             compressor.compress(torch.ones(7), stream(), None, (torch.Size((2, 3)),))
 
@@ -189,6 +263,10 @@ def test_the_constants_are_those_of_the_papers():
     assert Chain(TopK(k=10), QSGD()).contraction(100) == pytest.approx(0.1 * (1 - 10 / (4 * 127**2)))
     assert LowRank(rank=2).contraction(10_000) == 0.02
     assert Lattice().contraction(100) is None
+    assert Layerwise(TopK(fraction=0.015)).contraction(100) == 0.015  # a longer tensor is not rounded up as far
+    assert Layerwise(TopK(k=5)).contraction(100) == 0.05
+    assert Layerwise(RandomK(fraction=0.3, scaled=True)).variance(100) == pytest.approx(1 / 0.3 - 1)
+    assert Layerwise(Chain(TopK(fraction=0.2), Sign())).contraction(100) == pytest.approx(0.2 / 20)
     for compressor in (Dense(), BFloat16(), TopK(), RandomK(), BlockTopK(), QSGD(), Sign(), LowRank()):
         assert compressor.contraction(0) is not None
 
@@ -234,6 +312,8 @@ def test_bfloat16_refuses_what_it_cannot_hold():
         (lambda: LowRank(rank=0), "rank=0 must be"),
         (lambda: Lattice(side=0.0), "side=0.0 must be positive"),
         (lambda: Lattice(bits=17), "bits=17 must be a whole number from 2 to 16"),
+        (lambda: Layerwise(Layerwise(TopK())), r"compressor=Layerwise\(TopK\(\)\) must be a compressor"),
+        (lambda: Layerwise(Sign(), exempt_below=-1), "exempt_below=-1 must be a whole number"),
         (lambda: Chain(QSGD(), TopK()), r"first=QSGD\(\) must select coordinates"),
         (lambda: Chain(TopK(), TopK()), "must send every value it is given"),
         (lambda: Chain(TopK(), Lattice()), "needs a reference"),

@@ -21,12 +21,14 @@ from tacit.compression import (
     Dense,
     DenseVector,
     Lattice,
+    Layerwise,
     LowRank,
     Memory,
     RandomK,
     Sign,
     TopK,
 )
+from tacit.compression.compressor import require_finite
 from tacit.compression.kit import Case, check, check_wire
 from tacit.registry import FAMILIES
 
@@ -36,8 +38,6 @@ COMPRESSORS: list[Compressor] = [
     TopK(k=1),
     TopK(k=10**6),
     TopK(fraction=0.1),
-    TopK(fraction=0.05, layerwise=True),
-    TopK(k=3, layerwise=True),
     RandomK(k=2),
     RandomK(fraction=0.3),
     RandomK(fraction=0.3, scaled=True),
@@ -50,7 +50,6 @@ COMPRESSORS: list[Compressor] = [
     QSGD(bits=5, bucket=7),
     QSGD(bits=4, bucket=10**6),
     Sign(),
-    Sign(layerwise=True),
     LowRank(),
     LowRank(rank=1),
     Lattice(),
@@ -58,7 +57,15 @@ COMPRESSORS: list[Compressor] = [
     Lattice(bits=16),
     Lattice(bits=10, stochastic=True),
     Chain(TopK(fraction=0.1), QSGD(bits=8)),
-    Chain(TopK(fraction=0.1, layerwise=True), Sign()),
+    Layerwise(TopK(fraction=0.015)),
+    Layerwise(TopK(k=3), exempt_below=10),
+    Layerwise(RandomK(fraction=0.07, scaled=True), exempt_below=100),
+    Layerwise(QSGD(bits=4), exempt_below=0),
+    Layerwise(Sign()),
+    Layerwise(LowRank()),
+    Layerwise(Lattice()),
+    Layerwise(BFloat16()),
+    Layerwise(Chain(TopK(fraction=0.1), Sign())),
     Chain(BlockTopK(block=16), BFloat16()),
     Chain(RandomK(fraction=0.5, scaled=True), QSGD(bits=4)),
 ]
@@ -135,24 +142,41 @@ def test_the_kit_finds_a_changed_argument():
         check_wire(Rude(), Case("ones", torch.ones(4), ()))
 
 
-def test_a_compressor_of_ones_own_takes_a_few_lines():
-    @dataclass(frozen=True, kw_only=True)
-    class FirstK(Compressor):
-        """The first k numbers."""
+@dataclass(frozen=True, kw_only=True)
+class FirstK(Compressor):
+    """The first k numbers."""
 
-        k: int = 1
+    k: int = 1
+    looks: bool = True
 
-        def compress(
-            self,
-            x: Tensor,
-            random: np.random.Generator,
-            memory: Memory | None = None,
-            shapes: Sequence[torch.Size] = (),
-        ) -> Compressed:
-            return TopK(k=x.numel() or 1).compress(torch.cat([x[: self.k], torch.zeros_like(x[self.k :])]), random)
+    def compress(
+        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
+    ) -> Compressed:
+        if self.looks:
+            require_finite(x)
+        return TopK(k=x.numel() or 1).compress(torch.cat([x[: self.k], torch.zeros_like(x[self.k :])]), random)
 
-        def contraction(self, dimension: int) -> None:
-            return None
+    def contraction(self, dimension: int) -> None:
+        return None
 
+
+def test_a_compressor_of_ones_own_takes_a_few_lines_and_the_kit_tries_it():
+    check(FirstK(k=3))
+    check(Layerwise(FirstK(k=3), exempt_below=10))
     with pytest.raises(AssertionError, match="took a torch.float32 vector with nan in it"):
-        check(FirstK(k=3))  # it looks at three numbers only
+        check(FirstK(k=3, looks=False))  # it looks at three numbers only
+
+
+def test_the_kit_finds_a_message_that_adds_something_else():
+    @dataclass(frozen=True)
+    class Twice(DenseVector):
+        def add_into(self, target: Tensor, scale: float = 1.0) -> None:
+            super().add_into(target, 2 * scale)
+
+    @dataclass(frozen=True)
+    class Doubled(Dense):
+        def compress(self, x: Tensor, random: np.random.Generator, *rest: Any) -> DenseVector:
+            return Twice(x)
+
+    with pytest.raises(AssertionError, match=r"add_into\(\) adds something else than dense\(\)"):
+        check_wire(Doubled(), Case("ones", torch.ones(4), ()))

@@ -20,6 +20,8 @@ from tacit.compression import (
     Compressor,
     Dense,
     Lattice,
+    Layerwise,
+    LayerwiseVector,
     LowRank,
     RandomK,
     Sign,
@@ -27,12 +29,13 @@ from tacit.compression import (
     TopK,
 )
 from tacit.errors import BadMessage, LatticeOverflow
-from tacit.messages import unpack
+from tacit.messages import VERSION, unpack
 
 COMPRESSORS: list[Compressor] = [
     Dense(), BFloat16(), TopK(fraction=0.2), TopK(k=1), TopK(fraction=0.6), RandomK(k=3), BlockTopK(block=8, k=2), QSGD(bits=8),
-    QSGD(bits=3, bucket=5), Sign(), Sign(layerwise=True), LowRank(rank=1), Lattice(bits=4), Chain(TopK(fraction=0.2), QSGD(bits=4)),
-    Chain(BlockTopK(block=8), Sign()),
+    QSGD(bits=3, bucket=5), Sign(), LowRank(rank=1), Lattice(bits=4), Chain(TopK(fraction=0.2), QSGD(bits=4)),
+    Chain(BlockTopK(block=8), Sign()), Layerwise(Sign(), exempt_below=20), Layerwise(Chain(TopK(k=3), QSGD(bits=4)), exempt_below=0),
+    Layerwise(Lattice(bits=4), exempt_below=0),
 ]  # fmt: skip
 D = 60
 SHAPES = (torch.Size((6, 8)), torch.Size((12,)))
@@ -45,8 +48,8 @@ def _message(compressor: Compressor) -> Compressed:
 
 def _sealed(packed: bytearray) -> bytes:
     """Return the bytes with lengths and checksum made right, as an attacker would."""
-    name_length = packed[3]
-    struct.pack_into("<Q", packed, 4, max(0, len(packed) - 16 - name_length))
+    signature_length = packed[3]
+    struct.pack_into("<Q", packed, 4, max(0, len(packed) - 16 - signature_length))
     struct.pack_into("<I", packed, 12, zlib.crc32(packed[16:]))
     return bytes(packed)
 
@@ -66,9 +69,10 @@ def _is_harmless(packed: bytes) -> None:
 @given(data=st.data())
 @settings(deadline=None, max_examples=150)
 def test_changed_bytes_behind_a_valid_checksum_do_no_harm(compressor: Compressor, data: st.DataObject):
-    packed = bytearray(_message(compressor).pack())
+    message = _message(compressor)
+    packed, begin = bytearray(message.pack()), 16 + len(message.kind)
     for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(16 + packed[3], len(packed) - 1))
+        at = data.draw(st.integers(begin, len(packed) - 1))
         match data.draw(st.sampled_from(["byte", "number", "cut", "insert"])):
             case "byte":
                 packed[at] = data.draw(st.integers(0, 255))
@@ -79,7 +83,7 @@ def test_changed_bytes_behind_a_valid_checksum_do_no_harm(compressor: Compressor
                 del packed[at : at + data.draw(st.integers(1, 9))]
             case "insert":
                 packed[at:at] = data.draw(st.binary(max_size=9))
-        if len(packed) <= 16 + packed[3]:
+        if len(packed) <= begin:
             break
     _is_harmless(_sealed(packed))
 
@@ -98,31 +102,29 @@ def test_a_truncated_or_changed_message_is_refused(compressor: Compressor, data:
 
 
 KINDS = sorted({_message(compressor).kind for compressor in COMPRESSORS})
-fields = st.one_of(
-    st.integers(-2, 70).map(lambda n: struct.pack("<cq", b"i", n)),
-    st.integers(-(2**63), 2**63 - 1).map(lambda n: struct.pack("<cq", b"i", n)),
-    st.floats().map(lambda n: struct.pack("<cd", b"f", n)),
-    st.booleans().map(lambda n: struct.pack("<cB", b"?", n)),
-    st.sampled_from([b"float32", b"float64", b"x"]).map(lambda t: struct.pack("<cI", b"s", len(t)) + t),
-    st.binary(max_size=30).map(lambda t: struct.pack("<cI", b"b", len(t)) + t),
-    st.tuples(st.integers(0, 9), st.binary(max_size=64)).map(
-        lambda t: (
-            struct.pack("<cBBQ", b"t", t[0], 1, len(t[1]) // _ITEM[t[0]])
-            + t[1][: len(t[1]) // _ITEM[t[0]] * _ITEM[t[0]]]
-        )
+_ITEM = [4, 8, 2, 2, 8, 4, 2, 1, 1, 1]
+fields = st.one_of(  # code, numbers, content
+    st.integers(-2, 70).map(lambda n: (b"#", struct.pack("<q", n), b"")),
+    st.integers(-(2**63), 2**63 - 1).map(lambda n: (b"#", struct.pack("<q", n), b"")),
+    st.floats().map(lambda n: (b".", struct.pack("<d", n), b"")),
+    st.booleans().map(lambda n: (b"?", struct.pack("<B", n), b"")),
+    st.sampled_from([b"float32", b"float64", b"x"]).map(lambda t: (b'"', struct.pack("<I", len(t)), t)),
+    st.binary(max_size=30).map(lambda t: (b"'", struct.pack("<I", len(t)), t)),
+    st.tuples(st.integers(0, 9), st.integers(0, 16), st.binary(min_size=128, max_size=128)).map(
+        lambda t: (bytes((ord("["), t[0], 1)), struct.pack("<Q", t[1]), t[2][: t[1] * _ITEM[t[0]]])
     ),
     st.tuples(st.integers(0, 3), st.integers(0, 3)).map(
-        lambda s: struct.pack("<cBBQQ", b"t", 4, 2, *s) + struct.pack(f"<{s[0] * s[1]}q", *range(s[0] * s[1]))
+        lambda s: (b"[\4\2", struct.pack("<QQ", *s), struct.pack(f"<{s[0] * s[1]}q", *range(s[0] * s[1])))
     ),
 )
-_ITEM = [4, 8, 2, 2, 8, 4, 2, 1, 1, 1]
 
 
 @given(st.sampled_from(KINDS), st.lists(fields, max_size=8))
 @settings(deadline=None, max_examples=1500)
-def test_messages_made_of_any_fields_do_no_harm(kind: str, values: list[bytes]):
-    packed = bytearray(16) + kind.encode() + b"".join(values)
-    packed[0:4] = b"tc\x01" + bytes([len(kind)])
+def test_messages_made_of_any_fields_do_no_harm(kind: str, values: list[tuple[bytes, bytes, bytes]]):
+    codes, numbers, contents = (b"".join(parts) for parts in zip(*values, strict=True)) if values else (b"", b"", b"")
+    packed = bytearray(16) + kind.encode() + codes + numbers + contents
+    packed[0:4] = b"tc" + bytes([VERSION, len(kind) + len(codes)])
     _is_harmless(_sealed(packed))
 
 
@@ -144,6 +146,22 @@ def test_a_message_within_a_message_within_a_message_is_refused():
     assert isinstance(message, SparseVector)
     with pytest.raises(BadMessage, match="a SparseVector cannot hold the values of a SparseVector"):
         message.dense()
+
+
+def test_segments_within_segments_are_refused():
+    """Nor may what a segment holds hold segments again."""
+    tail = (torch.zeros(1, dtype=torch.bool), torch.empty(0))
+    dense = Dense().compress(torch.ones(4), np.random.default_rng(0)).pack()
+
+    def wrapped(packed: bytes) -> LayerwiseVector:
+        return LayerwiseVector(torch.tensor([4]), tail[0], torch.tensor([len(packed)]), packed, tail[1])
+
+    assert wrapped(dense).dense().tolist() == [1.0] * 4
+    with pytest.raises(BadMessage, match="a LayerwiseVector cannot be a segment of a LayerwiseVector"):
+        wrapped(wrapped(dense).pack()).dense()
+    held = SparseVector(4, 4, 0, 0, torch.empty(0, dtype=torch.uint8), wrapped(dense).pack())
+    with pytest.raises(BadMessage, match="a LayerwiseVector cannot hold the values of a SparseVector"):
+        held.dense()
 
 
 def test_a_few_bytes_that_stand_for_a_terabyte_are_refused_before_they_are_decoded():

@@ -2,6 +2,7 @@
 
 from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.compression.lattice import Lattice, LatticeVector
+from tacit.compression.layerwise import Layerwise, LayerwiseVector
 from tacit.compression.low_rank import LowRank, LowRankVector
 from tacit.compression.quantized import QSGD, QuantizedVector, Sign, SignVector
 from tacit.compression.sparse import BlockTopK, Chain, RandomK, Selector, SparseVector, TopK
@@ -19,6 +20,8 @@ __all__ = [
     "DenseVector",
     "Lattice",
     "LatticeVector",
+    "Layerwise",
+    "LayerwiseVector",
     "LowRank",
     "LowRankVector",
     "Memory",

@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.compression.fused.backend import MOST, on_device_of, uses_triton
+
+_WHOLE: Final = (torch.uint8, torch.int64, torch.int32, torch.bool)
 _FEW: Final = 256
 """Up to so many numbers are spread into single bits, in a few calls; more are shifted into place, in many."""
 
@@ -24,6 +27,11 @@ def pack(codes: Tensor, width: int) -> Tensor:
         return codes.to(torch.uint8)
     if width == 0 or not codes.numel():
         return torch.empty(0, dtype=torch.uint8, device=codes.device)
+    if uses_triton(codes, *_WHOLE):
+        from tacit.compression.fused import triton_bits
+
+        with on_device_of(codes):
+            return triton_bits.pack(codes.contiguous(), width)
     if width == 1 and codes.is_cpu:
         return torch.from_numpy(np.packbits(codes.to(torch.bool).numpy(), bitorder="little"))
     if codes.is_cpu and codes.numel() <= _FEW:
@@ -50,6 +58,11 @@ def unpack(packed: Tensor, width: int, count: int) -> Tensor:
         return packed[:count]
     if width == 0 or not count:
         return torch.zeros(count, dtype=torch.uint8, device=packed.device)
+    if uses_triton(packed, *_WHOLE) and count <= MOST:
+        from tacit.compression.fused import triton_bits
+
+        with on_device_of(packed):
+            return triton_bits.unpack(packed.contiguous(), width, count)
     if width == 1 and packed.is_cpu:
         return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little"))
     if packed.is_cpu and count <= _FEW:

@@ -7,9 +7,10 @@ E‖C(x) − x‖² ≤ ω‖x‖², which averaging lives on. ``tacit.compressi
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -24,9 +25,6 @@ Memory = dict[str, Tensor]
 """What a compressor remembers between calls: tensors only, so that it can be checkpointed."""
 
 FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-TINY: Final = 1024
-"""A parameter tensor of fewer numbers is exempt from layer-by-layer compression and sent as it is: it saves nothing and steers much."""
-
 _MAXIMUM_LENGTH: Final = 2**40
 
 
@@ -34,8 +32,15 @@ _MAXIMUM_LENGTH: Final = 2**40
 class Compressed(Message):
     """A flat vector as it travels. A subclass is a frozen dataclass of tensors, numbers, text or bytes.
 
-    Its ``__post_init__`` checks what is cheap to check, ``dense`` the rest: fields may come from a stranger.
+    Its ``__post_init__`` checks what is cheap to check, ``dense`` the rest: fields may come from a stranger. Its tensors are where the vector was;
+    those of a message that came packed are on the CPU.
     """
+
+    holds_messages: ClassVar[bool] = False
+    """Whether another message may lie in it, packed."""
+
+    def __post_init__(self) -> None:
+        require(type(self) is not Compressed, "a Compressed by itself stands for no vector; only its subclasses do.")
 
     @property
     def numbers(self) -> int:
@@ -45,6 +50,17 @@ class Compressed(Message):
     def dense(self, reference: Tensor | None = None) -> Tensor:
         """Return the decoded flat vector, in the original dtype, as the caller's own; only ``Lattice`` needs a ``reference``."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is decoded.")
+
+    def add_into(self, target: Tensor, scale: float = 1.0) -> None:
+        """Add the decoded vector, times ``scale``, to ``target`` in place: computed on its device, and in its dtype from the product on."""
+        vector = self.of_length(target.numel()).on(target.device).dense().to(target.dtype)
+        target.add_(vector if scale == 1.0 else vector.mul_(scale))
+
+    def on(self, device: torch.device) -> Self:
+        """Return this message with its tensors on ``device``, where they will be decoded."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: t.to(device) for name, t in tensors.items() if isinstance(t, Tensor) and t.device != device}
+        return replace(self, **moved) if moved else self
 
     def of_length(self, numbers: int) -> Self:
         """Return this message if it stands for so many numbers, else raise ``BadMessage``.
@@ -75,6 +91,19 @@ class Compressor(Spec, ABC):
         A NaN or an infinity raises ``ValueError`` with its position. ``x`` is left alone.
         """
 
+    def compress_change(
+        self, x: Tensor, estimate: Tensor, random: np.random.Generator, memory: Memory | None = None,
+        shapes: Sequence[torch.Size] = (), dtype: torch.dtype | None = None, scale: float = 1.0,
+    ) -> Compressed:  # fmt: skip
+        """Return c = C(x − estimate) and add it, times ``scale``, to ``estimate`` in place, as whoever receives it will: the step of EF21.
+
+        The difference is taken in the wider of the two dtypes and sent in ``dtype``, that of ``x`` unless told. Whatever raises leaves the estimate
+        as it was.
+        """
+        message = self.compress((x - estimate).to(dtype or x.dtype), random, memory, shapes)
+        message.add_into(estimate, scale)
+        return message
+
     @abstractmethod
     def contraction(self, dimension: int) -> float | None:
         """Return α with E‖C(x) − x‖² ≤ (1 − α)‖x‖² for vectors of ``dimension`` numbers; None where there is none."""
@@ -82,6 +111,14 @@ class Compressor(Spec, ABC):
     def variance(self, dimension: int) -> float | None:
         """Return ω with E C(x) = x and E‖C(x) − x‖² ≤ ω‖x‖²; None where C is biased."""
         return None
+
+    def contraction_within(self, dimension: int) -> float | None:
+        """Return an α for all vectors of at most ``dimension`` numbers; override where a shorter vector can have a smaller one."""
+        return self.contraction(dimension)
+
+    def variance_within(self, dimension: int) -> float | None:
+        """Return an ω for all vectors of at most ``dimension`` numbers; override where a shorter vector can have a larger one."""
+        return self.variance(dimension)
 
 
 def contraction_of_unbiased(omega: float) -> float | None:
@@ -96,10 +133,10 @@ def require_vector(x: Tensor) -> None:
         raise TypeError(f"x is {x.dtype}; compressors take float32, float64, float16 and bfloat16.")
 
 
-def require_finite(x: Tensor) -> None:
-    """Raise ``ValueError`` with the first position of ``x`` that holds NaN or an infinity, at the cost of one sum."""
-    if x.numel() and not bool(x.sum(dtype=wide(x.dtype)).isfinite()):  # a finite sum has finite terms
-        report_not_finite(x)
+def require_finite(x: Tensor, whole: Tensor | None = None) -> None:
+    """Raise ``ValueError`` with the first position that holds NaN or an infinity, at the cost of one sum; ``whole`` is what ``x`` was taken from."""
+    if x.numel() and not math.isfinite(float(x.sum(dtype=wide(x.dtype)))):  # a finite sum has finite terms
+        report_not_finite(x if whole is None else whole)
 
 
 def report_not_finite(x: Tensor) -> None:
@@ -133,23 +170,19 @@ def pieces(numbers: int, shapes: Sequence[torch.Size]) -> Iterator[tuple[int, in
 
 def require_count(name: str, value: object, maximum: int = _MAXIMUM_LENGTH) -> None:
     """Raise ``ValueError`` unless a message's field is a whole number from 0 to ``maximum``."""
-    require(
-        isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum,
-        f"{name}={value!r} must be a whole number from 0 to {maximum}.",
-    )
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
+        raise ValueError(f"{name}={value!r} must be a whole number from 0 to {maximum}.")
 
 
 def require_tensor(
     name: str, value: object, dtypes: Sequence[torch.dtype] = FLOATS, numbers: int | None = None, dimensions: int = 1
 ) -> None:
     """Raise ``ValueError`` unless a message's field is a tensor of such a dtype and size."""
-    require(isinstance(value, Tensor), f"{name} is a {type(value).__name__} and must be a tensor.")
-    assert isinstance(value, Tensor)
-    require(
-        value.dtype in dtypes and value.dim() == dimensions,
-        f"{name} is {value.dtype} with {value.dim()} dimensions and must be one of {list(dtypes)} with {dimensions}.",
-    )
-    require(
-        numbers is None or value.numel() == numbers,
-        f"{name} holds {value.numel()} numbers where {numbers} belong.",
-    )
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} is a {type(value).__name__} and must be a tensor.")
+    if value.dtype not in dtypes or value.dim() != dimensions:
+        raise ValueError(
+            f"{name} is {value.dtype} with {value.dim()} dimensions and must be one of {list(dtypes)} with {dimensions}."
+        )
+    if numbers is not None and value.numel() != numbers:
+        raise ValueError(f"{name} holds {value.numel()} numbers where {numbers} belong.")

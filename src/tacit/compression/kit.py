@@ -98,6 +98,10 @@ def check_wire(compressor: Compressor, case: Case, seed: int = 0) -> None:
         f"{who}: came back as {decoded.dtype} of shape {tuple(decoded.shape)}."
     )
     assert bool(decoded.isfinite().all()), f"{who}: came back with numbers that are not finite."
+    if not compressor.needs_reference:
+        target = torch.ones(case.x.numel(), dtype=torch.float64)
+        back.add_into(target, 0.5)
+        assert torch.equal(target, 1 + 0.5 * decoded.double()), f"{who}: add_into() adds something else than dense()."
     try:
         message.of_length(case.x.numel() + 1)
     except BadMessage:

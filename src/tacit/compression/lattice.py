@@ -5,13 +5,12 @@
 
 If |x − y| < s (q − 1)/2 everywhere then z = s round(x / s), so |z − x| ≤ s/2: the error depends on how far apart the two are and not on how large.
 Rounded at random instead (unbiased) the error is below s and the radius s (q/2 − 1). Beyond the radius a coordinate is wrong by a multiple of
-q s, and nothing in c tells. Hence the check value that travels: Σ wᵢ ⌊kᵢ / q⌋ mod 2⁶⁴ over k = round(x / s), with odd pseudo-random weights w;
-the receiver knows these quotients just when it decoded rightly. One coordinate beyond the radius is always found, several are missed once in 2⁶³.
+q s, and nothing in c tells. Hence the check value that travels; ``fused.lattice`` says how it is made. One coordinate beyond the radius is always
+found, several are missed once in 2³¹.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -25,18 +24,18 @@ from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
+    report_not_finite,
     require_count,
     require_tensor,
     require_vector,
-    wide,
 )
-from tacit.compression.kernels import peak, spans
+from tacit.compression.fused.lattice import decode, encode
+from tacit.compression.fused.magnitudes import peak
 from tacit.compression.whole import DTYPES
 from tacit.errors import LatticeOverflow, require
 
-_MIX: Final = (-7046029254386353131, -4658895280553007687)  # of splitmix64, as signed numbers
-_FARTHEST: Final = 2.0**53
-"""Steps from zero that nothing sent exceeds."""
+_FINEST: Final = 2.0**-30
+"""The side is never fitted to be a smaller part of the largest number: points have 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class LatticeVector(Compressed):
         require_count("bits", self.bits, 16)
         require(self.bits >= 2, f"bits={self.bits} must be at least 2.")
         require(
-            isinstance(self.side, float) and 0 < self.side < 2.0**100,
-            f"side={self.side!r} must be a positive number below 2^100.",
+            isinstance(self.side, float) and _is_side(self.side),
+            f"side={self.side!r} must be a number from 2^-126 to 2^100.",
         )
         require(isinstance(self.is_random, bool), "is_random must be True or False.")
         require(self.dtype in DTYPES, f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}.")
@@ -82,19 +81,11 @@ class LatticeVector(Compressed):
             reference.numel() == self.length,
             f"the reference holds {reference.numel()} numbers and the message {self.length}.",
         )
-        codes, dtype = unpack(self.codes, self.bits, self.length), DTYPES[self.dtype]
-        work = torch.promote_types(wide(dtype), wide(reference.dtype))
-        x, check, period = torch.empty(self.length, dtype=dtype, device=codes.device), 0, self.side * 2**self.bits
-        for begin, end in spans(codes):
-            code = codes[begin:end].to(work)
-            turns = torch.sub(reference[begin:end].to(code), code, alpha=self.side).div_(period).round_()
-            if not turns.abs().max() < _FARTHEST:  # NaN, or so far away that the check value would lose its bits
-                raise LatticeOverflow(self.radius, self.side)
-            check += _checked(turns.to(torch.int64), begin)
-            x[begin:end] = turns.mul_(2.0**self.bits).add_(code).mul_(self.side)
-        if _signed(check) != self.check:
+        codes = unpack(self.codes.to(reference.device), self.bits, self.length)
+        found = decode(codes, reference.detach(), self.side, self.bits, DTYPES[self.dtype])
+        if not found.is_in_range or found.check != self.check:
             raise LatticeOverflow(self.radius, self.side)
-        return x
+        return found.x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +109,8 @@ class Lattice(Compressor):
             f"bits={self.bits} must be a whole number from 2 to 16.",
         )
         require(
-            self.side is None or 0 < self.side < math.inf,
-            f"side={self.side} must be positive; twice the largest |x − y| over 2^bits − 1 is the finest that is safe.",
+            self.side is None or _is_side(self.side),
+            f"side={self.side} must be positive (2^-126 to 2^100); twice the largest |x − y| over 2^bits − 1 is the finest that is safe.",
         )
         object.__setattr__(self, "is_deterministic", not self.stochastic)
         object.__setattr__(self, "is_unbiased", self.stochastic)
@@ -129,27 +120,14 @@ class Lattice(Compressor):
     ) -> LatticeVector:
         require_vector(x)
         x = x.detach()
-        largest = peak(x)
-        side = self._side(largest, torch.finfo(x.dtype).eps, memory)
-        require(largest / side < _FARTHEST, f"side={side} is too fine for numbers of {largest:.6g}; use a larger one.")
-        coins = np.random.SFC64(int(random.integers(2**63))) if self.stochastic else None
-        codes = torch.empty(x.numel(), dtype=torch.int32 if self.bits > 8 else torch.uint8, device=x.device)
-        check = 0
-        for begin, end in spans(x):
-            steps = x[begin:end].to(wide(x.dtype), copy=True).div_(side)
-            if coins is None:
-                steps.round_()
-            else:
-                noise = np.asarray(coins.random_raw(-(-(end - begin) // 4))).view(np.uint16)[: end - begin]
-                uniform = torch.from_numpy(noise.astype(np.float32)).to(steps)
-                steps.add_(uniform, alpha=2**-16).add_(2**-17).floor_()
-            whole = steps.to(torch.int64)
-            codes[begin:end] = whole & (2**self.bits - 1)
-            check += _checked(whole >> self.bits, begin)
-        dtype = str(x.dtype).removeprefix("torch.")
-        return LatticeVector(
-            x.numel(), self.bits, side, self.stochastic, dtype, _signed(check), pack(codes, self.bits)
-        ).owned()
+        side = self._side(x, memory)
+        seed = int(random.integers(2**63)) if self.stochastic else None
+        codes, check, is_in_range = encode(x, side, self.bits, seed)
+        if not is_in_range:
+            report_not_finite(x)
+            raise ValueError(f"side={side} is too fine for numbers of {peak(x):.6g}; use at least a 2³¹st of them.")
+        dtype, packed = str(x.dtype).removeprefix("torch."), pack(codes, self.bits)
+        return LatticeVector(x.numel(), self.bits, side, self.stochastic, dtype, check, packed).owned()
 
     def observe(self, memory: Memory, distance: float) -> None:
         """Remember that a vector sent and its reference were up to ``distance`` apart; after ``LatticeOverflow`` say twice its radius."""
@@ -163,27 +141,20 @@ class Lattice(Compressor):
     def contraction(self, dimension: int) -> None:
         return None
 
-    def _side(self, largest: float, epsilon: float, memory: Memory | None) -> float:
+    def _side(self, x: Tensor, memory: Memory | None) -> float:
         if self.side is not None:
             return float(self.side)
+        largest = peak(x)
         far = 2 * float(memory["distance"]) if memory and "distance" in memory else 2 * largest
-        return max(far / self.radius(1.0), epsilon * largest, torch.finfo(torch.float32).tiny)
+        finest = max(torch.finfo(x.dtype).eps, _FINEST) * largest
+        return max(far / self.radius(1.0), finest, torch.finfo(torch.float32).tiny)
+
+
+def _is_side(side: float) -> bool:
+    """Return whether a side, and one over it, are ordinary numbers of float32."""
+    return 2.0**-126 <= side <= 2.0**100
 
 
 def _radius(side: float, bits: int, is_random: bool) -> float:
     levels = 1 << bits
     return side * (levels / 2 - 1) if is_random else side * (levels - 1) / 2
-
-
-def _checked(quotients: Tensor, begin: int) -> int:
-    """Return Σ wᵢ quotientᵢ modulo 2⁶⁴ for the coordinates from ``begin`` on."""
-    weights = torch.arange(begin + 1, begin + 1 + quotients.numel(), device=quotients.device)
-    weights.mul_(_MIX[0])
-    weights.bitwise_xor_(weights >> 29).mul_(_MIX[1])
-    weights.bitwise_xor_(weights >> 32).bitwise_or_(1)
-    return int(weights.mul_(quotients).sum())
-
-
-def _signed(check: int) -> int:
-    """Return ``check`` modulo 2⁶⁴ as the signed number that travels."""
-    return (check + 2**63) % 2**64 - 2**63

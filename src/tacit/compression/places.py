@@ -15,13 +15,18 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from tacit.compression.bits import pack, packed_bytes, unpack
 from tacit.compression.compressor import require_count, require_tensor
+from tacit.compression.fused.gaps import Gaps
 from tacit.errors import BadMessage, require
+
+_WIDEST: Final = 40
+"""Bits of the longest vector's coordinates; ``bits`` packs no more."""
 
 
 class Coding(IntEnum):
@@ -126,12 +131,11 @@ def _encoded(positions: Tensor, length: int) -> Places:
     width = _width(length)
     if packed_bytes(count, width) <= packed_bytes(count, 1):  # one place or so: nothing is smaller
         return Places(length, count, Coding.RAW, 0, pack(positions, width))
-    gaps = torch.diff(positions, prepend=positions.new_full((1,), -1)) - 1
-    r, unary_bits = _rice(gaps, int(positions[-1]) + 1 if count else 0)
+    gaps, r = _rice(positions, length)
     sizes = {
         Coding.RAW: packed_bytes(count, width),
         Coding.BITMAP: packed_bytes(length, 1),
-        Coding.DELTA: packed_bytes(count, r) + packed_bytes(unary_bits, 1),
+        Coding.DELTA: gaps.size_bytes(r),
     }
     coding = min(sizes, key=sizes.__getitem__)
     if coding == Coding.RAW:
@@ -140,10 +144,7 @@ def _encoded(positions: Tensor, length: int) -> Places:
         flags = torch.zeros(length, dtype=torch.bool, device=positions.device)
         flags[positions] = True
         return Places(length, count, Coding.BITMAP, 0, pack(flags, 1))
-    flags = torch.zeros(unary_bits, dtype=torch.bool, device=positions.device)
-    flags[((gaps >> r) + 1).cumsum(0) - 1] = True
-    packed = torch.cat([pack(gaps & ((1 << r) - 1), r), pack(flags, 1)])
-    return Places(length, count, Coding.DELTA, r, packed)
+    return Places(length, count, Coding.DELTA, r, gaps.coded(r))
 
 
 def encode_blocks(within: Tensor, length: int, block: int) -> Places:
@@ -151,32 +152,28 @@ def encode_blocks(within: Tensor, length: int, block: int) -> Places:
     return Places(length, within.numel(), Coding.BLOCKS, block, pack(within, _width(block)))
 
 
-def _rice(gaps: Tensor, reach: int) -> tuple[int, int]:
-    """Return the Rice parameter r that takes the fewest bytes, and the unary bits it needs.
+def _rice(positions: Tensor, length: int) -> tuple[Gaps, int]:
+    """Return the gaps and the Rice parameter r that takes the fewest bytes, the smallest of such.
 
     The bits k (r + 1) + Σ ⌊gap / 2^r⌋ are convex in r, so the way down from a good guess, log₂(ln 2 · mean gap), ends at their minimum; and since
-    bytes are rounded up twice, neighbours within six bits of it are looked at too.
+    bytes are rounded up twice, neighbours within 14 bits of it are looked at too.
     """
-    count = gaps.numel()
-    if not count:
-        return 0, 0
-    unary: dict[int, int] = {}
-
-    quick = gaps.numpy() if gaps.is_cpu else gaps
+    count = positions.numel()
+    guess = best = max(0, math.floor(math.log2(max(1.0, 0.69 * (length - count) / max(1, count)))))
+    gaps = Gaps(positions, length, guess)
+    seen: dict[int, int] = {}
 
     def bits(r: int) -> int:
-        if r not in unary:
-            unary[r] = count + int((quick >> r).sum())
-        return count * r + unary[r]
+        if r not in seen:
+            seen[r] = count * r + gaps.unary_bits(r)
+        return seen[r]
 
-    guess = best = max(0, math.floor(math.log2(max(1.0, 0.69 * (reach - count) / count))))
     for direction in (1, -1):
         r = guess
-        while r + direction >= 0 and bits(r + direction) < bits(best) + 6:
+        while 0 <= r + direction <= _WIDEST and bits(r + direction) <= bits(best) + 14:
             r += direction
             best = min(best, r, key=bits)
-    best = min(unary, key=lambda r: packed_bytes(count, r) + packed_bytes(unary[r], 1))
-    return best, unary[best]
+    return gaps, min(sorted(seen), key=gaps.size_bytes)
 
 
 def _width(length: int) -> int:

@@ -1,6 +1,6 @@
 """A few coordinates travel: the largest (``TopK``), random ones (``RandomK``), the largest of every block (``BlockTopK``); ``Chain`` shrinks them.
 
-Selections are exact and deterministic; among equal magnitudes the lower position is taken, and a zero is never sent by ``TopK``.
+Selections are exact, and the same on every device; among equal magnitudes the lower position is taken, and a zero is never sent by ``TopK``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import (
-    TINY,
     Compressed,
     Compressor,
     Memory,
     contraction_of_unbiased,
-    pieces,
     require_finite,
     require_tensor,
     require_vector,
 )
-from tacit.compression.kernels import largest, largest_of_blocks
+from tacit.compression.fused.selection import Chosen, largest, largest_of_blocks, step
 from tacit.compression.places import Places, encode, encode_blocks
 from tacit.errors import BadMessage, require
 from tacit.messages import unpack
@@ -44,6 +42,8 @@ class SparseVector(Compressed):
     places: Tensor
     values: Tensor | bytes
 
+    holds_messages: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         where = self._where  # making it checks the first five fields
         if not isinstance(self.values, bytes):
@@ -54,9 +54,14 @@ class SparseVector(Compressed):
         return self.length
 
     def dense(self, reference: Tensor | None = None) -> Tensor:
-        values = self.values if isinstance(self.values, Tensor) else self._inner(self.values)
-        positions = self._where.positions
-        return values.new_zeros(self.length).index_copy_(0, positions.to(values.device), values)
+        values = self._values()
+        return values.new_zeros(self.length).index_copy_(0, self._where.positions, values)
+
+    def add_into(self, target: Tensor, scale: float = 1.0) -> None:
+        """Add to the coordinates that were sent: the others are not touched."""
+        here = self.of_length(target.numel()).on(target.device)
+        values = here._values().to(target.dtype)
+        target.index_add_(0, here.positions(), values if scale == 1.0 else values * scale)
 
     def positions(self) -> Tensor:
         """Return the ascending coordinates, as int64."""
@@ -66,11 +71,14 @@ class SparseVector(Compressed):
     def _where(self) -> Places:
         return Places(self.length, self.count, self.coding, self.parameter, self.places)
 
-    def _inner(self, packed: bytes) -> Tensor:
-        inner = unpack(packed)
-        if not isinstance(inner, Compressed) or isinstance(inner, SparseVector):
+    def _values(self) -> Tensor:
+        """Return the numbers, where the places are."""
+        if isinstance(self.values, Tensor):
+            return self.values
+        inner = unpack(self.values)
+        if not isinstance(inner, Compressed) or inner.holds_messages:
             raise BadMessage(f"a {inner.kind} cannot hold the values of a {self.kind}.")
-        return inner.of_length(self.count).dense()
+        return inner.of_length(self.count).on(self.places.device).dense()
 
 
 class Selector(Compressor):
@@ -91,10 +99,25 @@ class Selector(Compressor):
         """Return how many coordinates of ``dimension`` travel at most."""
 
 
+def sparse(positions: Tensor, values: Tensor, length: int) -> SparseVector:
+    """Return a vector of ``length`` numbers that holds ``values`` at the ascending ``positions`` (int64) and zeros elsewhere."""
+    return _message(encode(positions, length), values)
+
+
 def _message(places: Places, values: Tensor | bytes) -> SparseVector:
-    message = SparseVector(places.length, places.count, int(places.coding), places.parameter, places.packed, values)
-    message.__dict__["_where"] = places  # with the positions it knows
-    return message
+    message = object.__new__(SparseVector)  # nothing to check: the places are, and the values are ours
+    message.__dict__.update(
+        length=places.length, count=places.count, coding=int(places.coding), parameter=places.parameter
+    )
+    message.__dict__.update(places=places.packed, values=values, _where=places)
+    return message.owned()
+
+
+def _places(chosen: Chosen, length: int) -> tuple[Places, Tensor]:
+    """Return where the chosen are and what they hold. Coding the places waits for a GPU, so that what is settled then is known already."""
+    places = encode(chosen.positions, length)
+    positions, values = chosen.settled()
+    return (places if positions is chosen.positions else encode(positions, length)), values
 
 
 def _check_share(k: int | None, fraction: float | None) -> None:
@@ -109,43 +132,45 @@ def _share(k: int | None, fraction: float | None, dimension: int) -> int:
     return min(max(1, wanted), dimension)
 
 
+def _least_share(k: int | None, fraction: float | None, dimension: int) -> float:
+    """Return the smallest share that is sent of any vector of at most ``dimension`` numbers."""
+    if k is not None:
+        return min(1.0, k / max(1, dimension))
+    return 0.01 if fraction is None else fraction  # rounded up, so never less
+
+
 @dataclass(frozen=True, kw_only=True)
 class TopK(Selector):
-    """The k numbers largest in magnitude; α = k/d. Without k and fraction, 1 % of them.
-
-    ``layerwise`` takes k (or the fraction) of every parameter tensor instead, those of fewer than 1,024 numbers whole.
-    """
+    """The k numbers largest in magnitude; α = k/d. Without k and fraction, 1 % of them."""
 
     k: int | None = None
     fraction: float | None = None
-    layerwise: bool = False
 
     def __post_init__(self) -> None:
         _check_share(self.k, self.fraction)
 
     def select(self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]) -> tuple[Places, Tensor]:
         require_vector(x)
-        x = x.detach()
-        if self.layerwise and shapes:
-            require_finite(x)  # so that the position in a complaint is that in x
-            found = [self._of_tensor(x[begin:end]) + begin for begin, end, _ in pieces(x.numel(), shapes)]
-            positions = torch.cat(found)
-        else:
-            positions = largest(x, _share(self.k, self.fraction, x.numel()))
-        return encode(positions, x.numel()), x[positions]
+        return _places(largest(x.detach(), self.most(x.numel())), x.numel())
 
-    def _of_tensor(self, x: Tensor) -> Tensor:
-        return largest(x, x.numel() if x.numel() < TINY else _share(self.k, self.fraction, x.numel()))
+    def compress_change(
+        self, x: Tensor, estimate: Tensor, random: np.random.Generator, memory: Memory | None = None,
+        shapes: Sequence[torch.Size] = (), dtype: torch.dtype | None = None, scale: float = 1.0,
+    ) -> Compressed:  # fmt: skip
+        if scale != 1.0:  # never of a selection
+            return super().compress_change(x, estimate, random, memory, shapes, dtype, scale)
+        require_vector(x)
+        require_vector(estimate)
+        return _message(*_places(step(x.detach(), estimate, self.most(x.numel()), dtype or x.dtype), x.numel()))
 
     def most(self, dimension: int) -> int:
-        return dimension if self.layerwise else _share(self.k, self.fraction, dimension)
+        return _share(self.k, self.fraction, dimension)
 
     def contraction(self, dimension: int) -> float:
-        if not dimension:
-            return 1.0
-        if self.layerwise and self.k is None:
-            return 0.01 if self.fraction is None else self.fraction  # each tensor rounds up for itself
-        return _share(self.k, self.fraction, dimension) / dimension
+        return self.most(dimension) / dimension if dimension else 1.0
+
+    def contraction_within(self, dimension: int) -> float:
+        return _least_share(self.k, self.fraction, dimension)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +218,13 @@ class RandomK(Selector):
             return None
         return dimension / self.most(dimension) - 1 if dimension else 0.0
 
+    def contraction_within(self, dimension: int) -> float | None:
+        omega = self.variance_within(dimension)
+        return _least_share(self.k, self.fraction, dimension) if omega is None else contraction_of_unbiased(omega)
+
+    def variance_within(self, dimension: int) -> float | None:
+        return 1 / _least_share(self.k, self.fraction, dimension) - 1 if self.scaled else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTopK(Selector):
@@ -213,16 +245,12 @@ class BlockTopK(Selector):
 
     def select(self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]) -> tuple[Places, Tensor]:
         require_vector(x)
-        x, n = x.detach(), x.numel()
-        block = min(self.block, max(1, n))
-        k = min(self.k, block)
-        within = largest_of_blocks(x, block, k)
-        positions = (
-            torch.arange(within.numel(), device=x.device).div_(k, rounding_mode="floor").mul_(block).add_(within)
-        )
-        places = encode_blocks(within, n, block)
-        places.__dict__["positions"] = positions
-        return places, x[positions]
+        block = min(self.block, max(1, x.numel()))
+        within, positions, values = largest_of_blocks(x.detach(), block, min(self.k, block))
+        places = encode_blocks(within, x.numel(), block)
+        places.__dict__["positions"] = positions  # known, as in ``encode``
+        require_finite(values, x)  # last: it waits for a GPU
+        return places, values
 
     def most(self, dimension: int) -> int:
         return min(dimension, -(-dimension // self.block) * self.k)
@@ -261,14 +289,28 @@ class Chain(Compressor):
         return _message(places, self.second.compress(values, random, memory).pack())
 
     def contraction(self, dimension: int) -> float | None:
-        omega = self.variance(dimension)
-        if omega is not None or self.first.is_unbiased:
-            return None if omega is None else contraction_of_unbiased(omega)
-        selecting = self.first.contraction(dimension)
-        sending = self.second.contraction(self.first.most(dimension))
-        return None if selecting is None or sending is None else selecting * sending
+        most = self.first.most(dimension)
+        return self._contraction(
+            self.variance(dimension), self.first.contraction(dimension), self.second.contraction(most)
+        )
 
     def variance(self, dimension: int) -> float | None:
-        selecting = self.first.variance(dimension)
-        sending = self.second.variance(self.first.most(dimension))
-        return None if selecting is None or sending is None else (1 + selecting) * (1 + sending) - 1
+        return _variance(self.first.variance(dimension), self.second.variance(self.first.most(dimension)))
+
+    def contraction_within(self, dimension: int) -> float | None:
+        omega = self.variance_within(dimension)
+        most = self.first.most(dimension)
+        return self._contraction(omega, self.first.contraction_within(dimension), self.second.contraction_within(most))
+
+    def variance_within(self, dimension: int) -> float | None:
+        most = self.first.most(dimension)
+        return _variance(self.first.variance_within(dimension), self.second.variance_within(most))
+
+    def _contraction(self, omega: float | None, selecting: float | None, sending: float | None) -> float | None:
+        if omega is not None or self.first.is_unbiased:
+            return None if omega is None else contraction_of_unbiased(omega)
+        return None if selecting is None or sending is None else selecting * sending
+
+
+def _variance(selecting: float | None, sending: float | None) -> float | None:
+    return None if selecting is None or sending is None else (1 + selecting) * (1 + sending) - 1

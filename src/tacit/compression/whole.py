@@ -19,7 +19,7 @@ from tacit.compression.compressor import (
     require_tensor,
     require_vector,
 )
-from tacit.compression.kernels import peak
+from tacit.compression.fused.magnitudes import peak
 from tacit.errors import require
 
 _EDGE: Final = torch.finfo(torch.bfloat16).max

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,11 +18,14 @@ PIECE: Final = 2**16
 MOST: Final = 2**30
 """Longest vector for the kernels, which count in 32 bits; a longer one takes the torch path."""
 
+INTEGERS: Final = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the bytes of a floating-point number: the integers to read its bits as."""
 
-def uses_triton(x: Tensor) -> bool:
-    """Return whether the kernels take ``x``: float32 on a GPU with Triton installed, or anywhere under TRITON_INTERPRET=1."""
+
+def uses_triton(x: Tensor, *dtypes: torch.dtype) -> bool:
+    """Return whether the kernels take ``x``: of ``dtypes`` (float32 unless told), on a GPU with Triton, or anywhere under TRITON_INTERPRET=1."""
     is_reachable = x.is_cuda or (x.is_cpu and os.environ.get("TRITON_INTERPRET") == "1")
-    return is_reachable and x.dtype == torch.float32 and 0 < x.numel() <= MOST and _has_triton()
+    return is_reachable and x.dtype in (dtypes or (torch.float32,)) and 0 < x.numel() <= MOST and _has_triton()
 
 
 @cache
@@ -35,18 +39,54 @@ def on_device_of(x: Tensor) -> AbstractContextManager[None]:
     return context
 
 
-def require_flat(x: Tensor, name: str) -> None:
-    """Raise unless ``x`` is a flat, contiguous vector of floating-point numbers."""
-    if x.dim() != 1 or not x.is_contiguous() or not x.is_floating_point():
-        raise ValueError(
-            f"{name} is {x.dtype} of shape {tuple(x.shape)}, strides {x.stride()}, and must be a flat contiguous "
-            f"vector of floating-point numbers; pass {name}.contiguous().view(-1)."
-        )
-
-
 def spans(x: Tensor, multiple: int = 1) -> Iterator[tuple[int, int]]:
     """Yield begin and end of the pieces in which to walk ``x``, each but the last a multiple of ``multiple`` long."""
     n = x.numel()
-    piece = max(1, PIECE // multiple) * multiple if x.is_cpu else max(1, n)
+    piece = max(1, (PIECE if x.is_cpu else MOST) // multiple) * multiple
     for begin in range(0, n, piece):
         yield begin, min(n, begin + piece)
+
+
+def keys(x: Tensor) -> Tensor:
+    """Return integers in the order of the magnitudes: −0 = 0 < … < ∞ < NaN. A new tensor."""
+    integers = INTEGERS[x.element_size()]
+    return x.view(integers) & torch.iinfo(integers).max
+
+
+class Coins:
+    """Numbers that are uniform in (0, 1), 16 bits each, a function of the seed alone on the CPU, and of the seed and the device elsewhere."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._is_cpu = device.type == "cpu"
+        if self._is_cpu:
+            self._raw = np.random.SFC64(seed)
+        else:
+            self._generator = torch.Generator(device).manual_seed(seed)
+
+    def add_to(self, x: Tensor, scratch: Tensor) -> Tensor:
+        """Add one of them to each number of ``x`` in place; ``scratch`` is as long and is overwritten."""
+        if self._is_cpu:
+            drawn = np.asarray(self._raw.random_raw(-(-x.numel() // 4))).view(np.int16)[: x.numel()]
+            scratch.copy_(torch.from_numpy(drawn))
+        else:
+            scratch.random_(-(2**15), 2**15, generator=self._generator)
+        return x.add_(scratch, alpha=2**-16).add_(0.5 + 2**-17)
+
+
+class Coming:
+    """A few numbers on their way from a GPU: whoever reads them waits for these alone, and not at all if something later was waited for."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers, self._arrival = numbers, None
+        if numbers.is_cuda:
+            with on_device_of(numbers):
+                host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+                self._numbers = host.copy_(numbers, non_blocking=True)
+                self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                self._arrival.record()
+
+    def read(self) -> list[float]:
+        """Return the numbers."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        return self._numbers.tolist()

@@ -13,34 +13,26 @@ BLOCK, WARPS = 8192, 8
 IS_PTX = torch.version.cuda is not None and os.environ.get("TRITON_INTERPRET") != "1"
 
 
-def encode(x: Tensor, inverse: float, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return codes, check value and whether all is in range, as ``encode_reference`` does, to the bit."""
-    codes = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
+def encode(x: Tensor, inverse: float, bits: int, seed: int | None) -> tuple[Tensor, Tensor]:
+    """Return what ``encode_in_torch`` does, to the bit where there is no seed."""
+    codes = torch.empty(x.numel(), dtype=torch.int32 if bits > 8 else torch.uint8, device=x.device)
     found = torch.zeros(2, dtype=torch.int32, device=x.device)
     _encode[(triton.cdiv(x.numel(), BLOCK),)](
-        x,
-        codes,
-        found,
-        x.numel(),
-        inverse,
-        BITS=bits,
-        BLOCK=BLOCK,
-        IS_PTX=IS_PTX,
-        num_warps=WARPS,
-        enable_fp_fusion=False,
-    )
-    return codes, found[0], found[1] == 0
+        x, codes, found, x.numel(), inverse, 0 if seed is None else seed,
+        BITS=bits, IS_RANDOM=seed is not None, BLOCK=BLOCK, IS_PTX=IS_PTX, num_warps=WARPS, enable_fp_fusion=False,
+    )  # fmt: skip
+    return codes, found
 
 
 def decode(codes: Tensor, reference: Tensor, side: float, inverse: float, bits: int) -> tuple[Tensor, Tensor]:
-    """Return the vector and its check value, as ``decode_reference`` does, to the bit."""
-    vector = torch.empty_like(reference)
-    found = torch.zeros((), dtype=torch.int32, device=reference.device)
+    """Return what ``decode_in_torch`` does, to the bit."""
+    x = torch.empty_like(reference)
+    found = torch.zeros(2, dtype=torch.int32, device=reference.device)
     _decode[(triton.cdiv(reference.numel(), BLOCK),)](
-        codes, reference, vector, found, reference.numel(), side, inverse,
+        codes, reference, x, found, reference.numel(), side, inverse,
         BITS=bits, BLOCK=BLOCK, IS_PTX=IS_PTX, num_warps=WARPS, enable_fp_fusion=False,
     )  # fmt: skip
-    return vector, found
+    return x, found
 
 
 @triton.jit
@@ -72,24 +64,38 @@ def _total(x, IS_PTX: tl.constexpr):
 
 
 @triton.jit
-def _encode(x, codes, found, n, inverse, BITS: tl.constexpr, BLOCK: tl.constexpr, IS_PTX: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    scaled = tl.load(x + at, mask=at < n, other=0.0) * inverse
-    point = _nearest(scaled, IS_PTX)
-    tl.store(codes + at, (point & ((1 << BITS) - 1)).to(tl.uint8), mask=at < n)
-    tl.atomic_add(found, _total(_weight(at) * (point >> BITS), IS_PTX), sem="relaxed")
+def _tell_outside(scaled, found):
     is_outside = (tl.abs(scaled) < 2147483648.0).to(tl.int32) == 0  # a NaN is outside too
     if tl.max(is_outside.to(tl.int32), 0) > 0:
         tl.atomic_add(found + 1, 1, sem="relaxed")
 
 
+@triton.jit(do_not_specialize=["seed"])
+def _encode(
+    x, codes, found, n, inverse, seed,
+    BITS: tl.constexpr, IS_RANDOM: tl.constexpr, BLOCK: tl.constexpr, IS_PTX: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    scaled = tl.load(x + at, mask=at < n, other=0.0) * inverse
+    if IS_RANDOM:
+        coin = ((tl.randint(seed, at) >> 8) & 0xFFFF).to(tl.float32) * (1.0 / 65536.0) + (1.0 / 131072.0)
+        point = tl.floor(scaled + coin).to(tl.int32)
+        point = tl.where(at < n, point, 0)
+    else:
+        point = _nearest(scaled, IS_PTX)
+    tl.store(codes + at, (point & ((1 << BITS) - 1)).to(codes.dtype.element_ty), mask=at < n)
+    tl.atomic_add(found, _total(_weight(at) * (point >> BITS), IS_PTX), sem="relaxed")
+    _tell_outside(scaled, found)
+
+
 @triton.jit
 def _decode(
-    codes, reference, vector, found, n, side, inverse, BITS: tl.constexpr, BLOCK: tl.constexpr, IS_PTX: tl.constexpr
+    codes, reference, x, found, n, side, inverse, BITS: tl.constexpr, BLOCK: tl.constexpr, IS_PTX: tl.constexpr
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     code = tl.load(codes + at, mask=at < n, other=0).to(tl.int32)
     scaled = tl.load(reference + at, mask=at < n, other=0.0) * inverse
-    high = _nearest((scaled - code.to(tl.float32)) * (1.0 / (1 << BITS)), IS_PTX)
-    tl.store(vector + at, (code + (high << BITS)).to(tl.float32) * side, mask=at < n)
-    tl.atomic_add(found, _total(tl.where(at < n, _weight(at) * high, 0), IS_PTX), sem="relaxed")
+    turns = _nearest((scaled - code.to(tl.float32)) * (1.0 / (1 << BITS)), IS_PTX)
+    tl.store(x + at, (code + (turns << BITS)).to(tl.float32) * side, mask=at < n)
+    tl.atomic_add(found, _total(tl.where(at < n, _weight(at) * turns, 0), IS_PTX), sem="relaxed")
+    _tell_outside(scaled, found)

@@ -11,25 +11,25 @@ ROUNDS = tl.constexpr(7)  # Philox-4x32-7 passes BigCrush (Salmon et al., SC 201
 
 
 def encode(x: Tensor, levels: int, bucket: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return what ``encode_reference`` does, the coins drawn by a counter: the same for each ``seed`` and GPU."""
+    """Return what ``quantize_in_torch`` does, the coins drawn by a counter: the same for each ``seed`` and GPU."""
     buckets = triton.cdiv(x.numel(), bucket)
     quarter = triton.cdiv(bucket, 4)
     width = triton.next_power_of_2(quarter)
     rows = max(1, ELEMENTS // (4 * width))
     codes = torch.empty(x.numel(), dtype=torch.int8, device=x.device)
-    norms = torch.empty(buckets, dtype=torch.float32, device=x.device)
+    scales = torch.empty(buckets, dtype=torch.float32, device=x.device)
     _encode[(triton.cdiv(buckets, rows),)](
-        x, codes, norms, x.numel(), buckets, seed,
+        x, codes, scales, x.numel(), buckets, seed,
         LEVELS=levels, BUCKET=bucket, QUARTER=quarter, WIDTH=width, ROWS=rows, num_warps=WARPS,
     )  # fmt: skip
-    return codes.view(torch.uint8), norms
+    return codes, scales
 
 
-def decode(codes: Tensor, norms: Tensor, levels: int, bucket: int) -> Tensor:
-    """Return what ``decode_reference`` does, to the bit."""
+def decode(codes: Tensor, scales: Tensor, levels: int, bucket: int) -> Tensor:
+    """Return what ``dequantize_in_torch`` does, to the bit."""
     x = torch.empty(codes.numel(), dtype=torch.float32, device=codes.device)
     _decode[(triton.cdiv(x.numel(), ELEMENTS),)](
-        codes.view(torch.int8), norms, x, x.numel(), 1 / levels, BUCKET=bucket, BLOCK=ELEMENTS, num_warps=WARPS
+        codes, scales, x, x.numel(), LEVELS=levels, BUCKET=bucket, BLOCK=ELEMENTS, num_warps=WARPS
     )
     return x
 
@@ -49,7 +49,7 @@ def _round(x, grow, scale, word, LEVELS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["seed"])
 def _encode(
-    x, codes, norms, n, buckets, seed,
+    x, codes, scales, n, buckets, seed,
     LEVELS: tl.constexpr, BUCKET: tl.constexpr, QUARTER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -69,7 +69,7 @@ def _encode(
     x3 = tl.load(x + at3, mask=is3, other=0.0)
     largest = tl.maximum(tl.maximum(_magnitude(x0), _magnitude(x1)), tl.maximum(_magnitude(x2), _magnitude(x3)))
     norm = tl.max(largest, 1).to(tl.float32, bitcast=True)
-    tl.store(norms + rows, norm, mask=rows < buckets)
+    tl.store(scales + rows, norm, mask=rows < buckets)
     grow = tl.where(norm < 1e-30, 1.2676506002282294e30, 1.0)  # 2^100: the inverse of a tiny norm would be infinite
     scale = tl.where(norm > 0, LEVELS / (norm * grow), 0.0)
     grow = grow[:, None]
@@ -82,8 +82,8 @@ def _encode(
 
 
 @triton.jit
-def _decode(codes, norms, x, n, unit, BUCKET: tl.constexpr, BLOCK: tl.constexpr):
+def _decode(codes, scales, x, n, LEVELS: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    code = tl.load(codes + at, mask=at < n, other=0)
-    norm = tl.load(norms + at // BUCKET, mask=at < n, other=0.0)
-    tl.store(x + at, code.to(tl.float32) * (norm * unit), mask=at < n)
+    code = tl.load(codes + at, mask=at < n, other=0).to(tl.float32)
+    scale = tl.load(scales + at // BUCKET, mask=at < n, other=0.0)
+    tl.store(x + at, tl.div_rn(code, tl.full([BLOCK], LEVELS, tl.float32)) * scale, mask=at < n)

@@ -31,7 +31,7 @@ SAMPLE_HISTOGRAM = tl.constexpr(16 + 4 * 256)
 
 
 def select(x: Tensor, estimate: Tensor | None, k: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Return what ``select_reference`` does; ``rank`` 0 means that no sample is worth it."""
+    """Return what ``select_in_torch`` does in float32; ``rank`` 0 means that no sample is worth it."""
     n, device = x.numel(), x.device
     most = capacity(n, k) if rank else 0
     tiles = triton.cdiv(n, TILE)
@@ -66,12 +66,44 @@ def select(x: Tensor, estimate: Tensor | None, k: int, rank: int) -> tuple[Tenso
     return positions, values
 
 
+def select_of_blocks(x: Tensor, block: int, k: int) -> Tensor:
+    """Return what ``select_of_blocks_in_torch`` does."""
+    blocks, width = triton.cdiv(x.numel(), block), triton.next_power_of_2(block)
+    rows = max(1, 4096 // width)
+    offsets = torch.empty(blocks * k, dtype=torch.int64, device=x.device)
+    _of_blocks[(triton.cdiv(blocks, rows),)](x, offsets, x.numel(), blocks, BLOCK=block, WIDTH=width, ROWS=rows, K=k)
+    return offsets
+
+
+@triton.jit
+def _of_blocks(
+    x, offsets, n, blocks, BLOCK: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    columns = tl.arange(0, WIDTH)[None, :]
+    at = rows * BLOCK + columns
+    is_inside = (columns < BLOCK) & (at < n) & (rows < blocks)
+    key = _key(tl.load(x + at, mask=is_inside, other=0.0))
+    key = tl.where(is_inside, key, tl.where(columns < BLOCK, -1, -3))  # padding is chosen last, and in order
+    if K == 1:
+        first = tl.min(tl.where(key == tl.max(key, 1)[:, None], columns, WIDTH), 1)[:, None]
+        tl.store(offsets + rows, first.to(tl.int64), mask=rows < blocks)
+    else:
+        is_chosen = (key < -3).to(tl.int32)
+        for _ in tl.static_range(K):
+            first = tl.min(tl.where(key == tl.max(key, 1)[:, None], columns, WIDTH), 1)[:, None]
+            is_chosen = tl.where(columns == first, 1, is_chosen)
+            key = tl.where(columns == first, -2, key)
+        place = rows * K + tl.cumsum(is_chosen, 1) - is_chosen
+        tl.store(offsets + place, (columns + 0 * rows).to(tl.int64), mask=(is_chosen == 1) & (rows < blocks))
+
+
 @triton.jit
 def _entries(x, estimate, at, mask, IS_DIFFERENCE: tl.constexpr):
     value = tl.load(x + at, mask=mask, other=0.0)
     if IS_DIFFERENCE:
-        value = value - tl.load(estimate + at, mask=mask, other=0.0)
-    return value
+        value = value - tl.load(estimate + at, mask=mask, other=0.0)  # in the wider dtype of the two
+    return value.to(tl.float32)
 
 
 @triton.jit

@@ -1,0 +1,173 @@
+"""``Layerwise``: every parameter tensor compressed for itself, the tiny ones sent as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.compression.compressor import (
+    Compressed,
+    Compressor,
+    Memory,
+    pieces,
+    require_count,
+    require_finite,
+    require_tensor,
+    require_vector,
+)
+from tacit.compression.sparse import SparseVector, sparse
+from tacit.errors import BadMessage, require
+from tacit.messages import unpack
+
+
+@dataclass(frozen=True)
+class LayerwiseVector(Compressed):
+    """Segments end to end, each a packed message of its own or, where it is exact, its numbers."""
+
+    sizes: Tensor  # numbers of each segment, int64
+    is_exact: Tensor  # which segments are, bool
+    part_bytes: Tensor  # length of each message, for those that are not, int64
+    parts: bytes  # the messages of those that are not, end to end
+    values: Tensor  # the numbers of those that are, end to end; their dtype is the vector's
+
+    holds_messages: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_tensor("sizes", self.sizes, (torch.int64,))
+        require_tensor("is_exact", self.is_exact, (torch.bool,), self.sizes.numel())
+        for size in self.sizes.tolist():
+            require_count("size", size)
+        require_count("numbers", self.numbers)
+        coded = self.sizes.numel() - int(self.is_exact.sum())
+        require_tensor("part_bytes", self.part_bytes, (torch.int64,), coded)
+        require(isinstance(self.parts, bytes), "parts must be bytes.")
+        for length in self.part_bytes.tolist():
+            require_count("length", length, len(self.parts))
+        require(sum(self.part_bytes.tolist()) == len(self.parts), "the parts are not as long as they say.")
+        exact = sum(size for size, is_exact in self._segments() if is_exact)
+        require_tensor("values", self.values, numbers=exact)
+
+    @property
+    def numbers(self) -> int:
+        return int(sum(self.sizes.tolist()))
+
+    def dense(self, reference: Tensor | None = None) -> Tensor:
+        x, at, value_at = self.values.new_empty(self.numbers), 0, 0
+        messages = iter(self.messages)
+        for size, is_exact in self._segments():
+            if is_exact:
+                x[at : at + size] = self.values[value_at : value_at + size]
+                value_at += size
+            else:
+                near = None if reference is None else reference[at : at + size]
+                part = next(messages).of_length(size).on(x.device).dense(near)
+                if part.dtype != x.dtype:
+                    raise BadMessage(f"a segment of {part.dtype} came in a vector of {x.dtype}.")
+                x[at : at + size] = part
+            at += size
+        return x
+
+    @cached_property
+    def messages(self) -> list[Compressed]:
+        """The messages of the segments that are not exact."""
+        found, at = [], 0
+        for length in self.part_bytes.tolist():
+            part = unpack(self.parts[at : at + length])
+            if not isinstance(part, Compressed) or isinstance(part, LayerwiseVector):
+                raise BadMessage(f"a {part.kind} cannot be a segment of a {self.kind}.")
+            found.append(part)
+            at += length
+        return found
+
+    def _segments(self) -> Iterator[tuple[int, bool]]:
+        yield from zip(self.sizes.tolist(), self.is_exact.tolist(), strict=True)
+
+
+@dataclass(frozen=True)
+class Layerwise(Compressor):
+    """``compressor`` on every parameter tensor for itself: a share, a scale or a bucket never spans two of them.
+
+    Tensors of fewer than ``exempt_below`` numbers (biases, norms) travel as they are: compressing them saves nothing, and they steer much. Without
+    ``shapes`` the vector is one tensor. A sparse compressor's parts make one sparse message; other parts cost some 80 to 200 bytes each.
+    """
+
+    compressor: Compressor
+    exempt_below: int = field(default=1024, kw_only=True)
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.compressor, Compressor) and not isinstance(self.compressor, Layerwise),
+            f"compressor={self.compressor} must be a compressor such as TopK(fraction=0.01).",
+        )
+        require(
+            isinstance(self.exempt_below, int) and self.exempt_below >= 0,
+            f"exempt_below={self.exempt_below} must be a whole number; 0 exempts nothing.",
+        )
+        for name in ("is_deterministic", "is_unbiased", "needs_reference"):
+            object.__setattr__(self, name, getattr(self.compressor, name))
+
+    def compress(
+        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
+    ) -> Compressed:
+        require_vector(x)
+        require_finite(x)  # so that the position in a complaint is that in x
+        x, memory = x.detach(), {} if memory is None else memory
+        if not shapes:
+            return self.compressor.compress(x, random, memory)
+        segments, messages = list(pieces(x.numel(), shapes)), []
+        for index, (begin, end, shape) in enumerate(segments):
+            if not self._is_exempt(shape):
+                own = _within(memory, index)
+                messages.append(self.compressor.compress(x[begin:end], random, own, (shape,)))
+                memory.update({f"{index}/{name}": value for name, value in own.items()})
+        if any(isinstance(message, SparseVector) and isinstance(message.values, Tensor) for message in messages):
+            return self._merged(x, segments, messages)
+        exact = [x[begin:end] for begin, end, shape in segments if self._is_exempt(shape)]
+        packed = [message.pack() for message in messages]
+        vector = LayerwiseVector(
+            sizes=torch.tensor([shape.numel() for shape in shapes], dtype=torch.int64),
+            is_exact=torch.tensor([self._is_exempt(shape) for shape in shapes], dtype=torch.bool),
+            part_bytes=torch.tensor([len(part) for part in packed], dtype=torch.int64),
+            parts=b"".join(packed),
+            values=torch.cat(exact) if exact else x.new_empty(0),
+        ).owned()
+        vector.__dict__["messages"] = messages  # known: who made them need not unpack them
+        return vector
+
+    def _is_exempt(self, shape: torch.Size) -> bool:
+        return shape.numel() < self.exempt_below
+
+    def _merged(
+        self, x: Tensor, segments: Sequence[tuple[int, int, torch.Size]], messages: Sequence[Compressed]
+    ) -> SparseVector:
+        """Return sparse parts as one sparse vector, whose places are coded together."""
+        positions, values, rest = [], [], iter(messages)
+        for begin, end, shape in segments:
+            if self._is_exempt(shape):
+                found = x[begin:end].nonzero().view(-1)
+                own = x[begin:end][found]
+            else:
+                part = next(rest)
+                assert isinstance(part, SparseVector) and isinstance(part.values, Tensor)
+                found, own = part.positions(), part.values
+            positions.append(found + begin)
+            values.append(own)
+        return sparse(torch.cat(positions), torch.cat(values), x.numel())
+
+    def contraction(self, dimension: int) -> float | None:
+        return self.compressor.contraction_within(dimension)
+
+    def variance(self, dimension: int) -> float | None:
+        return self.compressor.variance_within(dimension)
+
+
+def _within(memory: Memory, index: int) -> Memory:
+    """Return what is remembered of one segment."""
+    lead = f"{index}/"
+    return {name.removeprefix(lead): value for name, value in memory.items() if name.startswith(lead)}
