@@ -29,7 +29,9 @@ from tacit.feedback import EF21
 from tacit.feedback.feedback import Coder, Feedback, FeedbackState, Said
 from tacit.messages import unpack
 from tacit.randomness import Streams
+from tacit.runtime.groups import swap
 from tacit.session.states import restore, restore_generator, store, store_generator
+from tacit.wire import handed_out_bytes
 
 _FORMAT: Final = 1
 
@@ -162,17 +164,11 @@ class Compression:
         return state
 
     def _gather(self, own: Said) -> list[Said]:
-        """Return what every rank says, in rank order; lengths first, because they differ."""
-        packed = torch.frombuffer(bytearray(own.pack()), dtype=torch.uint8)
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self._size)]
-        dist.all_gather(lengths, torch.tensor([len(packed)]), group=self._group)
-        sizes = [int(length) for length in lengths]
-        received = torch.empty(sum(sizes), dtype=torch.uint8)
-        dist.all_to_all_single(
-            received, packed.repeat(self._size), sizes, [len(packed)] * self._size, group=self._group
-        )
-        self.bytes_sent += (self._size - 1) * len(packed)
-        return [unpack(part.numpy().tobytes()) for part in torch.split(received, sizes)]  # type: ignore[misc]
+        """Return what every rank says, in rank order."""
+        packed = [own.pack()] * self._size
+        received = swap(self._group, packed, lambda work: work.wait())
+        self.bytes_sent += handed_out_bytes([len(part) for part in packed], self._rank)
+        return [unpack(part) for part in received]  # type: ignore[misc]
 
 
 def compressed(state: Compression, bucket: GradBucket) -> torch.futures.Future[Tensor]:

@@ -15,9 +15,9 @@ def ring_all_reduce_bytes(elements: int, element_bytes: int, size: int) -> list[
     return [2 * total - chunks[(i + 1) % size] - chunks[(i + 2) % size] if size > 1 else 0 for i in range(size)]
 
 
-def all_gather_bytes(sizes_bytes: Sequence[int]) -> list[int]:
-    """Return what each rank sends when it hands its own message to every other."""
-    return [own * (len(sizes_bytes) - 1) for own in sizes_bytes]
+def handed_out_bytes(sizes_bytes: Sequence[int], place: int) -> int:
+    """Return what a rank sends that hands ``sizes_bytes[j]`` to every rank j; what it keeps for itself travels nowhere."""
+    return sum(sizes_bytes) - sizes_bytes[place]
 
 
 def tree_broadcast_bytes(size_bytes: int, source: int, size: int) -> list[int]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from ranks import Ranks
 from torch import Tensor, nn
 
 import tacit
 from tacit import workloads
 from tacit.compression import QSGD, Compressor, Dense, DenseVector, RandomK, Sign, TopK
-from tacit.feedback import Coder, Feedback, FeedbackState
+from tacit.feedback import Feedback, FeedbackState
 
 Gradient = Callable[[Tensor], Tensor]
 ALL = [
@@ -51,28 +52,6 @@ class Largest(Compressor):
 
     def contraction(self, dimension):
         return self.k / dimension
-
-
-class Ranks:
-    """A feedback in the hands of several ranks, without any world around them."""
-
-    def __init__(self, feedback: Feedback, compressor: Compressor, size: int, dimension: int, seed: int = 0) -> None:
-        self.feedback, scale = feedback, feedback.scale(compressor, dimension)
-        like = torch.zeros(dimension, dtype=torch.float64)
-        self.states = [feedback.begin(rank, size, like) for rank in range(size)]
-        self.coders = [
-            Coder(compressor, np.random.default_rng([seed, rank]), np.random.default_rng(seed), dimension, like.dtype, like.device, (), scale)
-            for rank in range(size)
-        ]  # fmt: skip
-
-    def mean(self, vectors: Sequence[Tensor], weights: Sequence[float] | None = None, rate: float = 1.0) -> Tensor:
-        """Let all speak and hear; return what they understood, which must be the same on every rank."""
-        weights = [1.0] * len(vectors) if weights is None else weights
-        each = zip(self.states, vectors, weights, self.coders, strict=True)
-        said = [self.feedback.encode(s, v, w, rate, c) for s, v, w, c in each]
-        means = [self.feedback.decode(s, said, rate, c) for s, c in zip(self.states, self.coders, strict=True)]
-        assert all(torch.equal(mean, means[0]) for mean in means)
-        return means[0]
 
 
 def descend(
@@ -212,6 +191,23 @@ def test_error_feedback_pays_in_the_models_units_whatever_the_rate():
         owed = sum(state.own["error"] for state in ranks.states) / 2
         torch.testing.assert_close(moved + owed, wanted, rtol=0, atol=1e-14)
     assert float(owed.norm()) > 0.1
+
+
+def test_a_rank_that_leaves_pays_what_it_owes():
+    """All that was said and all that is owed add up to Σ γ w_i ∇f_i, also when a rank's data has ended; where nobody steps nothing is lost."""
+    ranks, draws = Ranks(tacit.ErrorFeedback(), TopK(k=2), 3, 5), torch.Generator().manual_seed(0)
+    said, wanted = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+    for weights in ([1.0, 1.0, 2.0], [1.0, 1.0, 2.0], [1.0, 1.0, 0.0], [0.0] * 3, [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]):
+        vectors = [weight * torch.randn(5, generator=draws, dtype=torch.float64) for weight in weights]
+        owed_before = ranks.states[2].own["error"].clone()
+        mean = ranks.mean(vectors, weights, rate=0.5)
+        said += 0.5 * mean * sum(weights)
+        wanted += 0.5 * sum(weight * vector for weight, vector in zip(weights, vectors, strict=True))
+        owed = sum(state.own["error"] for state in ranks.states)
+        torch.testing.assert_close(said + owed, wanted, rtol=0, atol=1e-14)
+        if not any(weights):
+            assert not mean.any() and torch.equal(ranks.states[2].own["error"], owed_before)
+    assert not ranks.states[2].own["error"].any()
 
 
 def test_ef21_plus_takes_the_gradient_itself_where_that_is_nearer():

@@ -13,10 +13,11 @@ from tacit.feedback.ef21 import (
     EF21Weighted,
 )
 from tacit.feedback.ef21_plus import EF21Plus
-from tacit.feedback.feedback import Coder, Feedback, FeedbackState, Said
+from tacit.feedback.feedback import Additive, Coder, Feedback, FeedbackState, Reported, Said
 
 __all__ = [
     "EF21",
+    "Additive",
     "Coder",
     "EF21Bidirectional",
     "EF21HeavyBall",
@@ -28,5 +29,6 @@ __all__ = [
     "Feedback",
     "FeedbackState",
     "NoFeedback",
+    "Reported",
     "Said",
 ]

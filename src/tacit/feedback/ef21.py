@@ -26,16 +26,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from tacit.compression.compressor import Compressor
+from tacit.compression.compressor import Compressed, Compressor
+from tacit.compression.splitting import Parting, parting
 from tacit.errors import require
-from tacit.feedback.feedback import NOTHING, Coder, Feedback, FeedbackState, Said, alike, check_init, mean_of, zeros
+from tacit.feedback.feedback import NOTHING, Additive, Coder, FeedbackState, Said, alike, check_init, mean_of, zeros
 
 Init = Literal["compressed", "full"]
 
 
-class Estimating(Feedback):
+def has_data(said: Sequence[Said]) -> bool:
+    """Whether anybody has: else nobody steps."""
+    return sum(one.weight for one in said) >= NOTHING
+
+
+class Estimating(Additive):
     """What EF21 and its relatives share; each of them changes one of the small methods at the end."""
 
     init: Init
@@ -45,28 +52,31 @@ class Estimating(Feedback):
 
     def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Said:
         estimate, is_first = state.own["estimate"], state.weights[state.rank] == 0.0  # g_i
-        said = Said(weight)
         if weight == 0.0 and not is_first:
-            said = coder.say_in_full(-estimate, weight)
+            aim = torch.zeros_like(estimate)
         elif weight >= NOTHING and (is_first or self.takes_part(coder.random)):
             aim = self.aim(state, vector.double() * (weight / self.gain(state.rank, len(state.weights))), is_first)
-            change = (aim - estimate).to(vector.dtype)
-            in_full = is_first and self.init == "full"
-            said = coder.say_in_full(change, weight) if in_full else coder.say(change, weight, state.warm)  # c_i
-        if said.body:
-            estimate.add_(coder.read(said))
+        else:
+            return Said(weight)
+        if weight > 0.0 and not (is_first and self.init == "full"):
+            return coder.say_change(aim, estimate, weight, state.warm)  # c_i
+        said = coder.say_in_full((aim - estimate).to(vector.dtype), weight)
+        coder.add(estimate, said)
         return said
 
-    def decode(self, state: FeedbackState, said: Sequence[Said], rate: float, coder: Coder) -> Tensor:
-        total, size = state.shared["sum"], len(said)  # Σ n w_i g_i, where w_i = 1/n unless EF21-W
+    def settle(
+        self, state: FeedbackState, own: Said, said: Sequence[Said], total: Tensor, rate: float, coder: Coder
+    ) -> Tensor:
+        mean = self.believed(state, said, total, slice(None))
+        return self.direction(state, mean, coder) if has_data(said) else mean
+
+    def believed(self, state: FeedbackState, said: Sequence[Said], total: Tensor, part: slice) -> Tensor:
+        """Add what was said of some coordinates to the sum of all estimates and return their mean."""
+        sum_of_estimates = state.shared["sum"][part].add_(total)  # Σ n w_i g_i, where w_i = 1/n unless EF21-W
         for rank, one in enumerate(said):
             if one.body:
-                total.add_(coder.read(one), alpha=self.gain(rank, size))
                 state.weights[rank] = one.weight
-        weight = sum(state.weights)
-        mean = total / weight if weight else total.clone()
-        nobody_has_data = sum(one.weight for one in said) < NOTHING
-        return mean if nobody_has_data else self.direction(state, mean, coder)
+        return sum_of_estimates / (sum(state.weights) or 1.0)
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """All estimates become their mean, so that the mean itself is unchanged."""
@@ -82,10 +92,6 @@ class Estimating(Feedback):
     def aim(self, state: FeedbackState, vector: Tensor, is_first: bool) -> Tensor:
         """Return what the estimate is of."""
         return vector
-
-    def gain(self, rank: int, size: int) -> float:
-        """Return n w_i, what the estimate of ``rank`` is multiplied by in the sum."""
-        return 1.0
 
     def direction(self, state: FeedbackState, mean: Tensor, coder: Coder) -> Tensor:
         """Return what the model follows, given the mean of all estimates."""
@@ -179,7 +185,7 @@ class EF21Weighted(Estimating):
         )
         return super().begin(rank, size, like)
 
-    def gain(self, rank: int, size: int) -> float:
+    def gain(self, rank: int, size: int) -> float:  # n w_i
         return size * self.weights[rank] / sum(self.weights)
 
 
@@ -187,8 +193,9 @@ class EF21Weighted(Estimating):
 class EF21Bidirectional(Estimating):
     """EF21-BC: the master's broadcast is compressed too, b = C_M(mean g_i − g), and all follow g ← g + b.
 
-    There is no master here: every rank computes the same b from what was gathered, drawing from the shared stream. What travels, and is counted, are
-    the ranks' messages; what a master would broadcast is noted in the trace as ``broadcast_bytes``.
+    Where messages are gathered there is no master: every rank computes the same b, drawing from the shared stream. What travels, and is counted, are
+    the ranks' messages; what a master would broadcast is noted in the trace as ``broadcast_bytes``. Where ranges are summed by different ranks, each
+    is the master of its range: it keeps that range's sum alone and sends C_M of it, k numbers where C_M is Top-k, to all.
     """
 
     master: Compressor  # C_M
@@ -209,4 +216,29 @@ class EF21Bidirectional(Estimating):
         change = (mean - followed).to(coder.dtype)
         broadcast = self.master.compress(change, coder.shared_random, state.master, coder.shapes)  # b
         state.master_bytes = broadcast.size_bytes
-        return followed.add_(broadcast.dense().to(followed), alpha=scale).clone()
+        broadcast.add_into(followed, scale)
+        return followed.clone()
+
+    def reply(self, state: FeedbackState, said: Sequence[Said], begin: int, coder: Coder) -> Compressed:
+        part = slice(begin, begin + coder.dimension)
+        change = self.believed(state, said, self.total(said, coder), part) - state.shared["followed"][part]
+        return self.master.compress((change if has_data(said) else change.zero_()).to(coder.dtype), coder.random)
+
+    def reply_bytes(self, words: Parting, size: int, coder: Coder) -> float | None:
+        found = parting(self.master, coder.dimension, coder.dtype.itemsize)
+        return None if found is None else found.size_bytes
+
+    def resolve(
+        self, state: FeedbackState, own: Said, said: Sequence[Said], replies: Sequence[Compressed], rate: float, coder: Coder
+    ) -> Tensor:  # fmt: skip
+        followed, at = state.shared["followed"], 0
+        for reply in replies:
+            reply.add_into(followed[at : at + reply.numbers], self.scale(self.master, reply.numbers))
+            at += reply.numbers
+        return followed.clone()
+
+    def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
+        """As for the others, from the estimates themselves: no rank may know all of their sum."""
+        mean = mean_of(states, "estimate")
+        state = states[rank % len(states)]
+        return alike(state, rank, size, {"estimate": mean}, {**state.shared, "sum": mean * size})

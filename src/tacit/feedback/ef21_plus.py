@@ -51,7 +51,7 @@ class EF21Plus(Feedback):
             if one.is_fresh or one.weight == 0.0:  # of a rank whose data has ended nothing is believed any more
                 estimates[rank].zero_()
             if one.body:
-                estimates[rank].add_(coder.read(one))
+                coder.add(estimates[rank], one)
             if one.body or one.weight == 0.0:
                 state.weights[rank] = one.weight
         return estimates.sum(0) / (sum(state.weights) or 1.0)

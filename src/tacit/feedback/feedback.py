@@ -3,6 +3,11 @@
     encode   t_i, the rank's own vector (a gradient, or a model's change in a round)  →  ``Said``, which travels to everybody
     decode   everybody's ``Said``, in rank order  →  the mean, bit for bit the same on every rank
 
+Where the sum of all words is all that anybody needs (``Additive``), they may also travel in parts: rank j sums the j-th range of coordinates for all,
+    reply    everybody's parts of one range  →  what goes back to all: the range's sum, exact, unless the feedback can do with less
+    resolve  all ranges' replies  →  the mean
+which is bit for bit the one of ``decode`` where replies are exact.
+
 **Weights.** Ranks with larger batches count more: rank i speaks of w_i t_i, and the mean divides by Σ w_i. With equal batches w_i = 1 and this is the
 papers' (1/n) Σ. A rank that has no vector this time (its GradScaler skipped: w_i ≈ 0) says nothing and remembers everything; one whose data has ended
 (w_i = 0) leaves the mean. **Sums** are taken rank by rank, in float64, by everybody alike: models stay equal to the last bit.
@@ -11,10 +16,10 @@ papers' (1/n) Σ. A rank that has no vector this time (its GradScaler skipped: w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import numpy as np
 import torch
@@ -22,6 +27,8 @@ from torch import Tensor
 
 from tacit.compression import Dense
 from tacit.compression.compressor import Compressed, Compressor, Memory
+from tacit.compression.splitting import Parting
+from tacit.compression.sums import SumVector, expected_sum_bytes
 from tacit.errors import BadMessage, require
 from tacit.messages import Message, unpack
 from tacit.specs import Spec
@@ -38,18 +45,35 @@ class Said(Message):
     body: bytes = b""
     is_fresh: bool = False  # EF21+: the body replaces the estimate instead of changing it
 
+    def about(self, message: Compressed) -> Self:
+        """Return the same with another body; whoever holds that very object need not unpack it if nobody will write to the message."""
+        said = replace(self, body=message.pack())
+        if message.is_owned:
+            said.__dict__["message"] = message
+        return said
+
+    def snapshot(self) -> Self:
+        return self.owned()  # bytes and numbers: nobody can write to them
+
     @cached_property
     def message(self) -> Compressed:
         """The body unpacked."""
         message = unpack(self.body)
         if not isinstance(message, Compressed):
             raise BadMessage(f"a {message.kind} came where a compressed vector was expected.")
-        return message
+        return message.owned()
 
-    @cached_property
-    def vector(self) -> Tensor:
-        """The body decoded, once for all who hold this object; not to be written to."""
-        return self.message.dense()
+
+@dataclass(frozen=True)
+class Reported(Said):
+    """The same with a few numbers beside it, in full: what the period rule must know of a round."""
+
+    statistics: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def snapshot(self) -> Self:
+        snapshot = super().snapshot()
+        snapshot.__dict__["statistics"] = self.statistics.clone()
+        return snapshot
 
 
 @dataclass
@@ -81,13 +105,28 @@ class Coder:
     def say(self, vector: Tensor, weight: float, warm: Memory, is_fresh: bool = False) -> Said:
         """Return ``vector`` compressed."""
         message = self.compressor.compress(vector, self.random, warm, self.shapes)
-        return Said(weight, message.pack(), is_fresh)
+        return Said(weight, is_fresh=is_fresh).about(message)
+
+    def say_change(self, vector: Tensor, estimate: Tensor, weight: float, warm: Memory) -> Said:
+        """Return what ``vector`` and ``estimate`` differ by, compressed, and add it to the estimate as whoever hears it will."""
+        message = self.compressor.compress_change(
+            vector, estimate, self.random, warm, self.shapes, self.dtype, self.scale
+        )
+        return Said(weight).about(message)
 
     def read(self, said: Said) -> Tensor:
         """Return the vector that was said. The sender reads its own words too, so that both ends know the same numbers."""
-        said.message.of_length(self.dimension)
-        vector = said.vector.to(self.device, torch.float64)
-        return vector if self.scale == 1.0 else vector * self.scale
+        vector = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        self.add(vector, said)
+        return vector
+
+    def add(self, target: Tensor, said: Said, factor: float = 1.0) -> None:
+        """Add ``factor`` times the vector that was said to ``target``, of its length: only what was said is looked at."""
+        said.message.add_into(target, self.scale * factor)
+
+    def of_range(self, numbers: int) -> Coder:
+        """Return a coder for so many of the coordinates."""
+        return replace(self, dimension=numbers, shapes=())
 
     def say_in_full(self, vector: Tensor, weight: float) -> Said:
         """Return ``vector`` as it is."""
@@ -119,6 +158,10 @@ class Feedback(Spec, ABC):
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Return what ``rank`` of ``size`` goes on with after ``len(states)`` ranks: all alike, and such that the mean over ranks stays."""
 
+    def gain(self, rank: int, size: int) -> float:
+        """Return what the words of ``rank`` are multiplied by in the sum."""
+        return 1.0
+
     def check(self, compressor: Compressor) -> None:
         """Refuse a compressor that this feedback cannot use, whatever is compressed."""
         name = type(self).__name__
@@ -142,6 +185,70 @@ class Feedback(Spec, ABC):
                 f"for {dimension} numbers {compressor} is neither."
             )
         return 1.0 / (1.0 + variance)
+
+
+class Additive(Feedback):
+    """A feedback whose ranks need of each other's words only the sum."""
+
+    def decode(self, state: FeedbackState, said: Sequence[Said], rate: float, coder: Coder) -> Tensor:
+        return self.settle(state, said[state.rank], said, self.total(said, coder), rate, coder)
+
+    def reply(self, state: FeedbackState, said: Sequence[Said], begin: int, coder: Coder) -> Compressed:
+        """Return what goes back to all ranks about the range of ``coder.dimension`` coordinates from ``begin``, given everybody's parts of it."""
+        return SumVector.of(self.total(said, coder), [one.message for one in said if one.body], coder.dtype)
+
+    def reply_bytes(self, words: Parting, size: int, coder: Coder) -> float | None:
+        """Return the nominal size of all replies together, or None where there can be none."""
+        return expected_sum_bytes(words.share, size, coder.dimension, coder.dtype.itemsize)
+
+    def resolve(
+        self, state: FeedbackState, own: Said, said: Sequence[Said], replies: Sequence[Compressed], rate: float, coder: Coder
+    ) -> Tensor:  # fmt: skip
+        """Return the mean, given this rank's ``own`` words in full, everybody's parts of this rank's range, and all ranges' ``replies``, in order."""
+        return self.settle(state, own, said, self.joined(replies, coder), rate, coder)
+
+    @abstractmethod
+    def settle(
+        self, state: FeedbackState, own: Said, said: Sequence[Said], total: Tensor, rate: float, coder: Coder
+    ) -> Tensor:
+        """Return the mean, given the sum of all words; of ``said`` only weights matter, and who spoke."""
+
+    def total(self, said: Sequence[Said], coder: Coder) -> Tensor:
+        """Return the sum of what was ``said``, each times its rank's gain, in rank order; not to be written to."""
+        gains = [self.gain(rank, len(said)) for rank in range(len(said))]
+
+        def add_up(total: Tensor) -> None:
+            for one, gain in zip(said, gains, strict=True):
+                if one.body:
+                    coder.add(total, one, gain)
+
+        return _summed(said, (coder.scale, gains), coder, add_up)
+
+    @staticmethod
+    def joined(replies: Sequence[Compressed], coder: Coder) -> Tensor:
+        """Return what the ``replies`` say, range after range; not to be written to."""
+
+        def join(whole: Tensor) -> None:
+            at = 0
+            for reply in replies:
+                reply.add_into(whole[at : at + reply.numbers])
+                at += reply.numbers
+
+        return _summed(replies, (), coder, join)
+
+
+def _summed(messages: Sequence[Message], how: object, coder: Coder, add_up: Callable[[Tensor], None]) -> Tensor:
+    """Return float64 zeros to which ``add_up`` added all ``messages``, remembered with the first of them.
+
+    Where one process plays all ranks, they hold the same objects: the first to add does it for all.
+    """
+    memory, key = messages[0].__dict__, (how, coder.dimension, [id(one) for one in messages])
+    if memory.get("_summed", (None,))[0] != key:
+        total = torch.zeros(coder.dimension, dtype=torch.float64, device=coder.device)
+        add_up(total)
+        memory["_summed"] = (key, total)
+    found: Tensor = memory["_summed"][1]
+    return found
 
 
 def zeros(like: Tensor, *lead: int) -> Tensor:

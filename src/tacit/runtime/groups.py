@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
+_HOST: Final = torch.device("cpu")
 _TIMEOUT: Final = timedelta(days=7)
 """Of the group itself: how long to wait is decided call by call, because a gloo group does not survive a time-out."""
 
@@ -35,17 +37,9 @@ class Group:
         work: dist.Work = self._group.broadcast([tensor], options)
         return work
 
-    def all_gather(self, tensor: Tensor) -> tuple[dist.Work, list[Tensor]]:
-        results = [torch.empty_like(tensor) for _ in range(self.size)]
-        return self._group.allgather([results], [tensor]), results
-
-    def hand_to_all(self, data: Tensor, sizes: list[int]) -> tuple[dist.Work, Tensor]:
-        """Begin to give every rank everybody's bytes, of different lengths; return the work and where they will lie end to end."""
-        received = torch.empty(sum(sizes), dtype=torch.uint8, device=data.device)
-        work: dist.Work = self._group.alltoall_base(
-            received, data.repeat(self.size), sizes, [len(data)] * self.size, dist.AllToAllOptions()
-        )
-        return work, received
+    def swap(self, given: Sequence[bytes], wait: Callable[[dist.Work], object]) -> list[bytes]:
+        """Give ``given[j]`` to the j-th rank and return what every rank gave to this one."""
+        return swap(self._group, given, wait, torch.device("cuda" if self.backend == "nccl" else "cpu"))
 
     def wire_device(self, tensor: Tensor) -> torch.device:
         """Where a buffer must lie to travel: gloo moves host memory only."""
@@ -55,6 +49,24 @@ class Group:
         if self.backend == "nccl":
             self._group.abort()
         self._group = None
+
+
+def swap(
+    group: Any, given: Sequence[bytes], wait: Callable[[dist.Work], object], device: torch.device = _HOST
+) -> list[bytes]:
+    """Give ``given[j]`` to the j-th rank of a process group, gloo's or NCCL's, and return what every rank gave to this one.
+
+    Lengths travel first, because they differ; they are not counted anywhere. ``device``: where the group moves memory.
+    """
+    lengths = torch.tensor([len(part) for part in given], dtype=torch.int64, device=device)
+    coming = torch.empty_like(lengths)
+    wait(group.alltoall_base(coming, lengths, [], [], dist.AllToAllOptions()))
+    sizes = coming.tolist()
+    whole = torch.frombuffer(bytearray().join(given) or bytearray(1), dtype=torch.uint8)
+    sent = whole[: int(lengths.sum())].to(device)
+    received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    wait(group.alltoall_base(received, sent, sizes, lengths.tolist(), dist.AllToAllOptions()))
+    return [part.numpy().tobytes() for part in torch.split(received.cpu(), sizes)]
 
 
 def _gloo(store: Store, place: int, size: int, address: str) -> Any:

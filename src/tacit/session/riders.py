@@ -39,7 +39,10 @@ class Riders:
             optimizer_state in OPTIMIZER_STATE,
             f"optimizer_state={optimizer_state!r} is unknown{nearest(str(optimizer_state), OPTIMIZER_STATE)}",
         )
-        self._model, self._optimizer, self._parameters = model, optimizer, list(parameters)
+        self._optimizer, self._parameters = optimizer, list(parameters)
+        self._modules = list(
+            model.modules()
+        )  # to walk the tree in every round takes longer than a small model's copies
         self.buffers, self.optimizer_state = buffers, optimizer_state
         self._moments: list[str] | None = None  # names in the optimizer's state, once all ranks have agreed on them
 
@@ -49,7 +52,8 @@ class Riders:
 
     def float_buffers(self) -> list[Tensor]:
         """Return the buffers that can be averaged; counters and masks stay each rank's own."""
-        return [b for b in self._model.buffers() if b.is_floating_point()]
+        held = (b for module in self._modules for b in module._buffers.values() if b is not None)
+        return list({id(b): b for b in held if b.is_floating_point()}.values())
 
     def agree_on_moments(self, exchange: Callable[[bytes], list[bytes]]) -> None:
         """Find out, once, which moments the ranks hold: one whose first step was skipped has none yet and rides with zeros."""
@@ -102,16 +106,20 @@ class RidingNetwork:
         self._network, self._riders, self._exchange = network, riders, exchange
         self.rank, self.size = network.rank, network.size
 
-    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
         if group is not None:
-            return self._network.all_reduce_mean(parts, weight, group=group)
+            return self._network.all_reduce_mean(parts, weight, group=group, into=into)
         self._riders.agree_on_moments(self._exchange)
         if self._riders.is_empty:
-            mean = self._network.all_reduce_mean(parts, weight)
+            mean = self._network.all_reduce_mean(parts, weight, into=into)
         else:
             own, riding = self._loaded(parts)
-            mean, carried = _unload(self._network.all_reduce_mean([*own, *riding], weight), own)
-            self._riders.take_over(carried, None)
+            received = self._network.all_reduce_mean([*own, *riding], weight, into=into)
+            numbers = received.numel() - sum(part.numel() for part in riding)
+            mean = received[:numbers]
+            self._riders.take_over(received[numbers:], None)
         self._riders.round_is_over()
         return mean
 
@@ -131,8 +139,21 @@ class RidingNetwork:
         """Return a round that ended while a checkpoint was written, as if it were still under way."""
         return RidingPending(None, self._riders, riding, received)
 
-    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
-        return self._network.all_gather(message, group=group)
+    def ride(self, like: Tensor, weight: float) -> None:
+        """Let the riders travel by themselves, after a round that was no all-reduce."""
+        self._riders.agree_on_moments(self._exchange)
+        if not self._riders.is_empty:
+            riding = self._riders.gather(like)
+            self._riders.take_over(self._network.all_reduce_mean(riding, weight), None)
+        self._riders.round_is_over()
+
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
+        return self._network.all_gather(message, group=group, continues=continues)
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        return self._network.all_to_all(messages, group=group)
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         return self._network.broadcast(tensor, source, group=group)
@@ -179,8 +200,3 @@ class RidingPending:
             received = received[:numbers]
         self._riders.round_is_over()
         return received
-
-
-def _unload(received: Tensor, own: list[Tensor]) -> tuple[Tensor, Tensor]:
-    numbers = sum(part.numel() for part in own)
-    return received[:numbers], received[numbers:]

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tacit.compression import TopK
 from tacit.compression.compressor import Compressor
 from tacit.feedback import EF21
 from tacit.feedback.feedback import Feedback, FeedbackState
 from tacit.specs import ALWAYS_SPELLED
-from tacit.strategies.compressed_mean import begin, check, compressed_mean
+from tacit.strategies.compressed_mean import Aggregate, CompressedMean
 from tacit.strategies.strategy import Strategy
 from tacit.worker import Worker
 
@@ -28,25 +29,23 @@ class CompressedGradient(Strategy[FeedbackState]):
 
     compressor: Compressor = field(default=TopK(fraction=0.01), metadata=ALWAYS_SPELLED)
     feedback: Feedback = field(default=EF21(), metadata=ALWAYS_SPELLED)
+    aggregate: Aggregate = "auto"  # "gather", "scatter", or the one that sends less
 
     def __post_init__(self) -> None:
-        check(self.compressor, self.feedback)
+        self._mean  # noqa: B018 - making it checks the three
+
+    @cached_property
+    def _mean(self) -> CompressedMean:
+        return CompressedMean(self.compressor, self.feedback, self.aggregate)
 
     def init(self, worker: Worker) -> FeedbackState:
         if worker.rank == 0:
             worker.note("period", 1)
-        return begin(worker, self.compressor, self.feedback)
+        return self._mean.begin(worker)
 
     def before_step(self, worker: Worker, state: FeedbackState) -> None:
-        worker.gradient = compressed_mean(
-            worker,
-            state,
-            self.compressor,
-            self.feedback,
-            worker.gradient,
-            worker.weight,
-            worker.learning_rate,
-            "gradient",
+        worker.gradient, _ = self._mean.take(
+            worker, state, worker.gradient, worker.weight, worker.learning_rate, "gradient"
         )
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:

@@ -11,13 +11,16 @@ t + overlap_steps. Why it works: between rounds workers drift apart only by thei
 
 With a ``compressor`` a round says C(…) of x_i − r, the change since the last common model r, through the same feedback as gradients:
     x_i ← r + what all understood of Σ_j w_j (x_j − r) / Σ_j w_j
-It takes two exchanges: the compressed changes, then a small all-reduce of what the period rule must know (and of buffers, which ride there).
+Weight, γ and what the period rule must know travel in the same messages. The variance among models before a round is then estimated from sketches of
+them: mean‖x_i − r‖² less what was understood of ‖x̄ − r‖² would count what compression left out as variance. Buffers and moments, where there are
+any, are averaged in an exchange of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -31,7 +34,8 @@ from tacit.network import Pending
 from tacit.outer import Outer, OuterState
 from tacit.periods import UNTIL_THE_END, Every, Period, PeriodState, Round
 from tacit.specs import ALWAYS_SPELLED
-from tacit.strategies.compressed_mean import begin, check, compressed_mean
+from tacit.strategies.compressed_mean import Aggregate, CompressedMean, statistics_of, weighted_mean
+from tacit.strategies.sketch import NUMBERS, sketch, variance_of
 from tacit.strategies.strategy import Strategy
 from tacit.worker import Worker
 
@@ -64,6 +68,7 @@ class LocalSGD(Strategy[LocalSGDState]):
     overlap_steps: int = 0  # steps taken while a round is under way
     compressor: Compressor | None = None  # None: models travel as they are
     feedback: Feedback | None = None  # None: ErrorFeedback(), where there is a compressor
+    aggregate: Aggregate = "auto"  # of compressed words: "gather", "scatter", or the one that sends less
 
     def __post_init__(self) -> None:
         require(
@@ -76,8 +81,12 @@ class LocalSGD(Strategy[LocalSGDState]):
         )
         if self.compressor is None:
             require(self.feedback is None, f"feedback={self.feedback} needs a compressor=… whose losses it makes good.")
+            require(
+                self.aggregate == "auto",
+                f"aggregate={self.aggregate!r} is about compressed words; give a compressor=… too, or leave it out.",
+            )
             return
-        check(self.compressor, self._feedback)
+        self._words  # noqa: B018 - making it checks compressor, feedback and aggregate
         require(
             self.overlap_steps == 0,
             f"overlap_steps={self.overlap_steps} cannot go with a compressor: compressed rounds are waited for; leave out one of the two.",
@@ -89,7 +98,7 @@ class LocalSGD(Strategy[LocalSGDState]):
         steps = None if worker.steps is None else max(0, worker.steps - self.warmup_steps)
         state = LocalSGDState(self.period.init(steps), common)
         if self.compressor is not None:
-            state.feedback = begin(worker, self.compressor, self._feedback)
+            state.feedback = self._words.begin(worker)
         state.due = self._next_due(state)
         self._note_period(worker, state)
         return state
@@ -100,13 +109,13 @@ class LocalSGD(Strategy[LocalSGDState]):
 
     def after_step(self, worker: Worker, state: LocalSGDState) -> None:
         if state.pending is not None and worker.step >= state.last_round + self.overlap_steps:
-            self._end_round(worker, state, state.pending.wait())
+            self._end_overlapped(worker, state, state.pending.wait())
         if state.pending is None and worker.step >= state.due:
             self._begin_round(worker, state)
 
     def finish(self, worker: Worker, state: LocalSGDState) -> None:
         if state.pending is not None:
-            self._end_round(worker, state, state.pending.wait())
+            self._end_overlapped(worker, state, state.pending.wait())
         if worker.step > state.last_round:
             self._begin_round(worker, state, overlap=False)
 
@@ -122,44 +131,73 @@ class LocalSGD(Strategy[LocalSGDState]):
         statistics = [float(state.period.period % _CHECK)]
         if self._needs_rate:
             statistics.append(worker.learning_rate)
-        if self.period.needs_variance:
-            assert state.common is not None
-            statistics.append(_squared_distance(parameters, state.common))
         if self.period.needs_loss:
             if seen.loss is None and seen.weight > 0:
                 raise MisplacedCall(
                     f"{self.period} needs the loss; call session.observe(loss) in the training loop, before optimizer.step()."
                 )
             statistics += [seen.first_loss or 0.0, seen.loss or 0.0]
+        if self.period.needs_variance and self.compressor is None:
+            assert state.common is not None
+            statistics.append(_squared_distance(parameters, state.common))
         sent = (parameters, parameters.new_tensor(statistics))
         weight = seen.weight / steps  # equal batches weigh 1.0, exactly
         state.last_round = worker.step
         if self.compressor is not None:
-            self._end_round(worker, state, self._compressed(worker, state, self.compressor, sent, weight))
+            self._compressed_round(worker, state, *sent, weight)
         elif overlap and self.overlap_steps:
             state.snapshot = torch.empty_like(parameters) if state.snapshot is None else state.snapshot
             state.snapshot.copy_(parameters)
             state.pending = worker.network.start_all_reduce_mean(sent, weight)
         else:
-            self._end_round(worker, state, worker.network.all_reduce_mean(sent, weight))
+            said = worker.network.all_reduce_mean(sent, weight, into=parameters)
+            self._end_reduced(worker, state, parameters, parameters, said)
 
-    def _compressed(
-        self, worker: Worker, state: LocalSGDState, compressor: Compressor, sent: tuple[Tensor, Tensor], weight: float
-    ) -> Tensor:
-        """Return what an all-reduce of ``sent`` would, the models' mean as r plus the mean of their changes as far as it was understood."""
+    def _compressed_round(
+        self, worker: Worker, state: LocalSGDState, parameters: Tensor, statistics: Tensor, weight: float
+    ) -> None:
+        """Do what an all-reduce of parameters and statistics would: the models' mean is r plus what was understood of the mean of their changes."""
         assert state.common is not None and state.feedback is not None
-        parameters, statistics = sent
-        change = compressed_mean(
-            worker, state.feedback, compressor, self._feedback, parameters - state.common, weight, 1.0, "change"
-        )
-        return torch.cat([state.common + change, worker.network.all_reduce_mean(statistics, weight)])
+        change = parameters - state.common
+        if self.period.needs_variance:
+            statistics = torch.cat([statistics, sketch(change, worker.shared_random)])
+        mean, said = self._words.take(worker, state.feedback, change, weight, 1.0, "change", statistics)
+        rows, weights = statistics_of(said, statistics), [one.weight for one in said]
+        variance = None
+        if self.period.needs_variance:
+            width = rows.shape[1] - min(NUMBERS, change.numel())
+            variance, rows = variance_of(list(rows[:, width:]), weights), rows[:, :width]
+        worker.average_riders(weight)
+        said_by_all = weighted_mean(rows, weights, worker.rank)
+        self._end_round(worker, state, parameters, state.common + mean, said_by_all, variance)
 
-    def _end_round(self, worker: Worker, state: LocalSGDState, received: Tensor) -> None:
-        """Take over the mean (through the outer optimizer), then let the period rule see the round."""
+    def _end_overlapped(self, worker: Worker, state: LocalSGDState, received: Tensor) -> None:
         parameters = worker.parameters
-        mean, statistics = received[: parameters.numel()], received[parameters.numel() :].tolist()
+        numbers = parameters.numel()
+        self._end_reduced(worker, state, parameters, received[:numbers], received[numbers:])
+
+    def _end_reduced(
+        self, worker: Worker, state: LocalSGDState, parameters: Tensor, mean: Tensor, said: Tensor
+    ) -> None:
+        """Read the statistics. The variance is mean‖x_i − r‖² − ‖x̄ − r‖²: raw norms would cancel in float32."""
+        statistics, variance = said.tolist(), None
+        if self.period.needs_variance:
+            assert state.common is not None
+            variance = max(0.0, statistics[-1] - _squared_distance(mean, state.common))
+        self._end_round(worker, state, parameters, mean, statistics, variance)
+
+    def _end_round(
+        self,
+        worker: Worker,
+        state: LocalSGDState,
+        parameters: Tensor,
+        mean: Tensor,
+        statistics: list[float],
+        variance: float | None,
+    ) -> None:
+        """Take over the mean (through the outer optimizer), then let the period rule see the round. The mean may stand in ``parameters`` already."""
         self._check_agreement(worker, state, statistics[0])
-        reduced = self._reduced(worker, state, mean, statistics)
+        reduced = self._reduced(worker, state, statistics, variance)
         model = mean
         if self.outer is not None:
             assert state.common is not None
@@ -167,7 +205,8 @@ class LocalSGD(Strategy[LocalSGDState]):
         if state.common is not None:
             state.common.copy_(model)
         if state.pending is None:
-            parameters.copy_(model)
+            if model is not parameters:
+                parameters.copy_(model)
         else:
             assert state.snapshot is not None
             parameters.add_(model.sub_(state.snapshot))
@@ -182,20 +221,21 @@ class LocalSGD(Strategy[LocalSGDState]):
         )  # a round that travelled longer than the period delays the next
         self._note_period(worker, state)
 
-    def _reduced(self, worker: Worker, state: LocalSGDState, mean: Tensor, statistics: list[float]) -> Round:
-        """What every rank now knows. The variance is mean‖w_i − r‖² − ‖w̄ − r‖²: raw norms would cancel in float32."""
-        variance = first_loss = loss = None
+    def _reduced(self, worker: Worker, state: LocalSGDState, statistics: list[float], variance: float | None) -> Round:
+        """What every rank now knows."""
+        at = 1 + self._needs_rate
         rate = statistics[1] if self._needs_rate else worker.learning_rate
-        if self.period.needs_variance:
-            assert state.common is not None
-            variance = max(0.0, statistics[1 + self._needs_rate] - _squared_distance(mean, state.common))
-        if self.period.needs_loss:
-            first_loss, loss = statistics[-2:]
+        first_loss, loss = statistics[at : at + 2] if self.period.needs_loss else (None, None)
         return Round(state.rounds, state.last_round - self.warmup_steps, rate, variance, first_loss, loss)
+
+    @cached_property
+    def _words(self) -> CompressedMean:
+        assert self.compressor is not None
+        return CompressedMean(self.compressor, self._feedback, self.aggregate)
 
     @property
     def _feedback(self) -> Feedback:
-        """Changes of models are as noisy as the batches behind them, and grow with the period: EF14 minds neither, EF21 both."""
+        """Changes of models are as noisy as the batches behind them, and grow with the period: a debt minds that less than EF21's estimates do."""
         return ErrorFeedback() if self.feedback is None else self.feedback
 
     @property
