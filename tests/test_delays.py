@@ -12,24 +12,56 @@ import pytest
 import tacit
 from tacit.delays import Delay
 
-
-@pytest.mark.parametrize(
-    "delay",
-    [
-        tacit.Constant(mean_s=0.02),
-        tacit.Exponential(mean_s=0.02),
-        tacit.ShiftedExponential(shift_s=0.01, tail_mean_s=0.02),
-        tacit.Pareto(minimum_s=0.01, shape=3.5),
-        tacit.LogNormal(median_s=0.02, sigma=0.5),
-        tacit.HyperExponential(means_s=(0.01, 0.1), weights=(0.9, 0.1)),
-        tacit.Recorded(times_s=[0.1, 0.2, 0.6]),
-    ],
-    ids=str,
+DELAYS = (
+    tacit.Constant(mean_s=0.02),
+    tacit.Exponential(mean_s=0.02),
+    tacit.ShiftedExponential(shift_s=0.01, tail_mean_s=0.02),
+    tacit.Pareto(minimum_s=0.01, shape=3.5),
+    tacit.LogNormal(median_s=0.02, sigma=0.5),
+    tacit.HyperExponential(means_s=(0.01, 0.1), weights=(0.9, 0.1)),
+    tacit.Recorded(times_s=[0.1, 0.2, 0.6]),
 )
+
+
+@pytest.mark.parametrize("delay", DELAYS, ids=str)
 def test_the_mean_of_many_draws_is_the_expected_time(delay: Delay):
     drawn = delay.draw(np.random.default_rng(0), 200_000)
     assert drawn.min() > 0
     assert drawn.mean() == pytest.approx(delay.expected_s, rel=0.02)
+
+
+@pytest.mark.parametrize("delay", DELAYS, ids=str)
+def test_as_many_draws_survive_as_said(delay: Delay):
+    drawn = delay.draw(np.random.default_rng(0), 100_000)
+    times_s = np.array([-1.0, 0.005, 0.0101, 0.015, 0.0201, 0.05, 0.15, 0.3, 1.0])
+    assert delay.survival(times_s) == pytest.approx([(drawn > time_s).mean() for time_s in times_s], abs=0.01)
+
+
+@pytest.mark.parametrize("delay", DELAYS[1:-1], ids=str)
+def test_quantiles_of_tails_undo_survival(delay: Delay):
+    """Also far out, where 1 − P(X ≤ t) would have lost every digit."""
+    shares = np.array([0.999, 0.5, 1e-3, 1e-30, 1e-100])
+    assert delay.survival(delay.tail_quantile(shares)) == pytest.approx(shares, rel=1e-9, abs=0)
+
+
+def test_quantiles_of_steps_are_the_first_times_exceeded_that_seldom():
+    recorded = tacit.Recorded(times_s=[0.6, 0.1, 0.2, 0.2])
+    assert recorded.tail_quantile(np.array([0.99, 0.75, 0.5, 0.25, 0.24, 0.0])).tolist() == [
+        0.1,
+        0.1,
+        0.2,
+        0.2,
+        0.6,
+        0.6,
+    ]
+    assert tacit.Constant(mean_s=0.3).tail_quantile(np.array([0.9, 0.1])).tolist() == [0.3, 0.3]
+    assert tacit.LogNormal(median_s=0.3, sigma=0).survival(np.array([0.2, 0.4])).tolist() == [1.0, 0.0]
+
+
+def test_spells_have_no_distribution_of_one_step():
+    for ask in (tacit.Spell().survival, tacit.Spell().tail_quantile):
+        with pytest.raises(ValueError, match="steps that depend on each other, so .* simulate instead"):
+            ask(np.array([0.5]))
 
 
 def test_shapes_of_the_distributions():

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TypeAlias
+from statistics import NormalDist
+from typing import IO, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,10 @@ from tacit.errors import BadData, require
 from tacit.specs import ALWAYS_SPELLED, Spec
 
 Seconds: TypeAlias = NDArray[np.float64]
+Shares: TypeAlias = NDArray[np.float64]  # probabilities
+
+_ERFC: Final = np.vectorize(math.erfc, otypes=[float])
+_NORMAL_QUANTILE: Final = np.vectorize(NormalDist().inv_cdf, otypes=[float])
 
 
 def _positive(name: str, value: float) -> None:
@@ -38,6 +43,14 @@ class Delay(Spec):
     def expected_s(self) -> float:
         """The mean; infinite where the distribution has none."""
 
+    def survival(self, times_s: Seconds) -> Shares:
+        """Return P(X > t) for every t."""
+        raise ValueError(f"{self} gives no P(X > t), which closed forms need; define survival(), or simulate instead.")
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        """Return the times that steps exceed with probabilities ``shares``; so written, tails keep all their digits."""
+        raise ValueError(f"{self} gives no quantiles, which closed forms need; define tail_quantile(), or simulate.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Delay):
@@ -50,6 +63,12 @@ class Constant(Delay):
 
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
         return np.full(count, self.mean_s)
+
+    def survival(self, times_s: Seconds) -> Shares:
+        return np.where(times_s < self.mean_s, 1.0, 0.0)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        return np.full(np.shape(shares), self.mean_s)
 
     @property
     def expected_s(self) -> float:
@@ -67,6 +86,12 @@ class Exponential(Delay):
 
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
         return random.exponential(self.mean_s, count)
+
+    def survival(self, times_s: Seconds) -> Shares:
+        return np.exp(-np.maximum(times_s, 0) / self.mean_s)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        return -self.mean_s * np.log(shares)
 
     @property
     def expected_s(self) -> float:
@@ -89,6 +114,12 @@ class ShiftedExponential(Delay):
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
         return self.shift_s + random.exponential(self.tail_mean_s, count)
 
+    def survival(self, times_s: Seconds) -> Shares:
+        return np.exp(-np.maximum(times_s - self.shift_s, 0) / self.tail_mean_s)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        return self.shift_s - self.tail_mean_s * np.log(shares)
+
     @property
     def expected_s(self) -> float:
         return self.shift_s + self.tail_mean_s
@@ -108,6 +139,12 @@ class Pareto(Delay):
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
         return self.minimum_s * (1.0 + random.pareto(self.shape, count))
 
+    def survival(self, times_s: Seconds) -> Shares:
+        return (self.minimum_s / np.maximum(times_s, self.minimum_s)) ** self.shape
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        return self.minimum_s * shares ** (-1 / self.shape)
+
     @property
     def expected_s(self) -> float:
         return math.inf if self.shape <= 1 else self.minimum_s * self.shape / (self.shape - 1)
@@ -126,6 +163,16 @@ class LogNormal(Delay):
 
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
         return self.median_s * np.exp(self.sigma * random.standard_normal(count))
+
+    def survival(self, times_s: Seconds) -> Shares:
+        if self.sigma == 0:
+            return Constant(mean_s=self.median_s).survival(times_s)
+        logs = np.log(np.maximum(times_s, 1e-300) / self.median_s)
+        return np.asarray(_ERFC(logs / (self.sigma * math.sqrt(2))) / 2)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        inside = np.clip(shares, 1e-300, 1 - 2**-53)  # a share that rounded to 0 or 1 has no normal quantile
+        return np.asarray(self.median_s * np.exp(-self.sigma * _NORMAL_QUANTILE(inside)))
 
     @property
     def expected_s(self) -> float:
@@ -155,6 +202,18 @@ class HyperExponential(Delay):
         which = np.searchsorted(np.cumsum(self.weights)[:-1], random.random(count), side="right")
         return np.asarray(self.means_s, float)[which] * random.standard_exponential(count)
 
+    def survival(self, times_s: Seconds) -> Shares:
+        each = np.exp(-np.maximum(times_s, 0)[..., None] / np.asarray(self.means_s, float))
+        return np.asarray(each @ np.asarray(self.weights, float))
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        low, high = (-mean_s * np.log(shares) for mean_s in (min(self.means_s), max(self.means_s)))
+        for _ in range(60):  # halving: between the quantiles of the shortest and the longest kind
+            middle = (low + high) / 2
+            is_later = self.survival(middle) > shares
+            low, high = np.where(is_later, middle, low), np.where(is_later, high, middle)
+        return np.asarray((low + high) / 2)
+
     @property
     def expected_s(self) -> float:
         return sum(w * m for w, m in zip(self.weights, self.means_s, strict=True))
@@ -180,6 +239,14 @@ class Recorded(Delay):
 
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
         return self.values[random.integers(0, len(self.values), count)]
+
+    def survival(self, times_s: Seconds) -> Shares:
+        return 1 - np.searchsorted(np.sort(self.values), times_s, side="right") / len(self.values)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        count = len(self.values)
+        above = np.clip(np.floor(np.asarray(shares) * count).astype(int), 0, count - 1)
+        return np.asarray(np.sort(self.values)[count - 1 - above])
 
     @property
     def expected_s(self) -> float:
@@ -208,6 +275,16 @@ class Spell(Delay):
 
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
         return self.compute.draw(random, count)
+
+    def survival(self, times_s: Seconds) -> Shares:
+        raise ValueError(
+            f"{self} has steps that depend on each other, so P(X > t) does not describe it; simulate instead."
+        )
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        raise ValueError(
+            f"{self} has steps that depend on each other, so quantiles do not describe it; simulate instead."
+        )
 
     @property
     def expected_s(self) -> float:

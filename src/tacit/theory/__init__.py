@@ -1,5 +1,6 @@
 """Closed forms: what the papers prove, as functions of the constants of a problem."""
 
+from tacit.theory.adasync import next_k as adasync_k
 from tacit.theory.ef21 import (
     ef21_beta,
     ef21_distortion_bound,
@@ -8,12 +9,47 @@ from tacit.theory.ef21 import (
     ef21_step_size,
     ef21_theta,
 )
+from tacit.theory.freshness import fresh_probability, p0
+from tacit.theory.graphs import GraphTheory
+from tacit.theory.lupa import (
+    lupa_adaptive_bound,
+    lupa_bound,
+    lupa_curve,
+    lupa_offset,
+    lupa_period,
+    lupa_step_size,
+)
+from tacit.theory.order_statistics import order_statistic
+from tacit.theory.renewals import round_time
+from tacit.theory.server_bounds import Objective, error_bound, error_curve, gradient_bound, largest_step_size
+from tacit.theory.update_times import TimeBounds, speed_up, update_time, update_time_bounds
 
 __all__ = [
+    "GraphTheory",
+    "Objective",
+    "TimeBounds",
+    "adasync_k",
     "ef21_beta",
     "ef21_distortion_bound",
     "ef21_gradient_bound",
     "ef21_pl_rate",
     "ef21_step_size",
     "ef21_theta",
+    "error_bound",
+    "error_curve",
+    "fresh_probability",
+    "gradient_bound",
+    "largest_step_size",
+    "lupa_adaptive_bound",
+    "lupa_bound",
+    "lupa_curve",
+    "lupa_offset",
+    "lupa_period",
+    "lupa_step_size",
+    "order_statistic",
+    "p0",
+    "round_time",
+    "speed_up",
+    "update_time",
+    "update_time_bounds",
 ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 from tacit.errors import require
+from tacit.theory.checks import check_positive
 
 
 def ef21_theta(contraction: float) -> float:
@@ -33,7 +34,7 @@ def ef21_step_size(*, smoothness: float, mean_smoothness: float, contraction: fl
 
     smoothness: L. mean_smoothness: L̃ = √(mean L_i²), never below L. contraction: α, of Top-k k/d.
     """
-    _check_positive("smoothness", smoothness)
+    check_positive("smoothness", smoothness)
     require(
         mean_smoothness >= smoothness * (1 - 1e-9),
         f"mean_smoothness={mean_smoothness:g} must be at least smoothness={smoothness:g}: it is √(mean L_i²), and L ≤ mean L_i.",
@@ -41,7 +42,7 @@ def ef21_step_size(*, smoothness: float, mean_smoothness: float, contraction: fl
     theta, beta = ef21_theta(contraction), ef21_beta(contraction)
     if pl is None:
         return 1 / (smoothness + mean_smoothness * math.sqrt(beta / theta))
-    _check_positive("pl", pl)
+    check_positive("pl", pl)
     require(pl <= smoothness * (1 + 1e-9), f"pl={pl:g} must not be above smoothness={smoothness:g}: μ ≤ L.")
     return min(1 / (smoothness + mean_smoothness * math.sqrt(2 * beta / theta)), theta / (2 * pl))
 
@@ -60,8 +61,8 @@ def ef21_gradient_bound(
 
 def ef21_pl_rate(*, step_size: float, pl: float) -> float:
     """Return 1 − γμ, the factor by which Ψ = f − f* + (γ/θ) G falls in every step at least."""
-    _check_positive("step_size", step_size)
-    _check_positive("pl", pl)
+    check_positive("step_size", step_size)
+    check_positive("pl", pl)
     require(
         step_size * pl < 1,
         f"step_size={step_size:g} times pl={pl:g} must be below 1; ef21_step_size(…, pl=…) gives one that is.",
@@ -77,14 +78,14 @@ def ef21_distortion_bound(
         distortion >= 0 and move_squared >= 0,
         f"distortion={distortion:g} and move_squared={move_squared:g} are squares.",
     )
-    _check_positive("mean_smoothness", mean_smoothness)
+    check_positive("mean_smoothness", mean_smoothness)
     return (1 - ef21_theta(contraction)) * distortion + ef21_beta(contraction) * mean_smoothness**2 * move_squared
 
 
 def _check_run(gap: float, step_size: float, distortion: float) -> None:
     require(gap >= 0, f"gap={gap:g} must not be negative: it is f(x⁰) − f_inf, with f_inf a lower bound of f.")
     require(distortion >= 0, f"distortion={distortion:g} must not be negative: it is a mean of squares.")
-    _check_positive("step_size", step_size)
+    check_positive("step_size", step_size)
 
 
 def _check_contraction(contraction: float) -> None:
@@ -93,7 +94,3 @@ def _check_contraction(contraction: float) -> None:
         f"contraction={contraction:g} must be above 0 and at most 1: α in E‖C(x) − x‖² ≤ (1−α)‖x‖², which is k/d for Top-k and "
         f"1/(1+ω) for an unbiased compressor scaled by that.",
     )
-
-
-def _check_positive(name: str, value: float) -> None:
-    require(value > 0 and math.isfinite(value), f"{name}={value:g} must be positive and finite.")

@@ -1,0 +1,45 @@
+"""AdaSync's rules for K while running (Dutta, Wang & Joshi, IEEE JSAIT 2021, arXiv 2003.10579).
+
+Over an interval of t seconds the bound on the mean ‖∇F‖² is u(K) = 2 F E[T_K]/(η t) + L η σ²/(m K), F the loss at its start. Its minimum:
+
+    "square-root"    E[T_K] = K/(P μ), the batch kinds:                      K = K_0 √(F_0/F)
+    "quadratic"      E[T_K] = log(P/(P−K))/μ, K-sync and K-async under exp:  K²/(P−K) = A,  A = K_0²/(P−K_0) · F_0/F,
+                                                                             K = (−A + √(A² + 4 A P))/2, always below P
+
+Which of the two the paper prints for K-async is not known to us; the derivation gives the quadratic one. They differ little while K ≪ P.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from tacit.errors import nearest, require
+from tacit.theory.checks import check_whole
+
+RULES: Final = ("square-root", "quadratic")
+
+
+def next_k(rule: str, initial: int, workers: int, loss_ratio: float) -> float:
+    """Return K for a loss that has fallen to 1/``loss_ratio`` of the first; unrounded, and not cut off at P.
+
+    rule: "square-root" or "quadratic". initial: K_0. loss_ratio: F_0/F, of gaps above F* where that is known; larger = K larger; may be infinite.
+    """
+    require(rule in RULES, f"rule={rule!r} is unknown{nearest(rule, RULES)}")
+    check_whole("initial", initial)
+    check_whole("workers", workers)
+    require(
+        initial <= workers, f"initial={initial} must not be above workers={workers}; start small, AdaSync raises it."
+    )
+    require(
+        loss_ratio > 0,
+        f"loss_ratio={loss_ratio:g} must be positive: it is F_0/F of losses above their least value f_star.",
+    )
+    if rule == "square-root":
+        return initial * math.sqrt(loss_ratio)
+    require(
+        initial < workers,
+        f"initial={initial} must be below workers={workers} for rule='quadratic', which never leaves K = P; start smaller, or use 'square-root'.",
+    )
+    a = initial**2 / (workers - initial) * loss_ratio
+    return 2 * workers / (1 + math.sqrt(1 + 4 * workers / a))  # the same root, without cancellation for large A

@@ -1,0 +1,174 @@
+"""How far K gradients per update get (Dutta et al., AISTATS 2018, arXiv 1803.01113): bounds on the error, per update and per second.
+
+F is c-strongly convex and L-smooth; a mini-batch of m has E‖g − ∇F‖² ≤ σ²/m + (M_G/m) ‖∇F‖². J updates with K gradients each and step η:
+
+    E[F(w_J) − F*] ≤ floor + (1 − η c γ')^J (F(w_0) − F* − floor),     floor = η L σ² / (2 c γ' K m)
+    (1/J) Σ_j E‖∇F(w_j)‖² ≤ 2 (F(w_0) − F*)/(η γ' J) + L η σ²/(γ' K m)     without convexity
+
+    sync kinds     γ' = 1                   η ≤ 1/(2L (M_G/(K m) + 1))
+    stale kinds    γ' = 1 − γ + p₀/2        η ≤ 1/(2L (M_G/(K m) + 1/K)),   E‖∇F(w_j) − ∇F(w_stale)‖² ≤ γ E‖∇F(w_j)‖², γ ≤ 1
+
+γ is an assumption about the run that nobody knows beforehand: curves of stale kinds are drawn for a γ, not predicted. The conditions and the two
+bounds are from memory of the paper, not checked against its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tacit.delays import Delay
+from tacit.errors import require
+from tacit.specs import Spec
+from tacit.theory.checks import check_not_negative, check_positive, check_whole, counted
+from tacit.theory.freshness import p0 as proven_p0
+from tacit.theory.update_times import FRESH_KINDS, gradients_of, update_time_bounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(Spec):
+    """The constants of a problem that bounds ask for."""
+
+    gap: float  # F(w_0) − F*
+    smoothness: float  # L
+    variance: float  # σ²: of the gradient of one sample, a batch of m has σ²/m
+    convexity: float | None = None  # c of strong convexity, μ of the PL condition; None: neither holds
+    variance_growth: float = 0.0  # M_G: what the variance grows by per ‖∇F‖²
+
+    def __post_init__(self) -> None:
+        check_not_negative("gap", self.gap, "F(w_0) − F*")
+        check_positive("smoothness", self.smoothness)
+        check_not_negative("variance", self.variance, "a mean of squares")
+        check_not_negative("variance_growth", self.variance_growth, "a mean of squares")
+        if self.convexity is not None:
+            check_positive("convexity", self.convexity)
+            require(
+                self.convexity <= self.smoothness * (1 + 1e-9),
+                f"convexity={self.convexity:g} must not be above smoothness={self.smoothness:g}: no function curves more than L.",
+            )
+
+    @property
+    def curvature(self) -> float:
+        """``convexity``, where a theorem needs it."""
+        if self.convexity is None:
+            raise ValueError("convexity=None: this bound needs strong convexity (or PL); gradient_bound does without.")
+        return self.convexity
+
+
+def largest_step_size(kind: str, *, k: int, objective: Objective, batch_size: int) -> float:
+    """Return the largest η for which the bounds hold. k: gradients in an update, which is P for "sync"."""
+    _check_update(kind, k, batch_size)
+    noise = objective.variance_growth / (k * batch_size)
+    return 1 / (2 * objective.smoothness * (noise + (1 if kind in FRESH_KINDS else 1 / k)))
+
+
+def error_bound(
+    kind: str,
+    *,
+    updates: ArrayLike,
+    k: int,
+    objective: Objective,
+    step_size: float,
+    batch_size: int,
+    gamma: float | None = None,
+    p0: float = 0.0,
+) -> NDArray[np.float64]:
+    """Return the bound on E[F(w_J) − F*] after ``updates`` = J updates (a number or an array).
+
+    k: gradients in an update, which is P for "sync". gamma: γ of the stale kinds, larger = staler. p0: as ``theory.p0`` gives it, larger = fresher.
+    """
+    pull, noise = _pull_and_noise(kind, k, objective, step_size, batch_size, gamma, p0)
+    contraction = step_size * objective.curvature * pull
+    require(
+        contraction <= 1,
+        f"step_size={step_size:g} is too large: 1 − η c γ' = {1 - contraction:g} must not be negative; at most {step_size / contraction:g}.",
+    )
+    floor = noise / (2 * objective.curvature)
+    return np.asarray(floor + (1 - contraction) ** counted("updates", updates) * (objective.gap - floor))
+
+
+def gradient_bound(
+    kind: str,
+    *,
+    updates: ArrayLike,
+    k: int,
+    objective: Objective,
+    step_size: float,
+    batch_size: int,
+    gamma: float | None = None,
+    p0: float = 0.0,
+) -> NDArray[np.float64]:
+    """Return the bound on the mean of E‖∇F(w_j)‖² over ``updates`` updates, which needs no convexity; arguments as of ``error_bound``."""
+    pull, noise = _pull_and_noise(kind, k, objective, step_size, batch_size, gamma, p0)
+    count = counted("updates", updates)
+    require(bool(np.all(count > 0)), "updates=0: a mean over no update is none; begin with 1.")
+    return np.asarray(2 * objective.gap / (step_size * pull * count) + noise)
+
+
+def error_curve(
+    kind: str,
+    *,
+    times_s: ArrayLike,
+    workers: int,
+    compute: Delay,
+    objective: Objective,
+    step_size: float,
+    batch_size: int,
+    k: int | None = None,
+    speed: Mapping[int, float] | None = None,
+    gamma: float | None = None,
+    p0: float | None = None,
+) -> NDArray[np.float64]:
+    """Return ``error_bound`` at moments ``times_s``, with J = t/E[T] updates by then: what happens on average, drawn without running anything.
+
+    Where E[T] is known between bounds only, its upper one is taken: fewer updates, a larger error. p0: None takes the proven one.
+    """
+    gradients = gradients_of(kind, k, workers)
+    per_update_s = update_time_bounds(kind, workers=workers, compute=compute, k=k, speed=speed).upper_s
+    if p0 is None:
+        p0 = proven_p0(kind, workers=workers, compute=compute, k=k) if kind not in FRESH_KINDS and not speed else 0.0
+    return error_bound(
+        kind, updates=counted("times_s", times_s) / per_update_s, k=gradients, objective=objective, step_size=step_size,
+        batch_size=batch_size, gamma=gamma, p0=p0,
+    )  # fmt: skip
+
+
+def _pull_and_noise(
+    kind: str, k: int, objective: Objective, step_size: float, batch_size: int, gamma: float | None, p0: float
+) -> tuple[float, float]:
+    """Return γ' and η L σ²/(γ' K m)."""
+    check_positive("step_size", step_size)
+    most = largest_step_size(kind, k=k, objective=objective, batch_size=batch_size)
+    require(
+        step_size <= most * (1 + 1e-9),
+        f"step_size={step_size:g} must not be above {most:g}, where the theorem ends; largest_step_size({kind!r}, …) gives it.",
+    )
+    pull = _pull(kind, gamma, p0)
+    return pull, step_size * objective.smoothness * objective.variance / (pull * k * batch_size)
+
+
+def _pull(kind: str, gamma: float | None, p0: float) -> float:
+    if kind in FRESH_KINDS:
+        require(
+            gamma in (None, 0),
+            f"gamma={gamma} belongs to the stale kinds; {kind!r} has no stale gradients, leave it out.",
+        )
+        return 1.0
+    if gamma is None:
+        raise ValueError(
+            f"gamma=None: kind={kind!r} needs the γ ≤ 1 of E‖∇F(w_j) − ∇F(w_stale)‖² ≤ γ E‖∇F(w_j)‖²; try several."
+        )
+    for name, value in (("gamma", gamma), ("p0", p0)):
+        require(0 <= value <= 1, f"{name}={value:g} must be between 0 and 1.")
+    pull = 1 - gamma + p0 / 2
+    require(pull > 0, f"gamma={gamma:g} with p0={p0:g} bounds nothing: 1 − γ + p₀/2 must be above 0.")
+    return pull
+
+
+def _check_update(kind: str, k: int, batch_size: int) -> None:
+    check_whole("k", k)
+    gradients_of(kind, k, k)
+    check_whole("batch_size", batch_size)

@@ -1,0 +1,95 @@
+"""``tacit topology``: numbers of graphs side by side, as a table, as JSON, and drawn on a page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Command
+
+from tacit import Hypercube, Ring
+from tacit.theory import GraphTheory
+
+
+def test_several_topologies_stand_side_by_side(tacit: Command) -> None:
+    answer = tacit("topology", "Ring()", "hypercube", "Star", "--workers", "16")
+    assert answer.exit_code == 0
+    assert "16 workers" in answer.output
+    rows = {line.split()[0]: line.split()[1:] for line in answer.output.splitlines() if "()" in line}
+    assert rows["Ring()"] == ["2", "8", "0.0507", "0.152", "173", "210", "13.1", "26.2"]
+    assert rows["Hypercube()"] == ["4", "4", "0.4", "2.00", "4.00", "31.5", "1.97", "3.94"]
+    assert rows["Star()"][:3] == ["1–15,", "mean", "1.88"]
+    assert "r²/λ₂²: SwarmSGD's bounds grow with this plus 1" in answer.output
+
+
+def test_nothing_named_shows_every_kind_that_fits(tacit: Command) -> None:
+    shown = tacit("topology", "--workers", "6").output
+    for name in ("Complete()", "OnePeer()", "RandomRegular(degree=4)", "Torus()", "Star()"):
+        assert f" {name} " in shown
+    assert "Hypercube() is left out: size=6: a hypercube needs a power of two" in shown
+
+
+def test_json_holds_the_numbers_of_the_theory(tacit: Command) -> None:
+    assert tacit("topology", "Ring", "Hypercube", "--workers", "8", "--json", "numbers.json", "-q").output == ""
+    written = json.loads(Path("numbers.json").read_text())
+    assert written["topologies"] == [GraphTheory(topology, 8).as_json() for topology in (Ring(), Hypercube())]
+    assert written["topologies"][0]["swarm_factor"] == pytest.approx(11.656854)
+    assert sorted(path.name for path in Path().iterdir()) == ["numbers.json"]
+
+
+def test_a_file_of_edges_says_how_many_workers_there_are(tacit: Command) -> None:
+    Path("edges.txt").write_text("0 1\n1 2\n2 3\n3 4\n")
+    answer = tacit("topology", 'Graph("edges.txt")', "Ring")
+    assert answer.exit_code == 0
+    assert "5 workers" in answer.output
+    assert 'Graph("edges.txt")' in answer.output
+
+
+def test_the_page_draws_every_graph_and_loads_nothing(tacit: Command) -> None:
+    answer = tacit("topology", "Torus()", "OnePeer()", "--workers", "12", "--out", "drawn")
+    assert answer.exit_code == 0
+    assert "Report: drawn/report.html" in answer.output
+    page = Path("drawn/report.html").read_text()
+    assert page.count('data-figure="graph-') == 2
+    assert "A colour for each of 4 rounds, which then repeat." in page
+    assert "Dotted edges go round to the opposite border." in page
+    head = page.partition("<script>")[0]
+    assert "http" not in head.replace("http-equiv", "")
+    again = tacit("topology", "Ring", "--out", "drawn")
+    assert (again.exit_code, "choose another --out, or say --force" in again.errors) == (2, True)
+    assert tacit("topology", "Ring", "--out", "drawn", "--force", "-q").exit_code == 0
+    assert "Torus()" not in Path("drawn/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("Rign",), "unknown topology 'Rign'; did you mean 'Ring'?"),
+        (("LocalSGD",), "LocalSGD is one of the strategies, not of the topologies; those are Complete"),
+        (
+            ("Hypercube()", "--workers", "6"),
+            "size=6: a hypercube needs a power of two; use Ring() or ExponentialGraph()",
+        ),
+        (("RandomRegular",), "RandomRegular needs degree; its arguments are degree (required), seed=0."),
+        (("Ring(4)",), "Ring takes no argument without its name"),
+        (("Ring", "--workers", "1"), "workers=1 must be at least 2: one alone has nobody to speak to."),
+        (("Graph([(0, 1), (2, 3)])",), "is not connected: there is no path from rank 0 to rank 2"),
+        (('Graph("absent.txt")',), "the edges in absent.txt cannot be read: No such file or directory"),
+        (("Graph([(0, 1), (1, 2)])", "--workers", "4"), "size=4: the graph has 3 ranks; use it with 3 workers."),
+        (("Ring", "--json", "absent/numbers.json"), "nothing can be written to the folder absent"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_wrong_is_said_with_the_way_out(tacit: Command, arguments: tuple[str, ...], message: str) -> None:
+    answer = tacit("topology", *arguments)
+    assert answer.exit_code == 2
+    assert message in answer.errors
+    assert answer.output == ""
+
+
+def test_the_name_of_a_file_alone_is_answered_with_the_notation(tacit: Command) -> None:
+    Path("edges.txt").write_text("0 1\n")
+    assert (
+        'edges.txt is a file; write Graph("edges.txt") to read edges from it.' in tacit("topology", "edges.txt").errors
+    )

@@ -1,0 +1,224 @@
+"""Error bounds of the server family and of LUPA: they hold on quadratics, whose errors are known exactly, and reduce to one another."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as draw
+
+import tacit
+from tacit import theory
+
+QUADRATIC = theory.Objective(gap=2.0, smoothness=4.0, convexity=0.5, variance=3.0)
+SERVER = {"objective": QUADRATIC, "step_size": 0.05, "batch_size": 2}
+EXPONENTIAL = tacit.Exponential(mean_s=1.0)
+
+
+def exact_errors(curvature: float, step_sizes: np.ndarray, averaged: int) -> np.ndarray:
+    """Return E[F(w_j)] of SGD on F = curvature/2 · w² with F(w_0) = gap, its gradients the mean of ``averaged`` samples of QUADRATIC's variance."""
+    square, errors = 2 * QUADRATIC.gap / curvature, [QUADRATIC.gap]
+    for step_size in step_sizes:
+        square = (1 - step_size * curvature) ** 2 * square + step_size**2 * QUADRATIC.variance / averaged
+        errors.append(curvature / 2 * square)
+    return np.array(errors)
+
+
+@given(draw.floats(0.5, 4.0), draw.integers(1, 8), draw.integers(1, 4), draw.floats(0.01, 1.0))
+def test_no_quadratic_violates_the_bound_of_the_sync_kinds(curvature: float, k: int, batch_size: int, share: float):
+    step_size = share * theory.largest_step_size("k-sync", k=k, objective=QUADRATIC, batch_size=batch_size)
+    bound = theory.error_bound(
+        "k-sync", updates=np.arange(201), k=k, objective=QUADRATIC, step_size=step_size, batch_size=batch_size
+    )
+    assert np.all(exact_errors(curvature, np.full(200, step_size), k * batch_size) <= bound * (1 + 1e-9))
+
+
+@given(draw.floats(0.5, 4.0), draw.integers(1, 8), draw.integers(1, 200))
+def test_no_quadratic_violates_the_bound_without_convexity(curvature: float, k: int, updates: int):
+    errors = exact_errors(curvature, np.full(200, 0.05), k)
+    mean_square = 2 * curvature * errors[:updates].mean()  # ‖∇F‖² = 2 λ F
+    bound = theory.gradient_bound("k-sync", updates=updates, k=k, objective=QUADRATIC, step_size=0.05, batch_size=1)
+    assert mean_square <= bound
+
+
+@given(draw.floats(0.5, 4.0), draw.integers(1, 50), draw.integers(1, 16), draw.integers(0, 400))
+def test_no_quadratic_violates_lupas_bound(curvature: float, period: int, workers: int, steps: int):
+    """On a quadratic the average of all workers moves as if they averaged in every step."""
+    offset = theory.lupa_offset(objective=QUADRATIC, period=period)
+    sizes = theory.lupa_step_size(step=np.arange(steps), objective=QUADRATIC, offset=offset)
+    error = exact_errors(curvature, sizes, workers * 2)[-1]
+    bound = theory.lupa_bound(steps=steps, period=period, workers=workers, batch_size=2, objective=QUADRATIC)
+    assert error <= bound * (1 + 1e-9)
+
+
+def test_bounds_begin_at_the_gap_and_end_at_the_floor():
+    for kind, extra in (("k-sync", {}), ("k-batch-async", {"gamma": 0.5, "p0": 0.25})):
+        pull = 1.0 if kind == "k-sync" else 0.625
+        first, last = theory.error_bound(kind, updates=[0, 1e5], k=4, **SERVER, **extra)
+        assert first == QUADRATIC.gap
+        assert last == pytest.approx(0.05 * 4 * 3 / (2 * 0.5 * pull * 4 * 2))
+
+
+def test_the_floor_falls_with_gradients_per_update_and_with_the_batch():
+    """§4.7(3): proportional to η/(K m)."""
+
+    def floor(k: int, batch_size: int, step_size: float) -> float:
+        options = {"objective": QUADRATIC, "step_size": step_size, "batch_size": batch_size}
+        return float(theory.error_bound("k-sync", updates=1e6, k=k, **options))
+
+    assert floor(4, 2, 0.05) == pytest.approx(floor(1, 1, 0.05) / 8) == pytest.approx(floor(8, 2, 0.1))
+
+
+@given(draw.floats(0, 1e4))
+def test_without_staleness_the_stale_bound_is_the_sync_one(updates: float):
+    fresh = theory.error_bound("k-sync", updates=updates, k=4, **SERVER)
+    assert theory.error_bound("k-async", updates=updates, k=4, gamma=0.0, p0=0.0, **SERVER) == pytest.approx(fresh)
+    count = updates + 1
+    fresh = theory.gradient_bound("k-sync", updates=count, k=4, **SERVER)
+    assert theory.gradient_bound("k-batch-async", updates=count, k=4, gamma=0.0, **SERVER) == pytest.approx(fresh)
+
+
+@given(draw.floats(0, 0.9), draw.floats(0, 0.9), draw.floats(0, 1), draw.floats(0, 1))
+def test_staler_is_worse_and_fresher_better(gamma: float, other: float, p0: float, other_p0: float):
+    def bound(gamma: float, p0: float) -> float:
+        return float(theory.error_bound("async", updates=100, k=1, gamma=gamma, p0=p0, **SERVER))
+
+    assert bound(max(gamma, other), min(p0, other_p0)) >= bound(min(gamma, other), max(p0, other_p0)) * (1 - 1e-12)
+
+
+def test_step_size_limits_of_the_paper():
+    noisy = theory.Objective(gap=1.0, smoothness=4.0, variance=1.0, convexity=1.0, variance_growth=6.0)
+    assert theory.largest_step_size("k-sync", k=3, objective=noisy, batch_size=2) == pytest.approx(1 / (8 * (1 + 1)))
+    assert theory.largest_step_size("k-async", k=3, objective=noisy, batch_size=2) == pytest.approx(
+        1 / (8 * (1 + 1 / 3))
+    )
+
+
+def test_async_is_better_early_and_sync_late():
+    """§4.7(4), the error-runtime crossover, drawn without running anything."""
+    times_s = np.linspace(0, 2000, 400)
+    options = {"times_s": times_s, "workers": 8, "compute": EXPONENTIAL, **SERVER}
+    late, early = theory.error_curve("sync", **options), theory.error_curve("async", gamma=0.3, **options)
+    assert early[0] == late[0] == QUADRATIC.gap
+    assert np.all(early[1:10] < late[1:10]) and np.all(late[-10:] < early[-10:])
+
+
+def test_a_curve_is_the_bound_at_the_updates_of_its_time():
+    options = {"workers": 8, "compute": EXPONENTIAL, **SERVER}
+    curve = theory.error_curve("k-async", times_s=[0.0, 12.0], k=4, gamma=0.4, **options)
+    seconds = theory.update_time("k-async", k=4, workers=8, compute=EXPONENTIAL)
+    bound = theory.error_bound("k-async", updates=[0.0, 12.0 / seconds], k=4, gamma=0.4, p0=0.5, **SERVER)
+    assert curve == pytest.approx(bound)
+    shifted = tacit.ShiftedExponential(shift_s=0.5, tail_mean_s=0.5)
+    options["compute"] = shifted
+    slowest = theory.update_time_bounds("k-async", k=4, workers=8, compute=shifted).upper_s
+    assert theory.error_curve("k-async", times_s=9.0, k=4, gamma=0.4, **options) == pytest.approx(
+        theory.error_bound("k-async", updates=9.0 / slowest, k=4, gamma=0.4, p0=0.0, **SERVER)
+    )
+
+
+@pytest.mark.parametrize(("kind", "arguments", "message"), [
+    ("k-sync", {"step_size": 0.2}, "step_size=0.2 must not be above 0.125, where the theorem ends"),
+    ("k-sync", {"step_size": 0.0}, "step_size=0 must be positive"),
+    ("k-async", {"step_size": 0.6, "gamma": 0.0}, "step_size=0.6 must not be above 0.5"),
+    ("k-sync", {"gamma": 0.5}, "gamma=0.5 belongs to the stale kinds; 'k-sync' has no stale gradients"),
+    ("k-async", {}, "gamma=None: kind='k-async' needs the γ"),
+    ("k-async", {"gamma": 1.5}, "gamma=1.5 must be between 0 and 1"),
+    ("k-async", {"gamma": 0.5, "p0": -0.1}, "p0=-0.1 must be between 0 and 1"),
+    ("k-async", {"gamma": 1.0}, "gamma=1 with p0=0 bounds nothing"),
+    ("async", {"gamma": 0.5}, "k=4 with kind='async' must be 1"),
+    ("k-sync", {"updates": [3, -1]}, "updates=-1 must not be negative"),
+    ("k-sync", {"batch_size": 0}, "batch_size=0 must be a whole number"),
+    ("k-sync", {"objective": theory.Objective(gap=1.0, smoothness=1.0, variance=1.0)}, "convexity=None: this bound needs strong convexity"),
+])  # fmt: skip
+def test_arguments_out_of_range_explain_themselves(kind: str, arguments: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        theory.error_bound(kind, **{"updates": 10, "k": 4, **SERVER, **arguments})
+
+
+def test_a_step_too_long_for_the_contraction_is_told():
+    """The stale kinds' own condition lets η grow with K, past 1/c."""
+    steep = theory.Objective(gap=1.0, smoothness=1.0, convexity=1.0, variance=1.0)
+    with pytest.raises(ValueError, match=r"step_size=3 is too large: 1 − η c γ' = -2 must not be negative; at most 1"):
+        theory.error_bound("k-async", updates=1, k=8, objective=steep, step_size=3.0, batch_size=1, gamma=0.0)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"gap": -1.0}, "gap=-1 must be finite and not negative"),
+    ({"smoothness": 0.0}, "smoothness=0 must be positive"),
+    ({"variance": math.nan}, "variance=nan must be finite and not negative"),
+    ({"convexity": 2.0}, "convexity=2 must not be above smoothness=1"),
+])  # fmt: skip
+def test_objectives_check_themselves(arguments: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        theory.Objective(**{"gap": 1.0, "smoothness": 1.0, "variance": 1.0, **arguments})
+
+
+LUPA = {"workers": 4, "batch_size": 32, "objective": QUADRATIC}
+
+
+def test_lupas_bound_is_the_papers():
+    """Theorem 1 by hand: κ = 8, a = 64."""
+    noise = 8 * 3.0 / (0.5 * 4 * 32)
+    by_hand = (64**3 * 2.0 + 4 * noise * 1000 * 1128 + 256 * 8 * noise * 1000 * 9) / 1064**3
+    assert theory.lupa_bound(steps=1000, period=10, **LUPA) == pytest.approx(by_hand)
+    assert theory.lupa_bound(steps=0, period=10, **LUPA) == QUADRATIC.gap
+
+
+def test_lupa_speeds_up_linearly_in_workers_and_batch():
+    """The error goes to 4 κ σ²/(μ p B T) when T grows, whatever the period."""
+    for workers, batch_size in ((1, 1), (4, 32)):
+        steps, options = 1e9, {"workers": workers, "batch_size": batch_size, "objective": QUADRATIC}
+        bound = theory.lupa_bound(steps=steps, period=91, **options)
+        assert bound == pytest.approx(4 * 8 * 3 / (0.5 * workers * batch_size * steps), rel=1e-3)
+
+
+def test_equal_periods_of_theorem_two_are_theorem_one_with_half_its_drift():
+    equal = theory.lupa_adaptive_bound(periods=[10] * 100, **LUPA)
+    without, with_drift = (float(theory.lupa_bound(steps=1000, period=tau, **LUPA)) for tau in (1, 10))
+    assert equal == pytest.approx((without + with_drift) / 2)
+    uneven = theory.lupa_adaptive_bound(periods=[1] * 900 + [100], offset=200.0, **LUPA)
+    assert uneven > theory.lupa_adaptive_bound(periods=[10] * 100, offset=200.0, **LUPA)
+
+
+def test_lupas_period_and_steps():
+    assert theory.lupa_period(steps=5469, workers=4, batch_size=128) == math.ceil(5469 ** (2 / 3) / 512 ** (1 / 3))
+    assert theory.lupa_period(steps=1000, workers=1, batch_size=1) == 100  # a whole power does not round up
+    assert theory.lupa_period(steps=1000, workers=8, batch_size=1, gap=0.125) == 100
+    assert theory.lupa_period(steps=10, workers=1000, batch_size=1000) == 1
+    assert theory.lupa_offset(objective=QUADRATIC, period=10) == 64
+    assert theory.lupa_offset(objective=QUADRATIC, period=100) == 104
+    sizes = theory.lupa_step_size(step=[0, 36], objective=QUADRATIC, offset=64)
+    assert sizes == pytest.approx([4 / (0.5 * 64), 4 / (0.5 * 100)])
+
+
+def test_the_step_size_is_the_schedule_of_the_same_offset():
+    schedule = tacit.InverseTime(offset=64)
+    for step in (0, 7, 500):
+        size = theory.lupa_step_size(step=step, objective=QUADRATIC, offset=64)
+        assert size == pytest.approx(4 / (0.5 * 64) * schedule.factor(step, 1000))
+
+
+def test_lupas_curve_buys_time_with_longer_periods():
+    options = {"compute": EXPONENTIAL, "exchange_s": 5.0, "times_s": 4000.0, **LUPA}
+    assert theory.lupa_curve(period=8, **options) < theory.lupa_curve(period=1, **options)
+    free = {**options, "exchange_s": 0.0, "compute": tacit.Constant(mean_s=2.0)}
+    assert theory.lupa_curve(period=4, **free) == pytest.approx(theory.lupa_bound(steps=2000, period=4, **LUPA))
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: theory.lupa_bound(steps=10, period=4, offset=10.0, **LUPA), r"offset=10 must be at least max\(2 L/mu, 4\) = 16"),
+    (lambda: theory.lupa_bound(steps=-1, period=4, **LUPA), "steps=-1 must not be negative"),
+    (lambda: theory.lupa_bound(steps=1, period=0, **LUPA), "period=0 must be a whole number"),
+    (lambda: theory.lupa_adaptive_bound(periods=[], **LUPA), "periods is empty"),
+    (lambda: theory.lupa_adaptive_bound(periods=[4, 0], **LUPA), "periods=0 must be a whole number"),
+    (lambda: theory.lupa_period(steps=0, workers=1, batch_size=1), "steps=0 must be a whole number"),
+    (lambda: theory.lupa_period(steps=9, workers=1, batch_size=1, gap=0.0), "gap=0 must be positive"),
+    (lambda: theory.lupa_curve(times_s=1.0, period=2, compute=EXPONENTIAL, exchange_s=-1, **LUPA), "exchange_s=-1 must be finite and not"),
+    (lambda: theory.gradient_bound("k-sync", updates=0, k=4, **SERVER), "updates=0: a mean over no update is none"),
+])  # fmt: skip
+def test_lupa_explains_itself(call, message: str):
+    with pytest.raises(ValueError, match=message):
+        call()
