@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as draw
@@ -58,6 +59,36 @@ def test_a_stretch_of_steps_is_its_steps_one_by_one(drawn: list[Event], stretche
     assert len(together) == len(apart)
     assert list(together) == list(apart)
     assert together.digest == apart.digest
+
+
+@given(events)
+def test_sorting_stretch_by_stretch_is_sorting_all(drawn: list[Event]):
+    crowded = [event._replace(time_s=round(event.time_s)) for event in drawn]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traces, "_SORTED_AT_ONCE", 3)
+        assert list(written(crowded)) == sorted(crowded)
+
+
+@given(events, draw.sampled_from(KINDS), draw.lists(draw.tuples(times, times, draw.integers(-1, 4)), max_size=6))
+def test_many_events_at_once_are_the_same_one_by_one(
+    drawn: list[Event], kind: str, many: list[tuple[float, float, int]]
+):
+    together, apart = written(drawn), written(drawn)
+    starts_s, lengths_s, ranks = (np.array([row[place] for row in many]) for place in range(3))
+    together.record_many(kind, ranks, starts_s + lengths_s, starts_s, step=7, label="a")
+    for start_s, length_s, rank in many:
+        apart.record(kind, rank, start_s, start_s + length_s, step=7, label="a")
+    assert list(together) == list(apart)
+    assert together.digest == apart.digest
+
+
+@given(events, draw.sampled_from([None, *KINDS]), draw.sampled_from([None, "", "a", "never written"]))
+def test_what_comes_in_any_order_is_what_comes_in_order(drawn: list[Event], kind: str | None, label: str | None):
+    found = written(drawn, pack_every=3).unordered(("time_s", "rank", "step"), kind, label)
+    wanted = [event for event in drawn if kind in (None, event.kind) and label in (None, event.label)]
+    assert sorted(zip(*(column.tolist() for column in found), strict=True)) == sorted(
+        (event.time_s, event.rank, event.step) for event in wanted
+    )
 
 
 @given(events, times)

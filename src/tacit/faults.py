@@ -11,12 +11,29 @@ from tacit.specs import Spec
 
 
 class Fault(Spec):
-    """Something that goes wrong."""
+    """Something that goes wrong, or at least not as planned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crash(Fault):
-    """Worker ``rank`` is gone from ``at_s`` on."""
+    """Worker ``rank`` is gone from ``at_s`` on; with ``for_s`` a fresh one takes its place after so many seconds. Rank -1 is the server."""
+
+    rank: int
+    at_s: float
+    for_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        _when(self.at_s)
+        require(self.for_s > 0, f"for_s={self.for_s} must be positive; leave it out for a worker that never returns.")
+        require(
+            self.rank >= 0 or self.for_s == math.inf,
+            "a server's crash ends the run; go on from what it left with start=error.run, not with for_s.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join(Fault):
+    """Worker ``rank`` is not there before ``at_s``: it joins a run that others have begun."""
 
     rank: int
     at_s: float

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,33 @@ class Layout:
             offsets.append(total)
             total += parameter.numel()
         return cls(tuple(n for n, _ in named), tuple(p.shape for _, p in named), tuple(offsets), total)
+
+    @cache  # noqa: B019 - layouts are few, and hooks ask in every step
+    def cut(self, parts: int) -> tuple[tuple[int, int], ...]:
+        """Return begin and end of ``parts`` stretches of nearly equal length that divide no parameter."""
+        if parts == 1:
+            return ((0, self.dimension),)
+        if parts > len(self.names):
+            raise ValueError(
+                f"shards={parts} cannot divide {len(self.names)} parameter tensors; use at most that many."
+            )
+        bounds, edges = [0], [*self.offsets, self.dimension]
+        for part in range(1, parts):
+            free = [e for e in edges if e > bounds[-1] and edges.index(e) <= len(self.names) - (parts - part)]
+            bounds.append(min(free, key=lambda edge: abs(edge - self.dimension * part / parts)))
+        return tuple(pairwise((*bounds, self.dimension)))
+
+    @cache  # noqa: B019
+    def part(self, parts: int, place: int) -> Layout:
+        """Return the layout of one of the stretches that ``cut`` makes, with offsets of its own."""
+        begin, end = self.cut(parts)[place]
+        inside = [at for at, offset in enumerate(self.offsets) if begin <= offset < end]
+        return Layout(
+            tuple(self.names[at] for at in inside),
+            tuple(self.shapes[at] for at in inside),
+            tuple(self.offsets[at] - begin for at in inside),
+            end - begin,
+        )
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views of ``flat`` (``[..., dimension]``) by parameter name, leading dimensions kept."""

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
+from tacit.errors import require
 from tacit.messages import Message
 
 SERVER: Final = -1
-"""The address of the server endpoint, where a strategy has one."""
+"""The address of the server endpoint, where a strategy has one; with several shards, of the first."""
 
 MessageType = TypeVar("MessageType", bound=Message)
 MessageType_co = TypeVar("MessageType_co", bound=Message, covariant=True)
@@ -23,6 +24,24 @@ MessageType_co = TypeVar("MessageType_co", bound=Message, covariant=True)
 
 Parts = Tensor | Sequence[Tensor]
 """A tensor, or several flat ones that travel end to end as one: nobody has to join them first."""
+
+
+def check_one_for_each(messages: Sequence[Message], size: int) -> None:
+    """Raise unless an all-to-all brings a message for every rank."""
+    require(
+        len(messages) == size,
+        f"all_to_all got {len(messages)} messages for {size} ranks; give one for each, itself included.",
+    )
+
+
+def server_address(shard: int) -> int:
+    """Return where the shard of a server is: -1, then -3, -4, … (-2 is nobody's, so that traces can say "nobody")."""
+    return SERVER if shard == 0 else -2 - shard
+
+
+def shard_at(address: int) -> int:
+    """Return which shard of a server lives at ``address``."""
+    return 0 if address == SERVER else -2 - address
 
 
 class Envelope(NamedTuple):
@@ -52,10 +71,14 @@ class Network(Protocol):
     @property
     def size(self) -> int: ...
 
-    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
         """Return Σ wᵢ xᵢ / Σ wᵢ over the ranks of ``group`` (None: all), summed in rank order, as a tensor the caller owns.
 
         A rank with nothing to say joins with weight 0. Where all do, everybody keeps its own: a copy of what it gave comes back.
+        ``into``: a flat tensor that takes as many of the mean's first numbers as it holds, once all is well; what is left is returned. It may be one
+        of the parts, and saves a copy.
         """
 
     def start_all_reduce_mean(
@@ -63,8 +86,13 @@ class Network(Protocol):
     ) -> Pending:
         """Begin an ``all_reduce_mean`` of a snapshot of ``parts`` and return at once."""
 
-    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
-        """Return every rank's message, in rank order; sizes may differ."""
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
+        """Return every rank's message, in rank order; sizes may differ. One that ``continues`` belongs to the round of the exchange before it."""
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        """Give ``messages[j]`` to the j-th rank of the group and return what every rank gave to this one, in rank order; sizes may differ."""
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         """Return rank ``source``'s tensor on every rank."""

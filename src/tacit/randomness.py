@@ -31,4 +31,6 @@ class Streams:
         return int(self._sequence(purpose, rank).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def _sequence(self, purpose: str, rank: int) -> np.random.SeedSequence:
-        return np.random.SeedSequence((self.seed & 0xFFFF_FFFF_FFFF_FFFF, zlib.crc32(purpose.encode()), rank + 1))
+        return np.random.SeedSequence(
+            (self.seed & 0xFFFF_FFFF_FFFF_FFFF, zlib.crc32(purpose.encode()), (rank + 1) & 0xFFFF_FFFF)
+        )

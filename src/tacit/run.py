@@ -29,7 +29,8 @@ class Run:
     """What a run left behind.
 
     ``history`` is a list of rows: ``time_s``, ``step``, ``round``, ``bytes_sent``, ``loss``, ``gradient_norm_squared``, ``metric``, ``spread``
-    (mean over workers of ‖x_i − x̄‖² before the round of that step) and ``period``. A number that was not measured is None.
+    (mean over workers of ‖x_i − x̄‖² before the round of that step) and ``period``. A number that was not measured is None. Where nodes have models
+    of their own, the last row also holds ``worst_loss`` and ``worst_metric``, of the worst single one.
     """
 
     workload: str
@@ -45,6 +46,9 @@ class Run:
     status: str = "finished"  # or "interrupted", or "failed: …"
     config: Mapping[str, Any] = field(default_factory=dict)  # what reproduces the run: the TOML's content
     record: Mapping[str, Any] = field(default_factory=dict)  # versions, engine, host, threads
+    server: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # by shard: what a server needs to go on, its model aside
 
     def __repr__(self) -> str:
         last = next((row for row in reversed(self.history) if row["loss"] is not None), None)
@@ -61,30 +65,36 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """Return the run in a dozen numbers."""
-        columns = self.trace.columns()
-        kind, rank, length = columns["kind"], columns["rank"], columns["time_s"] - columns["start_s"]
-        on_wire = (kind == EXCHANGE) | (kind == SEND)
-        computed, cancelled = float(length[kind == COMPUTE].sum()), float(length[kind == CANCELLED].sum())
-        time_s = float(columns["time_s"].max()) if len(kind) else 0.0
+        of = self.trace.unordered
+        times_s, ranks = of(("time_s", "rank"))
+        sent_bytes, (exchanged_bytes, rounds) = of(("size_bytes",), SEND)[0], of(("size_bytes", "round"), EXCHANGE)
+        computed, cancelled, idle = (self._seconds(kind) for kind in (COMPUTE, CANCELLED, WAIT))
+        updates, staleness = (of(("value",), NOTE, name)[0] for name in ("update", "staleness"))
+        time_s, learners = float(times_s.max(initial=0.0)), int(np.unique(ranks[ranks >= 0]).size) or self.workers
         last = next((row for row in reversed(self.history) if row["loss"] is not None), {})
-        rounds = columns["round"][kind == EXCHANGE]
-        learners = int((np.unique(rank[rank >= 0])).size) or self.workers
         return {
             "status": self.status,
             "time_s": time_s,
-            "steps": int(columns["step"][kind == COMPUTE].max(initial=0)),
+            "steps": int((updates if len(updates) else of(("step",), COMPUTE)[0]).max(initial=0)),
             "rounds": int(rounds.max(initial=0)),
-            "messages": int((kind == SEND).sum()),
-            "bytes_sent": int(columns["size_bytes"][on_wire].sum()),
+            "messages": len(sent_bytes),
+            "bytes_sent": int(sent_bytes.sum() + exchanged_bytes.sum()),
             "loss": last.get("loss"),
             "gradient_norm_squared": last.get("gradient_norm_squared"),
             "metric": last.get("metric"),
             "spread": last.get("spread"),
+            **{name: last[name] for name in ("worst_loss", "worst_metric") if name in last},
             "computing": computed / (learners * time_s) if time_s else 0.0,
-            "idle": float(length[(kind == WAIT) & (rank >= 0)].sum()) / (learners * time_s) if time_s else 0.0,
+            "idle": idle / (learners * time_s) if time_s else 0.0,
             "cancelled": cancelled / (computed + cancelled) if cancelled else 0.0,
+            "staleness": float(staleness.mean()) if len(staleness) else None,
             "events": len(self.trace),
         }
+
+    def _seconds(self, kind: str) -> float:
+        """Return what workers spent on events of one kind, summed in an order that does not depend on who wrote first."""
+        ranks, ends_s, starts_s = self.trace.unordered(("rank", "time_s", "start_s"), kind)
+        return float(np.sort((ends_s - starts_s)[ranks >= 0]).sum())
 
     def first_reaching(self, loss: float) -> Row | None:
         """Return the first row of the history whose loss is at most ``loss``, or None."""
@@ -121,6 +131,8 @@ class Run:
             (part / "history.json").write_text(json.dumps(self.history))
             np.save(part / "parameters.npy", self.parameters.detach().cpu().numpy(), allow_pickle=False)
             self.trace.save(part / "trace.npz")
+            if self.server:
+                torch.save(self.server, part / "server.pt")
             _put_in_place(part, target)
         except OSError as error:
             shutil.rmtree(part, ignore_errors=True)
@@ -139,13 +151,15 @@ class Run:
             history = json.loads((source / "history.json").read_text())
             parameters = torch.from_numpy(np.load(source / "parameters.npy", allow_pickle=False))
             trace = Trace.load(source / "trace.npz")
+            kept = source / "server.pt"
+            server = torch.load(kept, weights_only=True) if kept.exists() else []
         except FileNotFoundError as error:
             raise TacitError(f"{source} is not a run folder: it has no {Path(error.filename).name}.") from None
         if described.pop("format") != FORMAT:
             raise TacitError(f"{source} was written by another version of tacit; run it again from its run.toml.")
         for derived in ("digest", "summary"):
             described.pop(derived)
-        return cls(history=history, parameters=parameters, trace=trace, **described)
+        return cls(history=history, parameters=parameters, trace=trace, server=server, **described)
 
 
 def _put_in_place(part: Path, target: Path) -> None:
@@ -166,20 +180,26 @@ class Tally:
     """What a trace says at any time: rounds begun, bytes on the wire so far, the period in force."""
 
     def __init__(self, trace: Trace) -> None:
-        columns = trace.columns()
-        kind, self._times_s = columns["kind"], columns["time_s"]
-        self._sent = np.cumsum(np.where((kind == EXCHANGE) | (kind == SEND), columns["size_bytes"], 0))
-        self._rounds = np.maximum.accumulate(np.where(kind == EXCHANGE, columns["round"], 0))
-        is_period = (kind == NOTE) & (columns["label"] == "period")
-        self._period_times_s, self._periods = self._times_s[is_period], columns["value"][is_period]
+        exchanged_s, exchanged_bytes, rounds = trace.unordered(("time_s", "size_bytes", "round"), EXCHANGE)
+        sent_s, sent_bytes = trace.unordered(("time_s", "size_bytes"), SEND)
+        in_order = np.argsort(exchanged_s, kind="stable")
+        self._rounds_s, self._rounds = exchanged_s[in_order], np.maximum.accumulate(rounds[in_order])
+        times_s = np.concatenate((exchanged_s, sent_s))
+        in_order = np.argsort(times_s, kind="stable")
+        self._sent_s, self._sent = times_s[in_order], np.cumsum(np.concatenate((exchanged_bytes, sent_bytes))[in_order])
+        noted_s, ranks, periods = trace.unordered(("time_s", "rank", "value"), NOTE, "period")
+        in_order = np.lexsort((periods, ranks, noted_s))
+        self._noted_s, self._periods = noted_s[in_order], periods[in_order]
 
     def at(self, time_s: float) -> Row:
         """Return ``round``, ``bytes_sent`` and ``period`` at ``time_s``."""
-        at, period_at = (int(np.searchsorted(t, time_s, "right")) for t in (self._times_s, self._period_times_s))
+        begun, sent, noted = (
+            int(np.searchsorted(t, time_s, "right")) for t in (self._rounds_s, self._sent_s, self._noted_s)
+        )
         return {
-            "round": int(self._rounds[at - 1]) if at else 0,
-            "bytes_sent": int(self._sent[at - 1]) if at else 0,
-            "period": float(self._periods[period_at - 1]) if period_at else None,
+            "round": int(self._rounds[begun - 1]) if begun else 0,
+            "bytes_sent": int(self._sent[sent - 1]) if sent else 0,
+            "period": float(self._periods[noted - 1]) if noted else None,
         }
 
 

@@ -77,6 +77,12 @@ class Worker(Protocol):
     def weighed(self, total_weight: float) -> None:
         """Tell the world Σ of all ranks' weights in an exchange that carried them itself (all-reduces tell it unasked): at 0 all data has ended."""
 
+    def average_riders(self, weight: float) -> None:
+        """Average what travels beside models (buffers, moments where asked) after a round that took no all-reduce, on which it rides unasked."""
+
+    def follow(self, updates: int) -> None:
+        """Tell the world how many updates are behind the model this worker holds: in server strategies schedules and progress go by that."""
+
     def skip_update(self) -> None:
         """Leave parameters and optimizer state untouched in this step. Only in ``before_step``."""
 
@@ -88,10 +94,17 @@ class Worker(Protocol):
 
 
 class Server(Protocol):
-    """The second endpoint of server strategies: its own copy of the model, its own state, never rank 0's worker."""
+    """The second endpoint of server strategies: its own copy of the model, its own state, never rank 0's worker.
+
+    With several shards there are as many, each with its part of the model (``Layout.cut``). Its ``receive`` from anybody raises ``PeerLost`` once for
+    each worker that is lost, so that it can go on without.
+    """
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def shard(self) -> int: ...
 
     @property
     def network(self) -> Network: ...
@@ -108,4 +121,5 @@ class Server(Protocol):
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
         """Apply rank 0's optimizer to the server's model with ``gradient``: one update, counted and evaluated."""
 
-    def note(self, name: str, value: float) -> None: ...
+    def note(self, name: str, value: float, about: int | None = None) -> None:
+        """Put a number into the trace, perhaps one about a worker."""

@@ -113,6 +113,12 @@ def test_what_arrives_at_once_shares_the_receivers_nic():
     assert arrivals([(0.0, rank, 5, 1000) for rank in range(4)]) == pytest.approx([4.5] * 4)
 
 
+def test_messages_between_two_arrive_in_the_order_they_were_sent():
+    """As on TCP: a small one that would be through sooner waits for the large one before it; others do not."""
+    large, small, elsewhere = arrivals([(0.0, 0, 1, 4000), (0.1, 0, 1, 10), (0.1, 0, 2, 10)])
+    assert elsewhere < large == small
+
+
 def test_a_slow_link_holds_back_only_its_own_transfer():
     slow = {(0, 1): tacit.Link(bandwidth_bytes_per_s=100.0)}
     assert arrivals([(0.0, 0, 1, 1000), (0.0, 2, 3, 1000)], links=slow) == pytest.approx([10.5, 1.5])

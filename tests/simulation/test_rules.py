@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toys import Answer, AskAround, Ball, FirstOfAll, Gathering, Gradient, Model, PingPong, Question
+from toys import Answer, AskAround, Ball, FirstOfAll, Gathering, Gradient, NewModel, PingPong, Question
 
 import tacit
 from tacit import workloads
@@ -271,7 +271,7 @@ def test_a_server_steps_with_the_rate_it_is_given():
                 before = server.parameters.clone()
                 server.update(gradient.value, learning_rate=0.05)
                 torch.testing.assert_close(server.parameters, before - 0.05 * gradient.value)
-                server.network.send(source, Model(server.parameters))
+                server.network.send(source, NewModel(server.parameters))
 
     run = simulate(Halving(), workers=1, steps=3, lr=0.1)
     assert run.history[-1]["step"] == 3

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import tacit
-from tacit.messages import Message
+from tacit.messages import Message, TensorMessage
 from tacit.strategies import Strategy
 
 
@@ -33,7 +33,7 @@ class Gradient(Message):
 
 
 @dataclass(frozen=True)
-class Model(Message):
+class NewModel(Message):
     value: Tensor
 
 
@@ -101,12 +101,12 @@ class AskAround(Strategy[Shelf]):
 class FirstOfAll(Strategy[dict]):
     """A server that takes the first gradient of each update and cancels the others: K-sync with k = 1."""
 
-    handles = (Model,)
+    handles = (NewModel,)
     cancels = True
     has_server = True
 
     def init(self, worker) -> dict:
-        return {"model": worker.parameters.clone(), "is_new": False}
+        return {"model": worker.parameters.clone(), "is_new": False, "updates": 0}
 
     def before_step(self, worker, state: dict) -> None:
         worker.network.send(tacit.SERVER, Gradient(worker.gradient))
@@ -115,11 +115,12 @@ class FirstOfAll(Strategy[dict]):
     def after_step(self, worker, state: dict) -> None:
         if state["is_new"]:
             worker.parameters.copy_(state["model"])
+            worker.follow(state["updates"])
             state["is_new"] = False
 
     def on_message(self, worker, state: dict, source: int, message: Message) -> None:
-        assert isinstance(message, Model)
-        state["model"], state["is_new"] = message.value, True
+        assert isinstance(message, NewModel)
+        state["model"], state["is_new"], state["updates"] = message.value, True, state["updates"] + 1
         worker.abandon_step()
 
     def init_server(self, server) -> dict:
@@ -130,7 +131,7 @@ class FirstOfAll(Strategy[dict]):
             _, gradient = server.network.receive(Gradient)
             server.update(gradient.value)
             for rank in range(server.size):
-                server.network.send(rank, Model(server.parameters))
+                server.network.send(rank, NewModel(server.parameters))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,3 +143,15 @@ class Gathering(Strategy[None]):
         worker.gradient = torch.stack([message.value for message in gathered]).mean(0)
         number = worker.network.broadcast(torch.tensor([float(worker.rank)]), source=1)
         assert number.item() == 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handing(Strategy[None]):
+    """Gives everybody a message of its own: to rank j, j + 1 times the own rank; then all tell each other what they got."""
+
+    def before_step(self, worker, state: None) -> None:
+        given = [TensorMessage(torch.full((place + 1,), float(worker.rank))) for place in range(worker.size)]
+        got = [message.tensor.tolist() for message in worker.network.all_to_all(given)]
+        assert got == [[float(rank)] * (worker.rank + 1) for rank in range(worker.size)]
+        told = worker.network.all_gather(TensorMessage(torch.tensor([float(worker.rank)])), continues=True)
+        assert [message.tensor.item() for message in told] == list(range(worker.size))

@@ -10,7 +10,9 @@ from tacit import __version__
 from tacit.cli.compare import compare_command
 from tacit.cli.list import list_command
 from tacit.cli.report import report_command
+from tacit.cli.serve import serve_command
 from tacit.cli.simulate import simulate_command
+from tacit.cli.topology import topology_command
 from tacit.cli.train import train_command
 
 app = typer.Typer(
@@ -24,7 +26,9 @@ app = typer.Typer(
 app.command("compare")(compare_command)
 app.command("simulate")(simulate_command)
 app.command("train")(train_command)
+app.command("serve")(serve_command)
 app.command("report")(report_command)
+app.command("topology")(topology_command)
 app.command("list")(list_command)
 
 

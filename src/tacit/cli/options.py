@@ -320,6 +320,15 @@ Security = Annotated[
         rich_help_panel=_PROCESSES,
     ),
 ]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Of a server strategy: beside rank 0, apart (a process of its own here), or elsewhere (tacit serve on another machine).",
+        show_default="beside",
+        rich_help_panel=_PROCESSES,
+    ),
+]
 Nodes = Annotated[
     int | None,
     typer.Option(metavar="N", help="Machines, for --print-command.", show_default="1", rich_help_panel=_PROCESSES),
@@ -368,7 +377,9 @@ def table_from(given: dict[str, Any]) -> Table:
         table["seeds"] = units.seeds(given["seeds"])
     if given.get("seed") is not None:
         table["seeds"] = [given["seed"]]
-    train = {name: given[name] for name in ("checkpoint_every", "log", "interface", "security") if given.get(name)}
+    train = {
+        name: given[name] for name in ("checkpoint_every", "log", "interface", "security", "server") if given.get(name)
+    }
     if given.get("timeout") is not None:
         train["timeout_s"] = units.seconds(given["timeout"])
     return table | {"cluster": _cluster_from(given), "train": train}

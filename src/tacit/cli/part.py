@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -25,6 +29,8 @@ from tacit.session.checkpoints import step_of
 CHECKPOINT: Final = "checkpoint"
 """The folder of checkpoints, in that of the run."""
 _TENSORBOARD: Final = "tensorboard"
+_FAREWELL_S: Final = 10.0
+"""How long a server apart may take to end after the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +41,7 @@ class Plan:
     cluster: (
         Table  # as it was given: kept for ``tacit simulate --config run.toml``, which predicts what is measured here
     )
-    train: Table  # checkpoint_every, log, timeout_s, interface, security
+    train: Table  # checkpoint_every, log, timeout_s, interface, security, server
 
     def table(self) -> Table:
         """Return what ``tacit train --config`` makes this run from again."""
@@ -115,9 +121,44 @@ def _train(plan: Plan, folder: Path, progress: Progress | None) -> Run:
     [strategy], [seed] = settings.strategies, settings.seeds
     names = ("steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "evaluate_every", "device")
     shared: dict[str, Any] = {name: getattr(settings, name) for name in names}
-    return train(
-        settings.workload, strategy, seed=seed, checkpoints=folder / CHECKPOINT, progress=progress, **shared, **own
-    )
+    with _server_apart(own.pop("server", "beside"), folder) as where:
+        return train(
+            settings.workload, strategy, seed=seed, checkpoints=folder / CHECKPOINT, progress=progress, server=where, **shared, **own
+        )  # fmt: skip
+
+
+def serve_part(plan: Plan, folder: Path) -> None:
+    """Be the server of the run in ``folder``."""
+    with contextlib.suppress(SystemExit):  # as ``attach`` leaves a server's process
+        _train(replace(plan, train={**plan.train, "server": "beside"}), folder, None)
+
+
+@contextlib.contextmanager
+def _server_apart(where: str, folder: Path) -> Iterator[str]:
+    """Start the server where it is to be a process of its own, and see to its end; yield the word that ``attach`` knows."""
+    if where == "beside":
+        yield where
+        return
+    process = None
+    if os.environ["RANK"] == "0":
+        if where == "apart":
+            process = subprocess.Popen([sys.executable, "-m", "tacit", "serve", str(folder)])
+        else:
+            master = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            console(False).print(
+                f"waiting for the server; type on its machine: tacit serve {folder} --master {master}",
+                highlight=False,
+                soft_wrap=True,
+            )
+    try:
+        yield "apart"
+    finally:
+        if process is not None:
+            try:
+                process.wait(_FAREWELL_S)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                process.wait()
 
 
 def _speaks(me: int, failure: BaseException | None) -> bool:

@@ -47,9 +47,10 @@ _COMPARE_ONLY: Final = ("strategies", "seeds", "target", "tune")
 _SIMULATE_ONLY: Final = ("timing_only",)
 _CLUSTER_KEYS: Final = tuple(field.name for field in dataclasses.fields(Cluster))
 _TRAIN_KEYS: Final[Mapping[str, Any]] = {
-    "checkpoint_every": int, "log": str, "timeout_s": float, "interface": str, "security": str,
+    "checkpoint_every": int, "log": str, "timeout_s": float, "interface": str, "security": str, "server": str,
 }  # fmt: skip
 """The table ``train``: what only real processes have. The simulator reads past it."""
+SERVERS: Final = ("beside", "apart", "elsewhere")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +162,8 @@ def train_settings(*tables: Table) -> Table:
         merged |= {key: _checked(key, value, _TRAIN_KEYS[key]) for key, value in table.get("train", {}).items()}
     every = merged.get("checkpoint_every", 1)
     require(every >= 1, f"checkpoint_every={every} must be at least 1; leave it out for no checkpoints.")
+    where = merged.get("server", "beside")
+    require(where in SERVERS, f"server={where!r} must be one of {', '.join(SERVERS)}{nearest(where, SERVERS)}")
     return merged
 
 

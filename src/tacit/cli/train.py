@@ -43,6 +43,7 @@ def train_command(
     timeout: options.Timeout = None,
     interface: options.Interface = None,
     security: options.Security = None,
+    server: options.Server = None,
     nodes: options.Nodes = None,
     print_command: options.PrintCommand = False,
     out: options.Out = None,

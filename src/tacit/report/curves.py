@@ -71,7 +71,9 @@ def period_rows(run: Run) -> Sequence[Row]:
 
 
 def spread_rows(run: Run) -> list[Row]:
-    """Return the widest spread of every round: the saw-tooth in between hides the trend."""
+    """Return the widest spread of every round: the saw-tooth in between hides the trend. Without rounds on the way, every row."""
+    if not any(row["round"] for row in run.history[:-1]):
+        return [row for row in run.history if _finite(row.get("spread")) and row["spread"] > 0]
     widest: dict[float, Row] = {}
     for row in run.history:
         if _finite(row.get("spread")) and row["spread"] > 0:

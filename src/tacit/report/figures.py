@@ -98,7 +98,7 @@ def shares_figure(comparison: Comparison) -> Figure:
     figure.update_yaxes(
         autorange="reversed", automargin=True, fixedrange=True, showgrid=False, ticklabelstandoff=8, **ticks
     )
-    return _plain(figure)
+    return plain(figure)
 
 
 def strips(comparison: Comparison) -> list[tuple[str, Strip, Figure]]:
@@ -135,7 +135,7 @@ def _strip_figure(drawn: Strip) -> Figure:
     figure.update_xaxes(range=[0, drawn.until_s], ticksuffix=" s", zeroline=False)
     order = {"categoryorder": "array", "categoryarray": list(names.values())}
     figure.update_yaxes(autorange="reversed", fixedrange=True, showgrid=False, tickfont_size=10, dtick=1, **order)
-    return _plain(figure)
+    return plain(figure)
 
 
 def _model_curves(comparison: Comparison, y: str) -> Curves:
@@ -163,7 +163,7 @@ def _curves_figure(
     figure.update_yaxes(title_text=title, zeroline=False, automargin=True)
     figure.update_xaxes(zeroline=False)
     axes = {axis: _traces(on_axis, axis, is_stepwise) for axis, on_axis in curves.items()}
-    return {**_plain(figure), "axes": axes, "ranges": _ranges([c for c in curves["step"] if c], y)}
+    return {**plain(figure), "axes": axes, "ranges": _ranges([c for c in curves["step"] if c], y)}
 
 
 def _traces(curves: Sequence[Curve | None], axis: str, is_stepwise: bool) -> Figure:
@@ -226,7 +226,7 @@ def _safe(text: str) -> str:
     return html.escape(text)  # plotly reads a little HTML in names and texts
 
 
-def _plain(figure: go.Figure) -> Figure:
+def plain(figure: go.Figure) -> Figure:
     """Return the figure as JSON holds it, without plotly's own template of colours."""
     figure.update_layout(template=None, showlegend=False)
     plain: Figure = json.loads(figure.to_json())

@@ -15,10 +15,11 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from tacit.errors import TacitError
-from tacit.report import figures, units
+from tacit.report import figures, graph, servers, units
 from tacit.report.columns import cells, columns_of, small_print
 from tacit.report.comparison import Comparison, jsonable
 from tacit.report.curves import AXES
+from tacit.report.meetings import HEADINGS, meetings_of
 from tacit.report.timeline import Strip
 from tacit.report.verdict import remarks, verdict
 from tacit.run import Run
@@ -28,9 +29,13 @@ def write_report(comparison: Comparison | Sequence[Run], path: str | os.PathLike
     """Write the page about a comparison, or simply about some runs, to ``path``, whole or not at all; return the path."""
     if not isinstance(comparison, Comparison):
         comparison = Comparison.of(comparison)
+    return write_page(render(comparison), path)
+
+
+def write_page(text: str, path: str | os.PathLike[str]) -> Path:
+    """Write a page's text to ``path``, whole or not at all; return the path."""
     target = Path(path)
     part = target.with_name(f".{target.name}.part")
-    text = render(comparison)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")
@@ -43,18 +48,37 @@ def write_report(comparison: Comparison | Sequence[Run], path: str | os.PathLike
         ) from error
 
 
-def render(comparison: Comparison) -> str:
-    """Return the page as text."""
+def fill_in(template: str, drawn: Mapping[str, figures.Figure], /, **values: object) -> str:
+    """Return a template with its values, and with everything that the figures ``drawn`` need: style, script, plotly."""
     here = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=here, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["breakable"] = _breakable
     read = {name: Markup(here.get_source(environment, name)[0]) for name in ("page.css", "page.js")}
+    return environment.get_template(template).render(
+        **values,
+        figures=_embedded(drawn),
+        css=read["page.css"],
+        script=read["page.js"],
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def render(comparison: Comparison) -> str:
+    """Return the page as text."""
     labels, styles = [entry.label for entry in comparison.entries], figures.colours(comparison)
     strips = figures.strips(comparison)
+    graphs = graph.topologies_of(comparison)
     drawn = _drawn(comparison) | {f"strip-{label}": figure for label, _, figure in strips}
-    return environment.get_template("page.html").render(
+    served = servers.served(comparison)
+    drawn |= {f"staleness-{one.label}": servers.staleness_figure(one) for one in served if one.ages.any()}
+    paces = {"pace": servers.pace_figure(comparison, served), "k": servers.k_figure(comparison, served)}
+    drawn |= {name: figure for name, figure in paces.items() if figure}
+    drawn |= {f"graph-{i}": graph.graph_figure(used, size) for i, (used, size, _) in enumerate(graphs)}
+    return fill_in(
+        "page.html",
+        drawn,
         comparison=comparison,
         title=comparison.workload,
         verdict=verdict(comparison),
@@ -62,6 +86,10 @@ def render(comparison: Comparison) -> str:
         target="" if comparison.target is None else units.target(comparison.target),
         facts=_facts(comparison),
         table=_table(comparison),
+        meetings=meetings_of(comparison),
+        meeting_headings=HEADINGS,
+        served=served,
+        served_headings=servers.HEADINGS,
         axes=AXES,
         drawn=set(drawn),
         metric_name=comparison.metric_name or "metric",
@@ -69,15 +97,15 @@ def render(comparison: Comparison) -> str:
             {"label": label, "strategy": labels.index(label), "hidden": _hidden(comparison, label, strip)}
             for label, strip, _ in strips
         ],
+        graphs=[
+            {"title": f"{graph.short_name(used)}, {size} workers", "labels": labels, "remark": graph.remark(used, size)}
+            for used, size, labels in graphs
+        ],
         strategies=[{"label": label, "colour": styles[label][0]} for label in labels],
         activities=_activities(comparison),
         is_over_seeds=max(len(entry.runs) for entry in comparison.entries) > 1,
         record=_record(comparison),
         reproduce=comparison.reproduce or _config(comparison),
-        figures=_embedded(drawn),
-        css=read["page.css"],
-        script=read["page.js"],
-        plotly=Markup(get_plotlyjs()),
     )
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from tacit.errors import require
+from tacit.runtime.environment import SERVES
 from tacit.runtime.stage import ProcessStage
-from tacit.session import Policies, Session, current, refuse_second
+from tacit.session import Policies, Session, common_table, current, refuse_second
 from tacit.session.logs import Log
 from tacit.strategies.strategy import Strategy
 
 SECURITY = ("token", "curve", "plain")
+SERVERS = ("beside", "apart")
 
 
 def attach(
@@ -34,6 +37,7 @@ def attach(
     timeout_s: float | None = None,
     interface: str | None = None,
     security: str | None = None,
+    server: str = "beside",
 ) -> Session:
     """Let ``strategy`` happen in every ``optimizer.step()`` from now on, together with the other workers that torchrun started.
 
@@ -47,6 +51,7 @@ def attach(
     timeout_s: how long to wait for the others in a round; None: chosen from what was measured, five minutes at least.
     interface: network interface for traffic between machines; None: the one that leads to the master.
     security: of messages: "token" (default on one machine), "curve" (default between machines), "plain" (trusted links).
+    server: of a server strategy: "beside" the worker of rank 0, or "apart", a process of its own that ``tacit serve`` starts.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={model!r} must be a torch.nn.Module.")
@@ -61,13 +66,30 @@ def attach(
     require(steps is None or (isinstance(steps, int) and steps >= 1), f"steps={steps} must be at least 1, or None.")
     require(timeout_s is None or timeout_s > 0, f"timeout_s={timeout_s} must be positive, or None.")
     require(security is None or security in SECURITY, f"security={security!r} must be one of {', '.join(SECURITY)}.")
+    require(server in SERVERS, f"server={server!r} must be one of {', '.join(SERVERS)}.")
     refuse_second(optimizer)
     policies = Policies(
         buffers=buffers, optimizer_state=optimizer_state, calibration=calibration,
         rescue=None if rescue is None else Path(rescue), log=log,
     )  # fmt: skip
+    if SERVES in os.environ:
+        table = common_table(model, optimizer, strategy, steps, seed, policies)
+        where = {"interface": interface, "security": security, "timeout_s": timeout_s}
+        _serve_and_leave(model, optimizer, strategy, table, steps, seed, where)
     device = next(model.parameters()).device
     stage = current() or ProcessStage(
-        strategy, device=device, interface=interface, security=security, timeout_s=timeout_s
+        strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server
     )
     return Session(stage, model, optimizer, strategy, steps=steps, seed=seed, policies=policies)
+
+
+def _serve_and_leave(
+    model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], table: dict[str, Any], steps: int | None, seed: int,
+    where: dict[str, Any],
+) -> NoReturn:  # fmt: skip
+    """This process is the server: what follows in the script is for workers."""
+    from tacit.runtime.apart import serve  # pyzmq, which a run without messages does not need
+
+    keep_every = None if steps is None else max(1, steps // 100)
+    serve(model, optimizer, strategy, table=table, steps=steps, seed=seed, keep_every=keep_every, **where)
+    raise SystemExit(0)

@@ -18,6 +18,8 @@ from torch.distributed.rendezvous import rendezvous
 from tacit.errors import TacitError, TimedOut
 
 _stores: Final[dict[tuple[str, str], Store]] = {}  # a store lives as long as its process: rank 0 may host it
+SERVES: Final = "TACIT_SERVE"
+"""Set in the environment of a process that is the server: ``tacit.attach`` serves there, and never comes back."""
 _attached = 0  # sessions of this process so far: all ranks attach in the same order
 
 
@@ -28,6 +30,7 @@ class Environment:
         global _attached
         self.rank, self.size, store = _find(timeout_s)
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.master = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
         self.store = PrefixStore(f"tacit/{restart}/{_attached}", store)
         self.timeout_s = timeout_s
         _attached += 1
@@ -73,10 +76,11 @@ def _find(timeout_s: float) -> tuple[int, int, Store]:
         )
     if os.environ["WORLD_SIZE"] == "1":
         return 0, 1, HashStore()
-    key = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+    key, size = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
+    rank = size if SERVES in os.environ else int(os.environ["RANK"])  # a server apart comes after all workers
     if key not in _stores:
-        _stores[key] = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))[0]
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), _stores[key]
+        _stores[key] = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout_s)))[0]
+    return rank, size, _stores[key]
 
 
 def machine() -> str:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message, unpack
-from tacit.network import Parts
+from tacit.network import Parts, check_one_for_each
 from tacit.runtime.buffers import Pool
 from tacit.runtime.groups import Group
 from tacit.trace import EXCHANGE, WAIT, PlainEvent
-from tacit.wire import all_gather_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
+from tacit.wire import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
 
 if TYPE_CHECKING:
     from tacit.runtime.stage import ProcessStage
@@ -33,22 +33,37 @@ class ProcessNetwork:
 
     # Collectives.
 
-    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
-        return Mean(self, parts, weight, group, overlaps=False).wait()
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
+        return Mean(self, parts, weight, group, overlaps=False).wait(into)
 
     def start_all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Mean:
         return Mean(self, parts, weight, group, overlaps=True)
 
-    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
         members = self.enter("all-gather", group)
         if members is None:
             return [message.snapshot()]
-        label, index = self.next_round("all-gather", members)
+        return self._swap("all-gather", members, [message.pack()] * members.size, continues)
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        check_one_for_each(messages, self.size if group is None else len(group))
+        members = self.enter("all-to-all", group)
+        if members is None:
+            return [messages[0].snapshot()]
+        return self._swap("all-to-all", members, [message.pack() for message in messages])
+
+    def _swap(self, name: str, members: Group, packed: list[bytes], continues: bool = False) -> list[Any]:
+        """Give each member its message; count what leaves this process."""
+        label, index = self.next_round(name, members, continues)
         started_s = self._stage.now_s()
-        parts = self._stage.exchange_bytes(members, message.pack(), label)
-        sent = all_gather_bytes([len(part) for part in parts])[members.place]
+        received = self._stage.swap_bytes(members, packed, label)
+        sent = handed_out_bytes([len(part) for part in packed], members.place)
         self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
-        return [unpack(part) for part in parts]  # type: ignore[misc]
+        return [unpack(part) for part in received]
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         members = self.enter("broadcast", group)
@@ -93,10 +108,10 @@ class ProcessNetwork:
         ranks = tuple(range(self.size)) if group is None else tuple(group)
         return self._stage.group(ranks) if len(ranks) > 1 else None
 
-    def next_round(self, label: str, members: Group) -> tuple[str, int]:
+    def next_round(self, label: str, members: Group, continues: bool = False) -> tuple[str, int]:
         """Return how the coming collective is called, and its number among those of its group."""
         ranks = tuple(members.ranks)
-        self._rounds[ranks] = self._rounds.get(ranks, 0) + 1
+        self._rounds[ranks] = self._rounds.get(ranks, 0) + (not continues)
         return label if members.size == self.size else f"{label} of {ranks}", self._rounds[ranks]
 
     def count_rounds(self, rows: list[PlainEvent]) -> None:
@@ -161,11 +176,10 @@ class Mean:
             self._done_s = self._stage.now_s()
         return self._done_s is not None
 
-    def wait(self) -> Tensor:
+    def wait(self, into: Tensor | None = None) -> Tensor:
         if self._members is None:
-            assert self._own is not None
             self._stage.total_weight = self._weight
-            return self._own.view(self._shape)
+            return self._kept(into)
         from_s = self._stage.now_s()
         self._stage.wait_for(self._work, self._members, self._label)
         if self._weights_work is not None:
@@ -181,21 +195,37 @@ class Mean:
             EXCHANGE, self.rank, self._started_s, self._done_s or now_s, round=self._round, size_bytes=sent,
             value=float(self._overlaps), label=self._label,
         )  # fmt: skip
-        return self._result()
+        return self._result(into)
 
     @property
     def rank(self) -> int:
         return self._stage.rank
 
-    def _result(self) -> Tensor:
+    def _result(self, into: Tensor | None) -> Tensor:
         """Divide by the weights' sum; where nobody had any, everybody keeps its own."""
         total = float(self._buffer[-1] if self._weights is None else self._weights)
         self._stage.total_weight = total
         if total == 0.0:
-            assert self._own is not None
-            return self._own.view(self._shape)
-        mean = self._buffer[:-1].div_(total).view(self._shape)
-        return mean if mean.device == self._device else mean.to(self._device)
+            return self._kept(into)
+        if into is not None and into.device == self._buffer.device:
+            torch.div(
+                self._buffer[: into.numel()], total, out=into
+            )  # a pass over the memory less than to divide and copy
+            return self._buffer[into.numel() : -1].div_(total)
+        mean = self._buffer[:-1].div_(total)
+        mean = mean if mean.device == self._device else mean.to(self._device)
+        return mean.view(self._shape) if into is None else _shared_out(mean, into)
+
+    def _kept(self, into: Tensor | None) -> Tensor:
+        """What this rank gave, which it keeps."""
+        assert self._own is not None
+        return self._own.view(self._shape) if into is None else _shared_out(self._own, into)
+
+
+def _shared_out(mean: Tensor, into: Tensor) -> Tensor:
+    """Write the first numbers of ``mean`` into ``into``; return the others."""
+    into.copy_(mean[: into.numel()])
+    return mean[into.numel() :]
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -1,11 +1,11 @@
-"""The server of a server strategy: a second endpoint in rank 0's process, with its own thread, monitor and post."""
+"""The server of a server strategy, or a shard of it: a second endpoint in a worker's process, with its own thread, monitor and post."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message
-from tacit.network import SERVER, Parts, Pending
+from tacit.network import Parts, Pending, shard_at
 from tacit.randomness import Streams
+from tacit.runtime.monitor import Monitor
 from tacit.runtime.post import Post
-from tacit.session.server_model import ServerModel
-from tacit.strategies.strategy import Strategy
+from tacit.session.server_model import ServerLife, ServerModel
 from tacit.trace import NOTE, PlainEvent
 
 MessageType = TypeVar("MessageType", bound=Message)
@@ -29,16 +29,20 @@ class ProcessServer:
     def __init__(
         self,
         post: Post,
+        monitor: Monitor,
         model: ServerModel,
         size: int,
         steps: int | None,
         seed: int,
         now_s: Callable[[], float],
         mail: deque[PlainEvent],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._model, self.size, self.steps, self._now_s, self._mail = model, size, steps, now_s, mail
+        self._failed = failed
+        self.shard, self._monitor = shard_at(post.address), monitor
         self.network = ServerNetwork(post, size)
-        self.random: np.random.Generator = Streams(seed).numpy("strategy", SERVER)
+        self.random: np.random.Generator = Streams(seed).numpy("strategy", post.address)
         self.failure: BaseException | None = None
         self._thread: Thread | None = None
 
@@ -47,23 +51,25 @@ class ProcessServer:
         return self._model.parameters
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
-        self._model.update(gradient, learning_rate)
-        self.note("update", self._model.updates)
+        self._model.update(gradient, learning_rate, self._now_s())
+        if self.shard == 0:
+            self.note("update", self._model.updates)
 
-    def note(self, name: str, value: float) -> None:
-        now_s = self._now_s()
-        self._mail.append((now_s, SERVER, NOTE, now_s, 0, 0, -2, 0, float(value), name))
+    def note(self, name: str, value: float, about: int | None = None) -> None:
+        now_s, peer = self._now_s(), -2 if about is None else about
+        self._mail.append((now_s, self.network.rank, NOTE, now_s, 0, 0, peer, 0, float(value), name))
 
-    def start(self, strategy: Strategy[Any]) -> None:
-        self._thread = Thread(target=self._live, args=(strategy,), name="tacit-server", daemon=True)
+    def start(self, life: ServerLife) -> None:
+        self._thread = Thread(target=self._live, args=(life,), name="tacit-server", daemon=True)
         self._thread.start()
 
-    def _live(self, strategy: Strategy[Any]) -> None:
+    def _live(self, life: ServerLife) -> None:
         try:
-            with torch.no_grad():
-                strategy.serve(self, strategy.init_server(self))
-        except BaseException as error:  # noqa: BLE001 - raised in rank 0's worker
+            with self._monitor, torch.no_grad():
+                life.live(self)
+        except BaseException as error:  # noqa: BLE001 - raised in the worker beside it
             self.failure = error
+            self._failed(error)
 
     def join(self) -> Tensor:
         """Wait until the server has nothing left to do; return its model."""
@@ -77,10 +83,8 @@ class ProcessServer:
 class ServerNetwork:
     """The server's port: messages alone."""
 
-    rank = SERVER
-
     def __init__(self, post: Post, size: int) -> None:
-        self._post, self.size = post, size
+        self._post, self.rank, self.size = post, post.address, size
 
     def send(self, to: int, message: Message) -> None:
         self._post.send(to, message)
@@ -88,7 +92,9 @@ class ServerNetwork:
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         return self._post.receive(kind, source)
 
-    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
         raise _refusal("all_reduce_mean")
 
     def start_all_reduce_mean(
@@ -96,8 +102,13 @@ class ServerNetwork:
     ) -> Pending:
         raise _refusal("start_all_reduce_mean")
 
-    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
         raise _refusal("all_gather")
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        raise _refusal("all_to_all")
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         raise _refusal("broadcast")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from tacit.errors import Disagreement, Interrupted, PeerLost, RunError, TacitError, TimedOut
-from tacit.messages import Message
-from tacit.network import SERVER
+from tacit.messages import Message, TensorMessage
+from tacit.network import SERVER, server_address
 from tacit.runtime.environment import Environment, gpu, machine, own_address, way_to
 from tacit.runtime.groups import Group
 from tacit.runtime.monitor import Monitor
@@ -27,14 +27,16 @@ from tacit.runtime.patience import Patience
 from tacit.runtime.ports import Mean, ProcessNetwork
 from tacit.session import Session
 from tacit.session.agreement import first_difference
-from tacit.session.server_model import ServerModel
+from tacit.session.history import unpacked
+from tacit.session.server_model import KeptModel, ServerLife, ServerModel, unpacked_models
 from tacit.strategies.strategy import Strategy
-from tacit.trace import COMPUTE, RECEIVE, SEND, PlainEvent, Trace
+from tacit.trace import CANCELLED, COMPUTE, RECEIVE, SEND, PlainEvent, Trace
 
 if TYPE_CHECKING:  # a run without messages needs no zmq
     from tacit.runtime.post import Post
     from tacit.runtime.server import ProcessServer
 
+_log: Final = logging.getLogger("tacit")
 _ROLL_CALL_S: Final = 3.0
 """How long survivors wait for each other's sign of life before they call the others lost."""
 _TERMINATION_S: Final = 10.0
@@ -55,10 +57,12 @@ class ProcessStage:
         security: str | None = None,
         timeout_s: float | None = None,
         attach_timeout_s: float = 300.0,
+        server: str = "beside",
     ) -> None:
         self._environment = Environment(attach_timeout_s)
+        self.server_is_apart, self.server_kept = strategy.has_server and server == "apart", list[KeptModel]()
         self.rank, self.size = self._environment.rank, self._environment.size
-        self._trace, self.monitor, self.total_weight = Trace(), Monitor(), 0.0
+        self._trace, self.monitor, self.server_monitor, self.total_weight = Trace(), Monitor(), Monitor(), 0.0
         self._is_computing = True  # a gradient, as opposed to being in the optimizer's step
         self.boundaries = 0  # steps completed: what may change only between steps looks at this
         self.under_way: list[Mean] = []
@@ -88,7 +92,9 @@ class ProcessStage:
         environment, is_cuda = self._environment, self._device.type == "cuda"
         mine = {"machine": machine(), "gpu": gpu() if is_cuda else None, "interface": interface}
         environment.publish("place", mine)
-        places = environment.gather("place")
+        if self.server_is_apart and self.rank == 0:
+            _log.info("waiting for the server: tacit serve … --master %s --workers %d", environment.master, self.size)
+        places = environment.gather("place", range(self.size + self.server_is_apart))
         is_local = len({place["machine"] for place in places}) == 1 and not any(place["interface"] for place in places)
         self.address = "127.0.0.1" if is_local else self._address_between_machines(interface)
         gpus = [(place["machine"], place["gpu"]) for place in places]
@@ -99,8 +105,8 @@ class ProcessStage:
         if self._strategy.sends or self._strategy.handles or self._strategy.has_server:
             self._security = self._security or ("token" if is_local else "curve")
             self.post = self._open_post(self.rank, self.monitor, self._mail)
-            if self._strategy.has_server and self.rank == 0:
-                self._server_post = self._open_post(SERVER, Monitor(), self._server_mail)
+            if self._strategy.has_server and self.rank < self._strategy.shards and not self.server_is_apart:
+                self._server_post = self._open_post(server_address(self.rank), self.server_monitor, self._server_mail)
 
     def _address_between_machines(self, interface: str | None) -> str:
         """Return the IP by which the others reach this process; a machine that sees the master at loopback asks its way to another one."""
@@ -120,7 +126,8 @@ class ProcessStage:
     def _open_post(self, address: int, monitor: Monitor, mail: deque[PlainEvent]) -> Post:
         from tacit.runtime.post import Post
 
-        peers = [*range(self.size), *([SERVER] if self._strategy.has_server else [])]
+        shards = self._strategy.shards if self._strategy.has_server else 0
+        peers = [*range(self.size), *(server_address(shard) for shard in range(shards))]
 
         def sent(to: int, message: Message, size_bytes: int) -> None:
             now_s = self.now_s()
@@ -133,7 +140,7 @@ class ProcessStage:
         assert self._security is not None
         return Post(
             address, peers, self._environment.store, host=self.address, security=self._security, monitor=monitor,
-            handles=self._strategy.handles if address != SERVER else (), handler=self._handle, sent=sent, received=received,
+            handles=self._strategy.handles if address >= 0 else (), handler=self._handle, sent=sent, received=received,
             timeout_s=self._patience.timeout_s,
         )  # fmt: skip
 
@@ -167,7 +174,7 @@ class ProcessStage:
             stopped_s, self._stopped_s = self._stopped_s, None
             self.set_clock(stopped_s)
 
-    def compute(self, step: int) -> None:
+    def compute(self, step: int, is_dropped: bool = False) -> None:
         if self._terminated_s is not None:
             self.end_on_termination(at_collective=False)
         if self.post is not None:
@@ -176,7 +183,8 @@ class ProcessStage:
             raise self._server.failure
         self._is_computing = False
         now_s = self.now_s()
-        self._trace.rows.append((now_s, self.rank, COMPUTE, self._since_s, step, 0, -2, 0, 0.0, ""))
+        kind = CANCELLED if is_dropped else COMPUTE
+        self._trace.rows.append((now_s, self.rank, kind, self._since_s, step, 0, -2, 0, 0.0, ""))
         self._since_s = now_s
 
     def hooked(self) -> None:
@@ -230,22 +238,44 @@ class ProcessStage:
 
     # The server.
 
-    def start_server(self, model: ServerModel, strategy: Strategy[Any], steps: int | None, seed: int) -> None:
-        if self.size == 1:
-            raise TacitError(
-                f"{type(strategy).__name__} needs at least two workers: a server would serve itself alone."
-            )
-        if self.rank == 0:
-            from tacit.runtime.server import ProcessServer
+    def start_server(self, life: ServerLife | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
+        if life is None or model is None:
+            return
+        from tacit.runtime.server import ProcessServer
 
-            assert self._server_post is not None
-            self._server = ProcessServer(
-                self._server_post, model, self.size, steps, seed, self.now_s, self._server_mail
-            )
-            self._server.start(strategy)
+        assert self._server_post is not None and self.post is not None
+        self._server = ProcessServer(
+            self._server_post,
+            self.server_monitor,
+            model,
+            self.size,
+            steps,
+            seed,
+            self.now_s,
+            self._server_mail,
+            self.post.fail,
+        )
+        self._server.start(life)
+
+    def send_start(self, model: Tensor) -> None:
+        if self.rank == 0:
+            assert self.post is not None
+            self.post.send(SERVER, TensorMessage(model))
 
     def join_server(self) -> Tensor | None:
-        return None if self._server is None else self._server.join()
+        if self._server is not None:
+            return self._server.join()
+        return self._remains() if self.server_is_apart and self.rank == 0 else None
+
+    def _remains(self) -> Tensor:
+        """Take what a server apart leaves behind."""
+        from tacit.runtime.apart import Remains
+
+        assert self.post is not None
+        _, left = self.post.receive(Remains, source=SERVER)
+        self._server_mail.extend(unpacked(left.record)[0])
+        self.server_kept = unpacked_models(left.kept)
+        return left.parameters
 
     # Among sessions: uncounted.
 
@@ -269,14 +299,11 @@ class ProcessStage:
 
     def exchange_bytes(self, members: Group, data: bytes, what: str) -> list[bytes]:
         """Return every member's bytes, in the order of its ranks."""
-        lengths = torch.tensor([len(data)], dtype=torch.int64)
-        work, gathered = members.all_gather(lengths)
-        self.wait_for(work, members, what)
-        sizes = [int(length) for length in gathered]
-        own = torch.from_numpy(np.frombuffer(bytearray(data), np.uint8)) if data else torch.empty(0, dtype=torch.uint8)
-        work, received = members.hand_to_all(own, sizes)
-        self.wait_for(work, members, what)
-        return [part.numpy().tobytes() for part in torch.split(received, sizes)]
+        return self.swap_bytes(members, [data] * members.size, what)
+
+    def swap_bytes(self, members: Group, given: Sequence[bytes], what: str) -> list[bytes]:
+        """Give ``given[j]`` to the j-th member and return what every member gave to this one."""
+        return members.swap(given, lambda work: self.wait_for(work, members, what))
 
     def spread(self, tensor: Tensor, source: int = 0) -> None:
         if self.size > 1:

@@ -61,25 +61,56 @@ def train(
     folder = None if checkpoints is None else Path(checkpoints)
     session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue=folder, **attached)
     session.run.workload, session.run.metric_name = str(workload), problem.metric_name
+    play = _play_with_server if strategy.has_server else _play
     try:
         with session:
-            if folder is not None and step_of(folder) is not None:
-                loop.skip(session.resume(folder))
-            else:
-                loop.evaluate(session, steps, progress)
-            while session.step < steps:
-                loop.step(session)
-                if session.step % every == 0 and session.step < steps:
-                    loop.evaluate(session, steps, progress)
-                if folder is not None and checkpoint_every and session.step % checkpoint_every == 0:
-                    session.checkpoint(folder)
+            play(session, loop, steps, every, folder, checkpoint_every, progress)
     except KeyboardInterrupt:
-        interrupted = Interrupted(f"interrupted after {session.step} steps")
+        interrupted = Interrupted(f"interrupted after {session.updates} steps")
         interrupted.run = session.run
         raise interrupted from None
     if me == 0:
         loop.evaluate_end(session, progress)
     return session.run
+
+
+def _play(
+    session: Session, loop: Loop, steps: int, every: int, folder: Path | None, checkpoint_every: int | None,
+    progress: Progress | None,
+) -> None:  # fmt: skip
+    """Take all steps, in step with the others; evaluations and checkpoints are common to all."""
+    if folder is not None and step_of(folder) is not None:
+        loop.skip(session.resume(folder))
+    else:
+        loop.evaluate(session, steps, progress)
+    while not session.is_done:
+        loop.step(session)
+        if session.step % every == 0 and not session.is_done:
+            loop.evaluate(session, steps, progress)
+        if folder is not None and checkpoint_every and session.step % checkpoint_every == 0:
+            session.checkpoint(folder)
+
+
+def _play_with_server(
+    session: Session, loop: Loop, steps: int, every: int, folder: Path | None, checkpoint_every: int | None,
+    progress: Progress | None,
+) -> None:  # fmt: skip
+    """Compute gradients until the server has made its updates. It keeps copies of its model, which are measured after the run."""
+    session.keep_models(every)
+    if folder is not None and step_of(folder) is not None:
+        session.resume(folder)
+    elif session.rank == 0:
+        loop.log_start(session)
+    told = kept = session.updates
+    while not session.is_done:
+        loop.step(session)
+        if progress is not None and session.updates >= told + every:
+            told = session.updates
+            progress(told, steps, session.now_s(), None)
+        if folder is not None and checkpoint_every and session.updates >= kept + checkpoint_every:
+            kept = session.updates
+            if not session.server_is_apart:  # else it keeps what it needs itself
+                session.checkpoint(folder)
 
 
 class Loop:
@@ -97,7 +128,7 @@ class Loop:
             self._sampler.take(1)
 
     def step(self, session: Session) -> None:
-        factor = self._factor(session.step)
+        factor = self._factor(session.updates)
         for group, base in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = base * factor
         batch = self._problem.collate([self._me], self._sampler.take(1))
@@ -116,11 +147,20 @@ class Loop:
                 if progress is not None:
                     progress(session.step, steps, session.now_s(), result["loss"])
 
+    def log_start(self, session: Session) -> None:
+        """Measure the model that all begin with."""
+        session.log(**self._measure())
+
     def evaluate_end(self, session: Session, progress: Progress | None) -> None:
-        """Measure the reported model after the last round."""
+        """Measure the reported model after the last round, and before it the copies that a server kept on its way."""
         run, result = session.run, self._measure()
-        time_s = float(run.summary()["time_s"])
-        run.history.append(row_at(Tally(run.trace), time_s, run.steps, **result))
+        time_s, tally = float(run.summary()["time_s"]), Tally(run.trace)
+        for updates, at_s, model in session.kept_models:
+            if updates < run.steps:
+                run.history.append(row_at(tally, at_s, updates, **self._problem.evaluate(model)._asdict()))
+            else:
+                time_s = at_s
+        run.history.append(row_at(tally, time_s, run.steps, **result))
         if result["loss"] is None or not math.isfinite(result["loss"]):
             failure = NotFinite(0, run.steps, math.nan)
             run.status, failure.run = f"failed: {failure}", run

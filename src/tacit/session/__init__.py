@@ -1,6 +1,6 @@
 """A strategy in a user's own training loop, in either world: the session, and what it asks of the stage it plays on."""
 
-from tacit.session.session import Policies, Session, refuse_second
+from tacit.session.session import Policies, Session, common_table, refuse_second
 from tacit.session.stage import Stage, current, put, rank, shared, size
 
-__all__ = ["Policies", "Session", "Stage", "current", "put", "rank", "refuse_second", "shared", "size"]
+__all__ = ["Policies", "Session", "Stage", "common_table", "current", "put", "rank", "refuse_second", "shared", "size"]

@@ -27,6 +27,7 @@ from tacit.session.stage import Stage
 
 FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
+_SERVER: Final = "server.pt"
 _PATIENCE_S: Final = 10.0
 
 Shard = dict[str, Any]
@@ -60,6 +61,21 @@ def write_surviving(folder: Path, rank: int, alive: Sequence[int], size: int, sh
             time.sleep(0.02)
         _publish(folder, place, step, [other for other in alive if (place / f"rank-{other}.pt").exists()], size)
     return place
+
+
+def write_server(folder: Path, kept: Shard, updates: int) -> Path:
+    """Write what a server keeps and make it the valid checkpoint; learners have nothing of their own to keep."""
+    place = _place(folder, updates)
+    failure = _save(place / _SERVER, kept)
+    if failure:
+        raise TacitError(f"the server's checkpoint could not be written: {failure}; the previous one is untouched.")
+    _publish(folder, place, updates, [], 0)
+    return place
+
+
+def read_server(folder: Path) -> Shard:
+    """Return what a server kept."""
+    return _load(folder / _manifest(folder)["place"] / _SERVER)
 
 
 def read(folder: Path, rank: int, size: int) -> list[Shard]:

@@ -103,9 +103,10 @@ class FlatModel:
             self._is_lent = False
             torch._foreach_copy_(self._buffers, self.split(self._vector))
 
-    def split(self, vector: Tensor) -> list[Tensor]:
-        """Return views of ``vector``, one shaped like each parameter."""
-        return [_part(vector, place.parameter, place.start) for place in self.places]
+    def split(self, vector: Tensor, begin: int = 0, end: int | None = None) -> list[Tensor]:
+        """Return views of ``vector``, one shaped like each parameter; it may be the stretch from ``begin`` to ``end`` of the whole."""
+        inside = self.places if end is None else [place for place in self.places if begin <= place.start < end]
+        return [_part(vector, place.parameter, place.start - begin) for place in inside]
 
     # Gradients.
 

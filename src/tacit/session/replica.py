@@ -8,10 +8,10 @@ from torch.optim import Optimizer
 
 from tacit.errors import MisplacedCall
 from tacit.layout import Layout
-from tacit.network import Network
 from tacit.randomness import Streams
 from tacit.session.flat import FlatModel
 from tacit.session.meter import SKIPPED_WEIGHT, Meter
+from tacit.session.riders import RidingNetwork
 from tacit.session.stage import Stage
 from tacit.trace import NOTE
 from tacit.worker import Observed
@@ -21,7 +21,7 @@ class Replica:
     """The ``Worker`` that hooks are given."""
 
     def __init__(
-        self, stage: Stage, network: Network, model: FlatModel, optimizer: Optimizer, steps: int | None, seed: int
+        self, stage: Stage, network: RidingNetwork, model: FlatModel, optimizer: Optimizer, steps: int | None, seed: int
     ) -> None:
         self._stage, self._model, self._optimizer = stage, model, optimizer
         self.rank, self.size, self.network, self.steps = stage.rank, stage.size, network, steps
@@ -29,6 +29,7 @@ class Replica:
         self.random: np.random.Generator = streams.numpy("strategy", stage.rank)
         self.shared_random: np.random.Generator = streams.numpy("shared")
         self.meter = Meter(stage.rank)
+        self.updates = 0  # behind the server's model that this worker holds, in server strategies
         self.is_ghost = False  # its data has ended: it joins the others' rounds with weight 0
         self.scaler_skips = False  # the GradScaler found an overflow in this step
         self.update_is_skipped = False
@@ -74,6 +75,12 @@ class Replica:
 
     def weighed(self, total_weight: float) -> None:
         self._stage.total_weight = total_weight
+
+    def average_riders(self, weight: float) -> None:
+        self.network.ride(self._model.vector(), weight)
+
+    def follow(self, updates: int) -> None:
+        self.updates = updates
 
     def skip_update(self) -> None:
         self.update_is_skipped = True

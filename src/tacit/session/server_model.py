@@ -1,38 +1,119 @@
-"""The server's own copy of the model, with an optimizer like rank 0's."""
+"""A server's own copy of the model, or of its shard's part, with an optimizer like rank 0's; and the server's life around it."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tacit.session.flat import FlatModel
+from tacit.session.states import restore, store
+from tacit.strategies.strategy import Strategy
+from tacit.worker import Server
+
+
+class KeptModel(NamedTuple):
+    """A copy of a model, kept on the way to be looked at after the run."""
+
+    updates: int
+    time_s: float
+    parameters: Tensor
+
+
+def packed_models(kept: Sequence[KeptModel]) -> bytes:
+    """Return kept models as bytes."""
+    file, models = io.BytesIO(), [one.parameters.numpy() for one in kept]
+    at, times_s = np.array([one.updates for one in kept], np.int64), np.array([one.time_s for one in kept])
+    np.savez(file, at=at, time_s=times_s, models=np.stack(models) if models else np.zeros((0, 0)))
+    return file.getvalue()
+
+
+def unpacked_models(data: bytes) -> list[KeptModel]:
+    """Return what ``packed_models`` packed."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+        models = torch.from_numpy(stored["models"])
+        return [KeptModel(int(a), float(t), m) for a, t, m in zip(stored["at"], stored["time_s"], models, strict=True)]
 
 
 class ServerModel:
     """A flat vector of parameters, updated by an optimizer of the class and with the groups of the one given."""
 
-    def __init__(self, flat: FlatModel, optimizer: Optimizer) -> None:
+    def __init__(self, flat: FlatModel, optimizer: Optimizer, shards: int = 1, shard: int = 0) -> None:
         self._flat = flat
-        self.parameters = flat.vector().clone()
-        copies = [nn.Parameter(part) for part in flat.split(self.parameters)]
-        own = {id(mine): copy for mine, copy in zip(flat.parameters, copies, strict=True)}
+        self._begin, self._end = flat.layout.cut(shards)[shard]
+        self.parameters = flat.vector()[self._begin : self._end].clone()
+        self._copies = [nn.Parameter(part) for part in self._split(self.parameters)]
+        inside = [place.parameter for place in flat.places if self._begin <= place.start < self._end]
+        own = {id(mine): copy for mine, copy in zip(inside, self._copies, strict=True)}
         groups = [
             {**group, "params": [own[id(p)] for p in group["params"] if id(p) in own]}
             for group in optimizer.param_groups
         ]
-        self._copies = copies
+        groups = [group for group in groups if group["params"]]
         self._optimizer = type(optimizer)(groups)  # type: ignore[call-arg]
-        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self._first_rate, self._rates = float(optimizer.param_groups[0]["lr"]), [float(g["lr"]) for g in groups]
         self.updates = 0
+        self.every: int | None = None  # updates between copies that are kept, to be looked at after the run
+        self.kept: list[KeptModel] = []
+        self.updated: Callable[[int], None] | None = None  # told the number of updates after each
 
     @torch.no_grad()
-    def update(self, gradient: Tensor, learning_rate: float | None) -> None:
+    def update(self, gradient: Tensor, learning_rate: float | None, now_s: float) -> None:
         """Apply the optimizer; ``learning_rate`` is of the first group, and the others keep their ratio to it."""
-        factor = 1.0 if learning_rate is None or not self._rates[0] else learning_rate / self._rates[0]
+        factor = 1.0 if learning_rate is None or not self._first_rate else learning_rate / self._first_rate
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
-        for copy, part in zip(self._copies, self._flat.split(gradient), strict=True):
+        for copy, part in zip(self._copies, self._split(gradient.to(self.parameters)), strict=True):
             copy.grad = part
         self._optimizer.step()
         self.updates += 1
+        if self.every is not None and self.updates % self.every == 0:
+            self.kept.append(KeptModel(self.updates, now_s, self.parameters.to("cpu", copy=True)))
+        if self.updated is not None:
+            self.updated(self.updates)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as tensors and numbers."""
+        return {
+            "parameters": self.parameters.clone(),
+            "optimizer": self._optimizer.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        self.parameters.copy_(stored["parameters"])
+        self._optimizer.load_state_dict(stored["optimizer"])
+        self.updates = stored["updates"]
+
+    def _split(self, vector: Tensor) -> list[Tensor]:
+        return self._flat.split(vector, self._begin, self._end)
+
+
+class ServerLife:
+    """What a server goes through in either world: its state, serving, dismissing."""
+
+    def __init__(self, strategy: Strategy[Any], model: ServerModel) -> None:
+        self._strategy, self._model, self._state = strategy, model, None
+        self._stored: dict[str, Any] | None = None
+
+    def live(self, server: Server) -> None:
+        """Serve until the last update, then send everybody home."""
+        self._state = self._strategy.init_server(server)
+        if self._stored is not None:
+            self._state = restore(self._state, self._stored, None)
+        self._strategy.serve(server, self._state)
+        self._strategy.dismiss(server, self._state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what another life can begin with; what learners compute meanwhile is not part of it."""
+        return {"model": self._model.state_dict(), "state": store(self._state)}
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        """Begin with what another life left. Before ``live``."""
+        self._model.load_state_dict(stored["model"])
+        self._stored = stored["state"]

@@ -27,7 +27,8 @@ from tacit.session.logs import Log, open_log
 from tacit.session.meter import Meter
 from tacit.session.replica import Replica
 from tacit.session.riders import Riders, RidingNetwork
-from tacit.session.server_model import ServerModel
+from tacit.session.server_model import KeptModel
+from tacit.session.serving import Serving
 from tacit.session.stage import Stage
 from tacit.session.states import restore, restore_generator, store, store_generator
 from tacit.session.stepper import Stepper
@@ -64,6 +65,7 @@ class Session:
     ) -> None:
         self._stage, self._module, self._optimizer, self.strategy = stage, model, optimizer, strategy
         self.rank, self.size, self.steps, self.seed, self._policies = stage.rank, stage.size, steps, seed, policies
+        self.kept_models: list[KeptModel] = []
         self._is_over, self.run = False, Run("", str(strategy), stage.size, steps or 0, seed)
         self._rows: list[Row] = []  # what the user told with ``log``
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
@@ -77,8 +79,9 @@ class Session:
             self._network = RidingNetwork(stage.network, riders, stage.exchange)
             self._replica = Replica(stage, self._network, self._flat, optimizer, steps, seed)
             self._curve, self._curve_meter = Curve(steps), Meter(stage.rank)
-            if strategy.has_server:
-                stage.start_server(ServerModel(self._flat, optimizer), strategy, steps, seed)
+            self._serving = (
+                Serving(stage, self._flat, optimizer, strategy, steps, seed) if strategy.has_server else None
+            )
             self._stepper = Stepper(stage, self._flat, optimizer, strategy, self._replica)
             setattr(optimizer, _MARK, self)
             self._hooks = [
@@ -90,11 +93,9 @@ class Session:
             atexit.register(self._end_with_process)
 
     def _agree(self) -> None:
-        table = table_of(
-            self._module, self._optimizer, tacit=_version(), strategy=str(self.strategy), seed=self.seed, steps=self.steps,
-            buffers=self._policies.buffers, optimizer_state=self._policies.optimizer_state,
-        )  # fmt: skip
-        self._stage.agree(table)
+        self._stage.agree(
+            common_table(self._module, self._optimizer, self.strategy, self.steps, self.seed, self._policies)
+        )
 
     def _spread_start(self) -> None:
         """Everybody starts from rank 0's parameters and buffers, frozen ones too."""
@@ -112,6 +113,16 @@ class Session:
     def step(self) -> int:
         """Completed steps."""
         return self._replica.step
+
+    @property
+    def updates(self) -> int:
+        """Updates behind the model this worker holds: its steps, or in server strategies the server's. Schedules go by this."""
+        return self._replica.step if self._serving is None else self._replica.updates
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all announced steps are taken, or in server strategies the server's updates made: ``while not session.is_done:``."""
+        return self._is_over or (self.steps is not None and self.updates >= self.steps)
 
     def observe(self, loss: float | Tensor, samples: float | None = None) -> None:
         """Tell the loss of this step's mini-batch, before ``optimizer.step()``; once per micro-batch where gradients are accumulated.
@@ -133,8 +144,16 @@ class Session:
 
     @contextmanager
     def reported_model(self) -> Iterator[nn.Module]:
-        """Swap in, for a while, the model the strategy would report now. Collective; the run's clock stands still meanwhile."""
+        """Swap in, for a while, the model the strategy would report now. Collective; the run's clock stands still meanwhile.
+
+        In server strategies, whose workers are not in step, it is neither: whoever calls it gets the server's model.
+        """
         self._refuse_if_over("reported_model()")
+        if self._serving is not None:
+            self._serving.start()
+            with self._server_model():
+                yield self._module
+            return
         with self._stage.pause():
             with self._failing(), self._stepper.in_hook():
                 self._level_clocks()
@@ -153,6 +172,28 @@ class Session:
                     for buffer, before in zip(self._module.buffers(), kept, strict=True):
                         buffer.copy_(before)
 
+    @contextmanager
+    def _server_model(self) -> Iterator[None]:
+        with self._failing(), self._stepper.in_hook():
+            own = self._flat.vector().clone()
+            self._flat.vector().copy_(self.strategy.reported(self._replica, self._stepper.state))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self._flat.vector().copy_(own)
+                self._flat.settle()
+
+    @property
+    def server_is_apart(self) -> bool:
+        """Whether the strategy's server is a process of its own."""
+        return self._serving is not None and self._stage.server_is_apart
+
+    def keep_models(self, every: int) -> None:
+        """Let the server keep a copy of its model every so many updates: after the run, rank 0 finds them in ``kept_models``."""
+        if self._serving is not None:
+            self._serving.keep_models(every)
+
     def _level_clocks(self) -> None:
         """Clocks that stand still while ranks wait for each other would drift apart: all take the time of the last to come."""
         times_s = self._stage.exchange(repr(self._stage.now_s()).encode())
@@ -163,6 +204,8 @@ class Session:
         if self._is_over:
             return self.run
         with self._failing():
+            if self._serving is not None:
+                self._serving.start()
             self._stepper.finish()
             with torch.no_grad():
                 self._level_out()
@@ -204,8 +247,14 @@ class Session:
         self._take_counters(stored)
 
     def checkpoint(self, folder: str | Path) -> Path:
-        """Write model, optimizer and session of all ranks into ``folder``; collective. The previous one lives until this one is whole."""
+        """Write model, optimizer and session of all ranks into ``folder``; collective. The previous one lives until this one is whole.
+
+        In server strategies it is the server's alone and not collective: rank 0 writes it, other ranks return at once.
+        """
         self._refuse_if_over("checkpoint()")
+        if self._serving is not None:
+            with self._failing():
+                return self._serving.checkpoint(Path(folder))
         with self._stage.pause(), self._failing():
             self._level_clocks()
             return checkpoints.write(Path(folder), self._stage, self._shard(), self.step)
@@ -213,11 +262,14 @@ class Session:
     def resume(self, folder: str | Path) -> int:
         """Go on from the checkpoint in ``folder``; collective. Return the steps it had completed, so that the loop can skip their data.
 
-        Exact with the number of workers that wrote it. With another, all start from the mean of the models it holds.
+        Exact with the number of workers that wrote it. With another, all start from the mean of the models it holds. In server strategies the
+        server goes on and all workers take its model, however many they are; what is returned are its updates.
         """
         self._refuse_if_over("resume()")
         require(self.step == 0, f"resume() comes right after attach; {self.step} steps have been taken already.")
         with self._failing():
+            if self._serving is not None:
+                return self._serving.resume(Path(folder), self._stepper)
             shards = checkpoints.read(Path(folder), self.rank, self.size)
             if checkpoints.is_whole(Path(folder), self.size):
                 self._resume_exactly(shards[0])
@@ -269,6 +321,8 @@ class Session:
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
+            if self._serving is not None:
+                self._serving.start()
             self._stepper.before(args[1:], kwargs)
         except BaseException as error:
             self._give_up(error)
@@ -306,12 +360,9 @@ class Session:
 
     def _level_out(self) -> None:
         """Everybody gets the model to report: the server's, or, where data ended early, that of a rank that took the last updates."""
-        if self.strategy.has_server:
-            model = self._stage.join_server()
-            if model is not None:
-                self._flat.vector().copy_(model)
-            self._stage.spread(self._flat.vector())
-            self._flat.settle()
+        if self._serving is not None:
+            self._serving.level_out()
+            self.kept_models = self._serving.kept_models()
             return
         steps = [int(own) for own in self._stage.exchange(str(self._stepper.own_steps).encode())]
         if min(steps) < max(steps) and self._stepper.calls_before:
@@ -371,6 +422,12 @@ class Session:
         is_begun = self.step > 0  # before that there is nothing to lose, and perhaps an older checkpoint to keep
         has_diverged = isinstance(error, PeerLost) and (error.reason or "").startswith("NotFinite")
         if folder is not None and is_real and is_begun and not has_diverged and isinstance(error, PeerLost | TimedOut):
+            if self._serving is not None:
+                if self._serving.is_here:
+                    error.add_note(
+                        f"The server's model is in {self._serving.checkpoint(folder)}; the same command resumes from it."
+                    )
+                return
             missing = {error.rank} if isinstance(error, PeerLost) else set(error.missing)
             alive = [rank for rank in range(self.size) if rank not in missing]
             kept = checkpoints.write_surviving(folder, self.rank, alive, self.size, self._shard(), self.step)
@@ -406,6 +463,16 @@ def _version() -> str:
         return version("tacit")
     except PackageNotFoundError:
         return "not installed"
+
+
+def common_table(
+    model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], steps: int | None, seed: int, policies: Policies
+) -> dict[str, Any]:
+    """Return what everybody who takes part in a run must come with alike."""
+    return table_of(
+        model, optimizer, tacit=_version(), strategy=str(strategy), seed=seed, steps=steps,
+        buffers=policies.buffers, optimizer_state=policies.optimizer_state,
+    )  # fmt: skip
 
 
 def refuse_second(optimizer: Optimizer) -> None:

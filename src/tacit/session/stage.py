@@ -16,8 +16,7 @@ from torch import Tensor
 
 from tacit.messages import Message
 from tacit.network import Network
-from tacit.session.server_model import ServerModel
-from tacit.strategies.strategy import Strategy
+from tacit.session.server_model import KeptModel, ServerLife, ServerModel
 from tacit.trace import PlainEvent, Trace
 
 if TYPE_CHECKING:
@@ -54,8 +53,8 @@ class Stage(Protocol):
     def set_clock(self, time_s: float) -> None:
         """Let the clock go on from ``time_s``, where a checkpoint left it."""
 
-    def compute(self, step: int) -> None:
-        """Step ``step`` (from 1) has its gradient: put it into the trace, and charge its time where time is virtual."""
+    def compute(self, step: int, is_dropped: bool = False) -> None:
+        """Step ``step`` (from 1) has its gradient, perhaps for nothing: put it into the trace, and charge its time where time is virtual."""
 
     def hooked(self) -> None:
         """A hook has ended: what comes now is the worker's own computing."""
@@ -87,11 +86,26 @@ class Stage(Protocol):
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         """``session`` is ready: from now on give messages of its strategy's ``handles`` to ``handler``."""
 
-    def start_server(self, model: ServerModel, strategy: Strategy[Any], steps: int | None, seed: int) -> None:
-        """Let the strategy's server live, beside the worker of rank 0; other ranks have nothing to do."""
+    def start_server(self, life: ServerLife | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
+        """Let a shard of the strategy's server live beside this worker, where it has one (``life``). All workers call it."""
+
+    @property
+    def server_monitor(self) -> AbstractContextManager[Any]:
+        """Held by the server beside this worker while it does anything but wait."""
+
+    @property
+    def server_is_apart(self) -> bool:
+        """Whether the server is a process of its own."""
+
+    @property
+    def server_kept(self) -> list[KeptModel]:
+        """What a server apart kept of its models on the way, after ``join_server``."""
+
+    def send_start(self, model: Tensor) -> None:
+        """Give a server apart the model to start from; one worker's is enough."""
 
     def join_server(self) -> Tensor | None:
-        """On rank 0 wait until the server is done and return its model; elsewhere None."""
+        """Wait until the server beside this worker is done and return its part of the model; None where there is none."""
 
     def close(self, failure: BaseException | None) -> None:
         """Leave nothing behind: no thread, no socket, no group. Others are told the reason of a failure."""

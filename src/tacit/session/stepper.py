@@ -60,6 +60,11 @@ class Stepper:
             self._flat.settle()
         self._stage.hooked()
 
+    def join(self) -> None:
+        """Take up the run where others are."""
+        with self.in_hook():
+            self._strategy.join(self._replica, self.state)
+
     def handle(self, source: int, message: Message) -> None:
         """Give a message to the strategy; the stage has taken the monitor."""
         self._strategy.on_message(self._replica, self.state, source, message)
@@ -73,7 +78,7 @@ class Stepper:
                 f"the run was announced with steps={replica.steps}, and this is one more; call session.close() before it, "
                 f"or attach with the true number (steps=None where nobody knows it)."
             )
-        self._stage.compute(replica.step + 1)
+        self._stage.compute(replica.step + 1, is_dropped=replica.is_abandoned)
         replica.scaler_skips = unscale(self._optimizer, self._flat.parameters)
         is_quiet = self.quiet > 0 or not self.calls_before
         if not is_quiet and not replica.is_abandoned:

@@ -27,7 +27,7 @@ class Agenda:
     def run(self, is_over: Callable[[], bool]) -> None:
         """Let things happen until ``is_over`` or nothing is left."""
         heap, pop = self._heap, heapq.heappop
-        with _rare_collections():
+        with rare_collections():
             while heap and not is_over():
                 self.now_s, _, action = pop(heap)
                 self.happened += 1
@@ -35,7 +35,7 @@ class Agenda:
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """Let Python look for garbage cycles less often: a simulation makes millions of small tuples and hardly a cycle."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 200_000), before[1], before[2])

@@ -9,7 +9,7 @@ from typing import Any
 
 from tacit.delays import Delay, Exponential
 from tacit.errors import nearest, require
-from tacit.faults import Crash, Fault, Partition, Pause, Slow
+from tacit.faults import Crash, Fault, Join, Partition, Pause, Slow
 from tacit.specs import ALWAYS_SPELLED, Spec, spell
 
 
@@ -88,9 +88,13 @@ class Cluster(Spec):
         return self.links.get((source, target)) or self.links.get((target, source))
 
     def _check_fault(self, fault: Fault) -> None:
-        require(isinstance(fault, Fault), f"faults contains {fault!r}; use Crash, Pause, Slow, Partition or Loss.")
+        require(
+            isinstance(fault, Fault), f"faults contains {fault!r}; use Crash, Join, Pause, Slow, Partition or Loss."
+        )
         match fault:
-            case Crash(rank=rank) | Pause(rank=rank) | Slow(rank=rank):
+            case Crash(rank=rank):
+                self._check_rank(str(fault), rank, server=True)
+            case Join(rank=rank) | Pause(rank=rank) | Slow(rank=rank):
                 self._check_rank(str(fault), rank)
             case Partition(ranks=ranks):
                 for rank in ranks:

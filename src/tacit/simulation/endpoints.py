@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,17 +12,19 @@ from torch import Tensor
 
 from tacit.errors import MisplacedCall, PeerLost
 from tacit.messages import Message
-from tacit.network import SERVER, Envelope
+from tacit.network import Envelope, server_address
+from tacit.session.states import restore, store
 from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.ports import SimulatedNetwork
 from tacit.trace import NOTE, WAIT
 
 if TYPE_CHECKING:
+    from tacit.simulation.rows import ServerRow
     from tacit.simulation.surroundings import Surroundings
     from tacit.simulation.world import World
 
 MessageType = TypeVar("MessageType", bound=Message)
-_WINDOW = 64
+WINDOW = 64
 """Messages of one sender that may be under way before ``send`` from a hook blocks."""
 
 
@@ -40,6 +42,16 @@ class Endpoint(ABC):
         self._wanted: tuple[type[Message], int | None] | None = None
         self.in_flight = 0
         self._window_is_full = False
+        self.life = 1  # counts on where one that was lost comes back: nothing sent to an earlier life arrives
+
+    def live_again(self) -> None:
+        """Begin another life, as a fresh process would: nothing of the earlier one is left."""
+        self.life += 1
+        self.is_lost = self.is_handling = self._window_is_full = False
+        self.waiting = self._wanted = None
+        self.in_flight = 0
+        self._inbox.clear()
+        self.fiber = make_fiber(self.world.host, self._run)
 
     def _run(self) -> None:
         torch.set_grad_enabled(False)
@@ -74,13 +86,8 @@ class Endpoint(ABC):
         self.fiber.park()
         self.waiting = None
 
-    def deliver(self, source: int, message: Message) -> None:
+    def accept(self, envelope: Envelope) -> None:
         """A message has arrived."""
-        if not self.is_lost:
-            self.world.record_receive(self.rank, source, message)
-            self._accept(Envelope(source, message))
-
-    def _accept(self, envelope: Envelope) -> None:
         self._inbox.append(envelope)
         if self._wanted is not None and _matches(envelope, *self._wanted):
             self._wanted = None
@@ -93,12 +100,17 @@ class Endpoint(ABC):
                 if _matches(envelope, kind, source):
                     del self._inbox[place]
                     return envelope.source, envelope.message  # type: ignore[return-value]
-            if source is not None and (lost_s := self.world.lost_at(source)) is not None:
-                raise PeerLost(source, lost_s, f"receive({kind.__name__}, source={source})")
+            self._raise_if_lost(kind, source)
             self._wanted = (kind, source)
             since_s = self.world.agenda.now_s
             self.block(kind.__name__ + ("" if source is None else f" from {source}"))
-            self.world.trace.record(WAIT, self.rank, since_s, self.world.agenda.now_s, label=kind.__name__)
+            now_s = self.world.agenda.now_s
+            self.world.trace.rows.append((now_s, self.rank, WAIT, since_s, 0, 0, -2, 0, 0.0, kind.__name__))
+
+    def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
+        """Raise where what is waited for can never come."""
+        if source is not None and (lost_s := self.world.lost_at(source)) is not None:
+            raise PeerLost(source, lost_s, f"receive({kind.__name__}, source={source})")
 
     def peer_lost(self, rank: int) -> None:
         """Somebody crashed: whoever waits for a message from there must know."""
@@ -113,30 +125,66 @@ class Endpoint(ABC):
             self.fiber.resume()
 
     def await_window(self) -> None:
-        while self.in_flight >= _WINDOW and not self.is_handling:
+        while self.in_flight >= WINDOW and not self.is_handling:
             self._window_is_full = True
             self.block("room in its send window")
 
 
 class SimulatedServer(Endpoint):
-    """The server of a server strategy: its own model, optimizer and inbox."""
+    """The server of a server strategy, or one of its shards: its own model, optimizer and inbox."""
 
     world: World
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world, SERVER)
+    def __init__(self, world: World, shard: int, model: ServerRow) -> None:
+        super().__init__(world, server_address(shard))
+        self.shard, self.model = shard, model
         self.updates = 0
+        self.state: Any = None
+        self._kept: dict[str, Any] | None = None  # of an earlier life
+        self._unheard: deque[int] = deque()  # workers lost since ``receive`` last said so
 
     @property
     def parameters(self) -> Tensor:
-        return self.world.server_model()
+        return self.model.parameters
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
         self.updates += 1
-        self.world.update_server(gradient, learning_rate, self.updates)
+        if not self.world.is_timing:
+            self.model.update(gradient, learning_rate, self.updates)
+        if self.shard == 0:
+            self.note("update", self.updates)
+            self.world.updated(self)
+
+    def note(self, name: str, value: float, about: int | None = None) -> None:
+        now_s, peer = self.world.agenda.now_s, -2 if about is None else about
+        self.world.trace.rows.append((now_s, self.rank, NOTE, now_s, 0, 0, peer, 0, float(value), name))
 
     def live(self) -> None:
-        self.world.strategy.serve(self, self.world.strategy.init_server(self))
+        strategy = self.world.strategy
+        self.state = strategy.init_server(self)
+        if self._kept is not None:
+            self.state = restore(self.state, self._kept["state"], None)
+        strategy.serve(self, self.state)
+
+    def keep(self) -> dict[str, Any]:
+        """Return what another life could begin with: all but the model."""
+        return {"updates": self.updates, "state": store(self.state), "optimizer": self.model.state_dict()}
+
+    def begin_with(self, kept: dict[str, Any]) -> None:
+        """Go on from what an earlier life kept."""
+        self._kept, self.updates = kept, kept["updates"]
+        self.model.load_state_dict(kept["optimizer"])
+
+    def peer_lost(self, rank: int) -> None:
+        self._unheard.append(rank)
+        if self._wanted is not None:
+            self._wanted = None
+            self.fiber.resume()
+
+    def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
+        if self._unheard:
+            rank = self._unheard.popleft()
+            raise PeerLost(rank, self.world.lost_at(rank) or self.world.agenda.now_s, f"receive({kind.__name__})")
 
 
 def _matches(envelope: Envelope, kind: type[Message], source: int | None) -> bool:

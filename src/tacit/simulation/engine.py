@@ -42,7 +42,7 @@ class Engine:
         self, problem: Problem, matrix: Tensor, optimizer: RowOptimizer, choice: Choice, seed: Callable[[int], int]
     ) -> None:
         self.problem, self.matrix, self.optimizer, self.choice = problem, matrix, optimizer, choice
-        self.layout = problem.layout
+        self.layout, self._first = problem.layout, matrix[0].clone()
         self.workers = len(matrix)
         self._per_call = max(1, min(REPLICAS_PER_CALL, NUMBERS_PER_CALL // self.layout.dimension))
         self._rows = [matrix[rank] for rank in range(self.workers)]  # views, made once: hooks ask for them every round
@@ -84,18 +84,25 @@ class Engine:
         self._queues[rank].append((_SNAPSHOT, step, purpose))
         self._waiting.add(rank)
 
+    def reset(self, rank: int) -> None:
+        """Let the worker have the parameters that all began with, and an optimizer that remembers nothing."""
+        if rank in self._waiting:
+            self.settle(rank)
+        self._rows[rank].copy_(self._first)
+        self.optimizer.forget(rank)
+
     # What hooks see.
 
     def row(self, rank: int) -> Tensor:
         """Return the worker's parameters, all its wishes fulfilled."""
         if rank in self._waiting:
-            self.settle()
+            self.settle(rank)
         return self._rows[rank]
 
     def gradient(self, rank: int) -> Tensor:
         """Return the worker's gradient as a flat row."""
         if rank in self._waiting:
-            self.settle()
+            self.settle(rank)
         return self._flat_gradients[rank]
 
     def set_gradient(self, rank: int, value: Tensor) -> None:
@@ -105,7 +112,7 @@ class Engine:
     def take_observed(self, rank: int) -> Observed:
         """Return and reset how many steps the worker took and which losses it saw."""
         if rank in self._waiting:
-            self.settle()
+            self.settle(rank)
         steps = int(self._seen[rank])
         loss = float(self._loss_sum[rank]) / steps if steps else None
         first = float(self._loss_first[rank]) if steps else None
@@ -120,11 +127,13 @@ class Engine:
 
     # The work.
 
-    def settle(self) -> None:
-        """Work off all queues in lockstep."""
-        while self._waiting:
+    def settle(self, rank: int | None = None) -> None:
+        """Work off the queues in lockstep: all of them, or until the one of ``rank`` is empty; the longer the others', the fuller the next calls."""
+        while True:
             if self._looks:
                 self._settle_snapshots()
+            if not self._waiting if rank is None else rank not in self._waiting:
+                return
             waiting, queues = sorted(self._waiting), self._queues
             updates = [rank for rank in waiting if queues[rank][0][0] == _UPDATE] if self._calls_update else []
             if updates:
@@ -260,6 +269,7 @@ class TimingEngine:
     def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None: ...
     def set_gradient(self, rank: int, value: Tensor) -> None: ...
     def settle(self) -> None: ...
+    def reset(self, rank: int) -> None: ...
 
     def row(self, rank: int) -> Tensor:
         return self._parameters

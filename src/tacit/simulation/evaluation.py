@@ -45,6 +45,8 @@ class Evaluator:
         self._arrived: dict[int, int] = {}  # how many workers got to a step
         self._measured: dict[int, tuple[Evaluation | None, float | None]] = {}
         self.buffers: Callable[[], dict[str, Tensor]] = dict
+        self.looks_at_each = False  # worker, at the end
+        self._worst: dict[str, float | None] = {}
 
     def is_due(self, step: int) -> bool:
         """Whether step ``step`` (counted from 1) is to be looked at."""
@@ -63,6 +65,8 @@ class Evaluator:
 
     def before(self, rank: int, step: int, row: Tensor) -> None:
         """Take a worker's model after its local update, before the round of that step."""
+        if step in self._measured:  # without this one, which came back too late for it
+            return
         look = self._look(step)
         look.before[rank] = row
         look.has_before.add(rank)
@@ -70,6 +74,8 @@ class Evaluator:
 
     def after(self, rank: int, step: int, row: Tensor) -> None:
         """Take a worker's share of the reported model after the step's hooks."""
+        if step in self._measured:
+            return
         look = self._look(step)
         look.after[rank] = row
         look.has_after.add(rank)
@@ -77,6 +83,8 @@ class Evaluator:
 
     def both(self, rank: int, step: int, row: Tensor) -> None:
         """Take a quiet step's model: nothing happens between before and after."""
+        if step in self._measured:
+            return
         look = self._look(step)
         look.before[rank] = row
         look.after[rank] = row
@@ -89,6 +97,10 @@ class Evaluator:
         self._alive.discard(rank)
         for step, look in list(self._looks.items()):
             self._measure_if_complete(step, look)
+
+    def returned(self, rank: int) -> None:
+        """Count on a worker again from the step it begins at."""
+        self._alive.add(rank)
 
     def measure(self, step: int, time_s: float, parameters: Tensor) -> None:
         """Measure the reported model as it is, for step 0, the end, and servers."""
@@ -110,7 +122,7 @@ class Evaluator:
                 continue
             evaluation, spread = self._measured.get(step, (None, None))
             row = {"time_s": time_s, "step": step, **_numbers(evaluation), "spread": number(spread)}
-            rows.append({**row, **tally.at(time_s)})
+            rows.append({**row, **tally.at(time_s), **(self._worst if step == self._steps else {})})
         return rows
 
     def _look(self, step: int) -> _Look:
@@ -134,9 +146,17 @@ class Evaluator:
         self._spare.append(look)
         if step == self._steps:  # the model to report is measured after finish()
             self._measured[step] = (None, spread)
+            self._look_at_each(after)
             return
         self._measured[step] = (self._evaluate(after.mean(0)), spread)
         self._tell(step)
+
+    def _look_at_each(self, models: Tensor) -> None:
+        """Measure the worst of the workers' own models, where they have their own."""
+        if self.looks_at_each and self._problem is not None:
+            found = [evaluation for evaluation in map(self._evaluate, models) if evaluation is not None]
+            worst = max(found, key=lambda evaluation: evaluation.loss)
+            self._worst = {"worst_loss": number(worst.loss), "worst_metric": number(worst.metric)}
 
     def _evaluate(self, parameters: Tensor) -> Evaluation | None:
         return None if self._problem is None else self._problem.evaluate(parameters, self.buffers() or None)

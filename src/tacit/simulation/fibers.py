@@ -23,7 +23,7 @@ except ImportError:  # the thread host serves then
     greenlet = None
 
 HOSTS: Final = ("greenlet", "thread")
-_is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
+is_grad_enabled, set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 _graph_task = torch._C._current_graph_task_id
 
 
@@ -92,29 +92,29 @@ class GreenletFiber:
     def resume(self) -> None:
         if self.is_over:
             return
-        grad = _is_grad_enabled()
+        grad = is_grad_enabled()
         try:
             self._greenlet.switch()
         finally:
-            _set_grad_enabled(grad)
+            set_grad_enabled(grad)
 
     def throw(self, error: BaseException) -> None:
-        grad = _is_grad_enabled()
+        grad = is_grad_enabled()
         try:
             if not self._greenlet:  # never started: nothing to unwind
                 self.is_over = True
             else:
                 self._greenlet.throw(error)
         finally:
-            _set_grad_enabled(grad)
+            set_grad_enabled(grad)
 
     def park(self) -> None:
         if _graph_task() != -1:
             refuse_in_backward()
-        grad = _is_grad_enabled()
+        grad = is_grad_enabled()
         self._greenlet.parent.switch()
-        if _is_grad_enabled() is not grad:
-            _set_grad_enabled(grad)
+        if is_grad_enabled() is not grad:
+            set_grad_enabled(grad)
 
 
 class ThreadFiber:

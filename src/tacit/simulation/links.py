@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.faults import Loss, Partition
-from tacit.network import SERVER
+from tacit.network import shard_at
 from tacit.randomness import Streams
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.cluster import Cluster
+from tacit.wire import handed_out_bytes
 
 Array = NDArray[np.float64]
 
@@ -68,6 +70,15 @@ class Pipe:
         done()
 
 
+class Arrival:
+    """A message under way, or here but behind one that is."""
+
+    __slots__ = ("delivered", "is_here")
+
+    def __init__(self, delivered: Callable[[], None]) -> None:
+        self.delivered, self.is_here = delivered, False
+
+
 class Fabric:
     """All links of a cluster."""
 
@@ -76,21 +87,45 @@ class Fabric:
         self._partitions = [f for f in cluster.faults if isinstance(f, Partition)]
         self._loss = next((f for f in cluster.faults if isinstance(f, Loss) and f.probability > 0), None)
         self._loss_random = streams.numpy("loss")
+        self._is_sound = not self._partitions and self._loss is None
+        self._is_free = cluster.bandwidth_bytes_per_s == math.inf and not cluster.links
         self._pipes: dict[tuple[str, int], Pipe] = {}
+        self._under_way: dict[tuple[int, int], deque[Arrival]] = {}
         self._prices: dict[tuple[object, ...], Price] = {}
+        self._matrices: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
         """Carry a message and call ``delivered`` at its arrival. Return whether it is under way: a lost one never arrives."""
+        if self._is_sound:
+            self._carry(source, target, size_bytes, self._in_order(source, target, delivered))
+            return True
         if self._loss is not None and self._loss_random.random() < self._loss.probability:
             return False
         open_s = self.open_from((source, target))
         if open_s == math.inf:
             return False
+        in_order = self._in_order(source, target, delivered)
         if open_s > self._agenda.now_s:
-            self._agenda.at(open_s, lambda: self._carry(source, target, size_bytes, delivered))
+            self._agenda.at(open_s, lambda: self._carry(source, target, size_bytes, in_order))
         else:
-            self._carry(source, target, size_bytes, delivered)
+            self._carry(source, target, size_bytes, in_order)
         return True
+
+    def _in_order(self, source: int, target: int, delivered: Callable[[], None]) -> Callable[[], None]:
+        """Return what to call at a message's arrival: a small one that overtook a large one waits for it, as on TCP."""
+        if self._is_free and self._is_sound:
+            return delivered  # nothing but latency: nobody overtakes
+        if (source, target) not in self._under_way:
+            self._under_way[source, target] = deque()
+        queue, own = self._under_way[source, target], Arrival(delivered)
+        queue.append(own)
+
+        def arrived() -> None:
+            own.is_here = True
+            while queue and queue[0].is_here:
+                queue.popleft().delivered()
+
+        return arrived
 
     def cut_off(self, ranks: Sequence[int]) -> list[int]:
         """Return those of ``ranks`` that a partition keeps from the others now."""
@@ -108,6 +143,9 @@ class Fabric:
         return time_s
 
     def _carry(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> None:
+        if self._is_free:
+            self._agenda.at(self._agenda.now_s + self._cluster.latency_s, delivered)
+            return
         latency_s, alone = self._cluster.latency(source, target), self._cluster.bandwidth(source, target)
         begun_s, parts_left = self._agenda.now_s, 2
 
@@ -124,8 +162,8 @@ class Fabric:
         self._agenda.at(begun_s + latency_s, lambda: self._pipe("in", target).push(size_bytes, part_done))
 
     def _pipe(self, direction: str, node: int) -> Pipe:
-        if node == SERVER and self._cluster.server == "rank0":
-            node = 0
+        if node < 0 and self._cluster.server == "rank0":
+            node = shard_at(node) % self._cluster.workers
         if (direction, node) not in self._pipes:
             self._pipes[direction, node] = Pipe(self._agenda, self._cluster.bandwidth_bytes_per_s)
         return self._pipes[direction, node]
@@ -147,6 +185,23 @@ class Fabric:
         """Ring all-gather: n−1 stages, each rank passing on what it got last."""
         key, sizes = ("all-gather", tuple(group), tuple(sizes_bytes)), np.asarray(sizes_bytes, np.int64)
         return self._ring(key, group, (np.roll(sizes, stage) for stage in range(len(group) - 1)))
+
+    def price_all_to_all(self, group: Sequence[int], sizes_bytes: Sequence[Sequence[int]]) -> Price:
+        """Each rank to each other directly: n−1 stages, in the s-th of which the i-th rank sends to the (i+s)-th, nobody waiting for a stage.
+
+        What a rank sends goes out behind what it sent before, and what it receives comes in behind what it received before: NICs are not shared.
+        """
+        n, sizes = len(group), np.asarray(sizes_bytes, np.int64)
+        latency_s, bandwidth = self._links_within(tuple(group))
+        sent_s, received_s, places = np.zeros(n), np.zeros(n), np.arange(n)
+        for stage in range(1, n):
+            targets = (places + stage) % n
+            travel_s = sizes[places, targets] / bandwidth[places, targets]
+            sent_s += travel_s
+            arrival_s = sent_s + latency_s[places, targets] + self._retries(n)
+            received_s[targets] = np.maximum(arrival_s, received_s[targets] + travel_s)
+        done_s = float(np.maximum(received_s, sent_s).max()) if n > 1 else 0.0
+        return Price((done_s,) * n, tuple(handed_out_bytes(sizes_bytes[place], place) for place in range(n)))
 
     def price_broadcast(self, group: Sequence[int], source: int, size_bytes: int) -> Price:
         """Binomial tree: in each stage everybody who has the value passes it to one who has not."""
@@ -185,6 +240,17 @@ class Fabric:
         if self._loss is None:
             self._prices[key] = price
         return price
+
+    def _links_within(self, group: tuple[int, ...]) -> tuple[Array, Array]:
+        """Return latency and bandwidth from each rank of the group to each other."""
+        if group not in self._matrices:
+            pairs = [[(a, b) for b in group] for a in group]
+            latency_s = np.array([[self._cluster.latency(a, b) for a, b in row] for row in pairs])
+            self._matrices[group] = (
+                latency_s,
+                np.array([[self._cluster.bandwidth(a, b) for a, b in row] for row in pairs]),
+            )
+        return self._matrices[group]
 
     def _seconds(self, source: int, target: int, size_bytes: int) -> float:
         return self._cluster.latency(source, target) + size_bytes / self._cluster.bandwidth(source, target)

@@ -25,7 +25,7 @@ class Meeting:
 
     def __init__(self, kind: str, group: Group, index: int) -> None:
         self.kind, self.group, self.index = kind, group, index
-        self.joined: dict[int, tuple[Any, float, float]] = {}  # by rank: payload, weight or source, when
+        self.joined: dict[int, tuple[Any, float, float]] = {}  # by rank: payload, weight or source or continues, when
         self.waiters: dict[int, Fiber] = {}  # by rank: who is parked here
         self.results: dict[int, Any] = {}
         self.done_s: dict[int, float] = {}
@@ -34,6 +34,11 @@ class Meeting:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.index}"
+
+    @property
+    def continues(self) -> bool:
+        """Whether it is the second half of an exchange and so no round of its own."""
+        return self.kind == "all-gather" and all(flag for _, flag, _ in self.joined.values())
 
 
 class Meetings:
@@ -57,6 +62,7 @@ class Meetings:
         self._counts: list[list[int]] = [[0] * workers]  # by group, then rank: collectives joined
         self._open: dict[tuple[int, int], Meeting] = {}
         self._lost: dict[int, float] = {}
+        self.goes_on = False  # without workers that are lost, instead of failing
         self.rounds = 0
 
     def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Meeting:
@@ -70,14 +76,19 @@ class Meetings:
             meeting = self._open[key] = Meeting(kind, members, counts[rank])
         if meeting.kind != kind:
             raise Disagreement("collective", kind, meeting.kind, rank)
-        for lost, at_s in self._lost.items():
+        for lost, at_s in self._lost.items() if not self.goes_on else ():
             if lost in members:
                 raise PeerLost(lost, at_s, str(meeting))
         meeting.joined[rank] = (payload, weight, self._agenda.now_s)
-        if len(meeting.joined) == len(members):
-            del self._open[key]
-            self._start(meeting)
+        self._start_if_all_came(key, meeting)
         return meeting
+
+    def _start_if_all_came(self, key: tuple[int, int], meeting: Meeting) -> None:
+        awaited = len(meeting.group) if not self._lost else sum(rank not in self._lost for rank in meeting.group)
+        if len(meeting.joined) == awaited > 0:
+            del self._open[key]
+            meeting.group = meeting.group if not self._lost else tuple(r for r in meeting.group if r in meeting.joined)
+            self._start(meeting)
 
     def _number(self, group: Group) -> int:
         if group not in self._numbers:
@@ -90,14 +101,26 @@ class Meetings:
         """Wake everybody who waits for a worker that is gone."""
         self._lost[rank] = at_s
         for key, meeting in list(self._open.items()):
-            if rank in meeting.group:
+            if rank in meeting.group and self.goes_on:
+                meeting.joined.pop(rank, None)
+                meeting.waiters.pop(rank, None)
+                self._start_if_all_came(key, meeting)
+            elif rank in meeting.group:
                 del self._open[key]
                 self._fail(meeting, PeerLost(rank, at_s, str(meeting)))
+
+    def readmit(self, rank: int) -> None:
+        """Let a fresh worker take part where one was lost: it comes to the next collective that nobody has left yet."""
+        self._lost.pop(rank, None)
+        for group, counts in zip(self._groups, self._counts, strict=True):
+            counts[rank] = min(
+                (counts[other] for other in group if other != rank and other not in self._lost), default=0
+            )
 
     def _start(self, meeting: Meeting) -> None:
         self._trace.pack_if_long()
         price, results = self._price(meeting)
-        self.rounds += 1
+        self.rounds += not meeting.continues
         meeting.index, now_s = self.rounds, self._agenda.now_s
         meeting.begun_s = max(self._fabric.open_from(meeting.group), self._awake_from(meeting.group))
         if meeting.begun_s > now_s + self._timeout_s:
@@ -154,6 +177,10 @@ class Meetings:
                 messages: list[Message] = [payload for payload, _, _ in joined]
                 price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
                 return price, [list(messages) for _ in group]
+            case "all-to-all":
+                parts: list[dict[int, Message]] = [payload for payload, _, _ in joined]
+                sizes = [[given[rank].size_bytes for rank in group] for given in parts]
+                return self._fabric.price_all_to_all(group, sizes), [[given[rank] for given in parts] for rank in group]
             case _:
                 source = int(joined[0][1])
                 value: Tensor = meeting.joined[source][0]

@@ -20,9 +20,8 @@ class Pace:
     """One worker's clock of work: ``times_of_steps`` says when steps that start now will end."""
 
     def __init__(self, cluster: Cluster, rank: int, streams: Streams) -> None:
-        self.crash_s = min(
-            (f.at_s for f in cluster.faults if isinstance(f, Crash) and f.rank == rank), default=math.inf
-        )
+        self._crashes = sorted(f.at_s for f in cluster.faults if isinstance(f, Crash) and f.rank == rank)
+        self.crash_s = self.crash_after(-1.0)  # the next one
         self._delay, self._random = cluster.compute, streams.numpy("compute", rank)
         self._speed = float(cluster.speed.get(rank, 1.0))
         self._drawn: list[float] = []  # work of coming steps
@@ -37,6 +36,10 @@ class Pace:
         is_steady = not self._windows and self._spells is None
         self._after_work = add if is_steady else self._end_of_work
 
+    def crash_after(self, time_s: float) -> float:
+        """Return when the worker crashes next after ``time_s``."""
+        return next((at_s for at_s in self._crashes if at_s > time_s), math.inf)
+
     def times_of_steps(self, start_s: float, count: int) -> list[float]:
         """Draw the work of ``count`` steps, one after the other; return ``start_s`` and when each of them ends."""
         if self._used + count > len(self._drawn):
@@ -44,6 +47,14 @@ class Pace:
         work_s = self._drawn[self._used : self._used + count]
         self._used += count
         return list(accumulate(work_s, self._after_work, initial=start_s))
+
+    def end_of_step(self, start_s: float) -> float:
+        """Draw the work of one step that starts now; return when it ends."""
+        if self._used == len(self._drawn):
+            self._draw(1)
+        work_s = self._drawn[self._used]
+        self._used += 1
+        return self._after_work(start_s, work_s)
 
     def end_of_work(self, start_s: float, work_s: float) -> float:
         """Return when ``work_s`` of a worker of speed 1, begun at ``start_s``, are done."""

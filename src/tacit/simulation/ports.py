@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message
-from tacit.network import SERVER, Parts
+from tacit.network import SERVER, Parts, check_one_for_each
 from tacit.simulation.meetings import Meeting
 
 if TYPE_CHECKING:
@@ -25,9 +25,15 @@ class SimulatedNetwork:
     def __init__(self, endpoint: Endpoint) -> None:
         self._end, self.rank, self.size = endpoint, endpoint.rank, endpoint.size
 
-    def all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Tensor:
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
         tensor = parts if isinstance(parts, Tensor) else torch.cat(list(parts))
-        return self._own(self._meet("all-reduce", tensor, weight, group))
+        mean = self._meet("all-reduce", tensor, weight, group)
+        if into is None:
+            return self._own(mean)
+        into.copy_(mean[: into.numel()])
+        return self._own(mean[into.numel() :])
 
     def start_all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
@@ -36,19 +42,28 @@ class SimulatedNetwork:
         meeting = self._end.world.meetings.join(self.rank, "all-reduce", snapshot, weight, group)
         return SimulatedPending(self, meeting)
 
-    def all_gather(self, message: MessageType, *, group: Sequence[int] | None = None) -> list[MessageType]:
-        gathered: list[MessageType] = self._meet("all-gather", message.snapshot(), 1.0, group)
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
+        gathered: list[MessageType] = self._meet("all-gather", message.snapshot(), float(continues), group)
         return gathered
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        ranks = range(self.size) if group is None else group
+        check_one_for_each(messages, len(ranks))
+        payload = {rank: message.snapshot() for rank, message in zip(ranks, messages, strict=True)}
+        given: list[MessageType] = self._meet("all-to-all", payload, 1.0, group)
+        return given
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         return self._own(self._meet("broadcast", tensor, source, group))
 
     def send(self, to: int, message: Message) -> None:
         world = self._end.world
-        if not (0 <= to < self.size or (to == SERVER and world.has_server)):
+        if not (0 <= to < self.size or world.has_shard_at(to)):
             raise ValueError(f"send to {to}: there are the ranks 0 to {self.size - 1}" + _server_hint(to))
         self._end.await_window()
-        world.send(self._end, to, message.snapshot())
+        world.send(self._end, to, message if message.is_owned or world.is_timing else message.snapshot())
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         return self._end.take(kind, source)

@@ -35,6 +35,14 @@ class RowOptimizer(Protocol):
 
     def learning_rate(self, step: int) -> float: ...
 
+    def forget(self, rank: int) -> None:
+        """Let a row's state be as before its first step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all rows' state as tensors and numbers."""
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None: ...
+
 
 def row_optimizer(
     factory: Factory, module: nn.Module, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
@@ -43,6 +51,29 @@ def row_optimizer(
     template = _Template(factory, module, layout)
     cls = MatrixOptimizer if type(template.optimizer) in ELEMENTWISE else PerWorkerOptimizer
     return cls(factory, template, layout, matrix, schedule)
+
+
+class ServerRow:
+    """A server's part of the model, a view into the whole, with an optimizer like the workers'."""
+
+    def __init__(
+        self, factory: Factory, module: nn.Module, layout: Layout, model: Tensor, schedule: Callable[[int], float]
+    ) -> None:
+        self._layout, self._row = layout, model.unsqueeze(0)
+        self._optimizer = row_optimizer(factory, module, layout, self._row, schedule)
+        self.parameters = model
+
+    def update(self, gradient: Tensor, learning_rate: float | None, updates: int) -> None:
+        """Take the step of the ``updates``-th update; ``learning_rate`` is of the first group, and the others keep their ratio to it."""
+        factor = None if learning_rate is None else learning_rate / self._optimizer.base_rate
+        self._optimizer.step([0], [updates - 1], self._layout.split(gradient.unsqueeze(0)), factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what its optimizer remembers."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(stored)
 
 
 class _Template:
@@ -103,6 +134,15 @@ class MatrixOptimizer:
             if not self._is_stateless:
                 for rank in chosen:
                     self._counts[rank] += 1
+
+    def forget(self, rank: int) -> None:
+        self._counts[rank] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": list(self._counts), "state": self._state, "scalars": self._scalars}
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        self._counts, self._state, self._scalars = list(stored["counts"]), stored["state"], stored["scalars"]
 
     def _together(self, ranks: Sequence[int], steps: Sequence[int]) -> dict[tuple[float, int], list[int]]:
         """Group places by what must be equal for one call: the rate's factor and, where there is state, the rows' age."""
@@ -165,8 +205,19 @@ class PerWorkerOptimizer:
         self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
     ) -> None:
         self._template, self._schedule, self.base_rate = template, schedule, template.base_rates[0]
+        self._factory = factory
         self._rows = [{n: nn.Parameter(part) for n, part in layout.split(row).items()} for row in matrix]
         self._optimizers = [factory(list(row.values())) for row in self._rows]
+
+    def forget(self, rank: int) -> None:
+        self._optimizers[rank] = self._factory(list(self._rows[rank].values()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers]}
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        for optimizer, own in zip(self._optimizers, stored["optimizers"], strict=True):
+            optimizer.load_state_dict(own)
 
     def learning_rate(self, step: int) -> float:
         return self.base_rate * self._schedule(step)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from tacit.errors import Disagreement, PeerLost
 from tacit.messages import Message
-from tacit.network import SERVER
 from tacit.session import Session
 from tacit.session.agreement import first_difference
-from tacit.session.server_model import ServerModel
+from tacit.session.server_model import KeptModel, ServerLife, ServerModel
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.fibers import Fiber
 from tacit.simulation.meetings import mean_of
 from tacit.simulation.script_state import Standing
-from tacit.strategies.strategy import Strategy
 from tacit.trace import Column, PlainEvent, Trace
 
 if TYPE_CHECKING:
@@ -32,6 +30,8 @@ class ScriptStage:
     """One simulated worker's world, as its session sees it."""
 
     world = "simulated"
+    server_is_apart = False
+    server_kept: ClassVar[list[KeptModel]] = []
 
     def __init__(self, worker: ScriptWorker) -> None:
         self._worker, self.rank, self.size, self.network = worker, worker.rank, worker.size, worker.network
@@ -69,7 +69,7 @@ class ScriptStage:
         finally:
             self._worker.watch.set(ran_s)
 
-    def compute(self, step: int) -> None:
+    def compute(self, step: int, is_dropped: bool = False) -> None:
         self._worker.compute(step)
         self._worker.world.tell(self.rank, step, self.sessions[-1].steps, self.now_s())
 
@@ -117,13 +117,22 @@ class ScriptStage:
         self._worker.listen(session.strategy.handles, handler)
         self._worker.watch.set(0.0)
 
-    def start_server(self, model: ServerModel, strategy: Strategy[Any], steps: int | None, seed: int) -> None:
-        if self.rank == 0:
-            self._worker.world.open_server(self._worker, model, strategy, steps, seed)
-        self._gather("the start of the server", None)
+    def start_server(self, life: ServerLife | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
+        for shard in range(self.size):  # one after the other: a world counts its servers by shard
+            if shard == self.rank and life is not None and model is not None:
+                self._worker.world.open_server(self._worker, life, model, steps, seed)
+            if not any(self._gather("the start of the server", life is not None and shard < self.rank)):
+                break
+
+    @property
+    def server_monitor(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # fibers take turns
+
+    def send_start(self, model: Tensor) -> None:
+        """Servers are always beside a worker here, and have its model."""
 
     def join_server(self) -> Tensor | None:
-        return self._worker.world.join_server(self._worker) if self.rank == 0 else None
+        return self._worker.world.join_server(self._worker)
 
     def close(self, failure: BaseException | None) -> None:
         self._open = max(0, self._open - 1)  # one that failed before it could listen was never open
@@ -153,7 +162,7 @@ class ScriptStage:
 
 
 class OwnEvents(Trace):
-    """One worker's events out of the trace that all write, on rank 0 the server's too: nothing is kept twice."""
+    """One worker's events out of the trace that all write, on rank 0 the servers' too: nothing is kept twice."""
 
     def __init__(self, whole: Trace, rank: int) -> None:
         super().__init__()
@@ -161,14 +170,25 @@ class OwnEvents(Trace):
         self.record = whole.record  # type: ignore[method-assign]
 
     def __len__(self) -> int:
-        return len(self.columns()["rank"])
+        return len(self.in_order()["rank"])
 
-    def columns(self) -> dict[str, Column]:
-        columns = self._whole.columns()
-        is_mine = columns["rank"] == self._rank
-        if self._rank == 0:
-            is_mine |= columns["rank"] == SERVER
-        return {name: column[is_mine] for name, column in columns.items()}
+    @property
+    def vocabulary(self) -> list[str]:
+        return self._whole.vocabulary
+
+    def in_order(self) -> dict[str, Column]:
+        columns = self._whole.in_order()
+        are_mine = self._are_mine(columns["rank"])
+        return {name: column[are_mine] for name, column in columns.items()}
+
+    def unordered(self, names: Sequence[str], kind: str | None = None, label: str | None = None) -> list[Column]:
+        ranks, *found = self._whole.unordered(["rank", *names], kind, label)
+        are_mine = self._are_mine(ranks)
+        return [column[are_mine] for column in found]
+
+    def _are_mine(self, ranks: Column) -> Column:
+        is_mine: Column = ranks == self._rank
+        return is_mine | (ranks < 0) if self._rank == 0 else is_mine
 
 
 class Assembly:

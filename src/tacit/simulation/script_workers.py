@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tacit.errors import RunError, ScriptFailed
 from tacit.messages import Message
-from tacit.network import SERVER, Envelope
+from tacit.network import Envelope, server_address
 from tacit.randomness import Streams
-from tacit.session.server_model import ServerModel
+from tacit.session.server_model import ServerLife, ServerModel
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Fiber, Stopped
 from tacit.simulation.meetings import Meeting
@@ -22,8 +22,7 @@ from tacit.simulation.ports import MessageType, SimulatedNetwork
 from tacit.simulation.script_stage import ScriptStage
 from tacit.simulation.script_state import Belongings, Generators, Watch, environment_of, without_autocast
 from tacit.simulation.workers import Flight
-from tacit.strategies.strategy import Strategy
-from tacit.trace import COMPUTE
+from tacit.trace import COMPUTE, NOTE
 
 if TYPE_CHECKING:
     from tacit.simulation.script_world import ScriptWorld
@@ -146,20 +145,20 @@ class ScriptWorker(Endpoint):
         self._handles, self._handler = handles, handler
         early, self._inbox = self._inbox, deque()
         for envelope in early:
-            self._accept(envelope)
+            self.accept(envelope)
 
-    def _accept(self, envelope: Envelope) -> None:
+    def accept(self, envelope: Envelope) -> None:
         """Give handled kinds to the handler; a paused worker takes nothing before it wakes."""
         agenda = self.world.agenda
         awake_s = self.pace.awake_from(agenda.now_s)
         if awake_s > agenda.now_s:
-            agenda.at(awake_s, lambda: self._accept(envelope))
+            agenda.at(awake_s, lambda: self.accept(envelope))
         elif self.is_lost:
             return
         elif self._handler is not None and isinstance(envelope.message, self._handles):
             self._handle(self._handler, envelope)
         else:
-            super()._accept(envelope)
+            super().accept(envelope)
 
     def _handle(self, handler: Handler, envelope: Envelope) -> None:
         self.world.interpreter.give_to(self.belongings)
@@ -172,14 +171,14 @@ class ScriptWorker(Endpoint):
 
 
 class ScriptServer(Endpoint):
-    """The server of a session's strategy: its own model and optimizer, an inbox, a fiber."""
+    """The server of a session's strategy, or a shard of it: its own model and optimizer, an inbox, a fiber."""
 
     def __init__(
-        self, world: ScriptWorld, model: ServerModel, strategy: Strategy[Any], steps: int | None, seed: int
+        self, world: ScriptWorld, shard: int, life: ServerLife, model: ServerModel, steps: int | None, seed: int
     ) -> None:
-        super().__init__(world, SERVER)
-        self._model, self._strategy, self._steps = model, strategy, steps
-        self._own_random = Streams(seed).numpy("strategy", SERVER)
+        super().__init__(world, server_address(shard))
+        self.shard, self._model, self._life, self._steps = shard, model, life, steps
+        self._own_random = Streams(seed).numpy("strategy", self.rank)
         self.waiter: Fiber | None = None
 
     @property
@@ -195,11 +194,18 @@ class ScriptServer(Endpoint):
         return self._own_random
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
-        self._model.update(gradient, learning_rate)
-        self.note("update", self._model.updates)
+        self._model.update(gradient, learning_rate, self.world.agenda.now_s)
+        if self.shard == 0:
+            self.note("update", self._model.updates)
+
+    def note(self, name: str, value: float, about: int | None = None) -> None:
+        now_s = self.world.agenda.now_s
+        self.world.trace.record(
+            NOTE, self.rank, now_s, now_s, peer=-2 if about is None else about, value=float(value), label=name
+        )
 
     def live(self) -> None:
-        self._strategy.serve(self, self._strategy.init_server(self))
+        self._life.live(self)
         if self.waiter is not None:
             self.world.agenda.at(self.world.agenda.now_s, self.waiter.resume)
 

@@ -15,14 +15,13 @@ from torch import Tensor
 
 import tacit.session
 from tacit.errors import ScriptFailed
-from tacit.session.server_model import ServerModel
+from tacit.session.server_model import ServerLife, ServerModel
 from tacit.simulation.cluster import Cluster
 from tacit.simulation.evaluation import Progress
 from tacit.simulation.script_stage import Assemblies
 from tacit.simulation.script_state import Interpreter, Standing
 from tacit.simulation.script_workers import ScriptServer, ScriptWorker
 from tacit.simulation.surroundings import Surroundings
-from tacit.strategies.strategy import Strategy
 
 _OURS: Final = Path(tacit.session.__file__).parents[1]
 
@@ -76,6 +75,7 @@ class ScriptWorld(Surroundings):
         self.assemblies = Assemblies(cluster.workers, self.agenda)
         self.shelf: dict[object, tuple[Any, Standing, Standing]] = {}  # what ``tacit.shared`` has loaded
         self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]
+        self._beside: dict[int, ScriptServer] = {}  # servers, by the worker they live with
         self.inhabit(self.workers)
 
     def settle(self) -> None:
@@ -89,27 +89,36 @@ class ScriptWorld(Surroundings):
         return self._living == 0
 
     def open_server(
-        self, worker: ScriptWorker, model: ServerModel, strategy: Strategy[Any], steps: int | None, seed: int
+        self, worker: ScriptWorker, life: ServerLife, model: ServerModel, steps: int | None, seed: int
     ) -> None:
-        """Let the server of a session's strategy live; ``worker`` is the one that asks for it."""
+        """Let the server of a session's strategy, or a shard of it, live beside ``worker``, which asks for it."""
 
         def open_outside() -> None:  # a greenlet parks into the one that made it, which must not be a worker's
-            self.server = ScriptServer(self, model, strategy, steps, seed)
-            self.admit(self.server)
+            server = self._beside[worker.rank] = ScriptServer(self, worker.rank, life, model, steps, seed)
+            self.admit(server)
             worker.fiber.resume()
 
         self.agenda.at(self.agenda.now_s, open_outside)
         worker.stand_by("its server")
 
-    def join_server(self, worker: ScriptWorker) -> Tensor:
-        """Let ``worker`` wait until the server has nothing left to do; return its model."""
-        while not self.server.fiber.is_over:
-            self.server.waiter = worker.fiber
+    def join_server(self, worker: ScriptWorker) -> Tensor | None:
+        """Let ``worker`` wait until the server beside it has nothing left to do; return its part of the model."""
+        server = self._beside.get(worker.rank)
+        if server is None:
+            return None
+        while not server.fiber.is_over:
+            server.waiter = worker.fiber
             worker.block("its server")
-        return self.server.parameters
+        return server.parameters
 
     def lost(self, rank: int) -> None:
         self.assemblies.lose(rank, self.agenda.now_s)
+
+    def returned(self, rank: int) -> None:
+        raise ScriptFailed(
+            rank,
+            "would have to begin anew after its crash, which scripts cannot; use Crash without for_s, and no Join.",
+        )
 
     def tell(self, rank: int, step: int, steps: int | None, time_s: float) -> None:
         """Tell whoever watches how far rank 0 has come."""

@@ -22,7 +22,8 @@ from tacit.simulation.cluster import Cluster
 from tacit.simulation.engine import Engine, TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
-from tacit.simulation.rows import row_optimizer
+from tacit.simulation.races import run_race
+from tacit.simulation.rows import ServerRow, row_optimizer
 from tacit.simulation.world import World
 from tacit.strategies.strategy import Strategy
 from tacit.workloads.workload import Problem, Workload
@@ -38,7 +39,7 @@ def simulate(
     cluster: Cluster | None = None,
     steps: int = 500,
     seed: int = 0,
-    start: Tensor | None = None,
+    start: Tensor | Run | None = None,
     optimizer: str | Factory = "sgd",
     lr: float = 0.1,
     momentum: float = 0.0,
@@ -54,11 +55,13 @@ def simulate(
     """Train ``workload`` with ``strategy`` on a simulated ``cluster`` and return the run.
 
     steps: optimizer steps per worker; for server strategies, updates of the server's model.
-    start: flat parameters to start from; None: the workload's own.
+    start: flat parameters to start from, or a run to go on from: its reported model, and of a server's run also the server's
+        optimizer and counters (``steps`` then counts those behind it too); None: the workload's own.
     optimizer: a name (with lr, momentum, weight_decay) or a function from parameters to a ``torch.optim`` optimizer.
     schedule: the factor on the learning rate at a step, as a function of the step or a named schedule.
     evaluate_every: steps between rows of the history; None: about a hundred rows.
     engine: "vmap" evaluates gradients together, "loop" one by one, "auto" chooses by a fixed rule.
+    host: what carries workers, "greenlet" or "thread"; None: the first that is installed, and neither where there is a shorter way to the same trace.
     timing_only: compute no gradients: only time and bytes are real.
     progress: called with step, steps, virtual time and loss at every evaluation.
 
@@ -66,12 +69,12 @@ def simulate(
     """
     cluster = Cluster() if cluster is None else cluster
     _check(workload, strategy, steps, evaluate_every, host)
-    host, every = host or default_host(), evaluate_every or max(1, steps // _ROWS)
+    may_race, host, every = host is None, host or default_host(), evaluate_every or max(1, steps // _ROWS)
     streams, target = Streams(seed), torch.device(device)
     factory = optimizer_factory(optimizer, lr, momentum, weight_decay)
     problem = workload.open(cluster.workers, streams)
     problem.to(target)
-    first = _start(problem, start, target)
+    first = _start(problem, start.parameters if isinstance(start, Run) else start, target)
     factor = factors(schedule, steps)
     if timing_only:
         made: Engine | TimingEngine = TimingEngine(first, lr, problem.layout)
@@ -80,12 +83,10 @@ def simulate(
         made = _engine(problem, first, factory, factor, engine, cluster.workers, streams)
         evaluator = Evaluator(problem, made.matrix, steps, every, progress)
         evaluator.buffers = made.mean_buffers
-    server = None
-    if strategy.has_server:
-        model = first.clone().unsqueeze(0)
-        server = (model, row_optimizer(factory, problem.module, problem.layout, model, factor))
+    model = first.clone() if strategy.has_server else None
+    servers = [] if model is None else _servers(model, strategy.shards, problem, factory, factor)
     world = World(
-        strategy, cluster, problem, made, evaluator, steps=steps, seed=seed, host=host, server=server
+        strategy, cluster, problem, made, evaluator, steps=steps, seed=seed, host=host, servers=servers, server_model=model
     )  # fmt: skip
     run = Run(
         workload=str(workload), strategy=str(strategy), workers=cluster.workers, steps=steps, seed=seed,
@@ -97,9 +98,17 @@ def simulate(
         ),
         record=_record(made, host, target),
     )  # fmt: skip
-    evaluator.measure(0, 0.0, first)
+    begun = 0
+    if isinstance(start, Run) and start.server:
+        _check_resumed(start, strategy, steps)
+        world.resume(start.server)
+        begun = world.servers[0].updates
+    evaluator.measure(begun, 0.0, first)
     try:
-        world.run()
+        if may_race and run_race(world):
+            run.record = {**run.record, "host": "race"}
+        else:
+            world.run()
     except (RunError, KeyboardInterrupt) as error:
         _finish(run, world, first, f"failed: {error}" if isinstance(error, RunError) else "interrupted")
         if isinstance(error, RunError):
@@ -149,6 +158,28 @@ def _engine(
     return Engine(problem, matrix, optimizer, choice, lambda rank: streams.integer("modules", rank))
 
 
+def _check_resumed(start: Run, strategy: Strategy[Any], steps: int) -> None:
+    require(
+        start.strategy == str(strategy),
+        f"start is a run of {start.strategy}, and its server cannot go on as {strategy}; give start=run.parameters to begin anew from its model.",
+    )
+    made = int(start.server[0]["updates"])
+    require(
+        steps > made, f"steps={steps} are made already: start has {made} updates behind it; steps counts those too."
+    )
+
+
+def _servers(
+    model: Tensor, shards: int, problem: Problem, factory: Factory, factor: Callable[[int], float]
+) -> list[ServerRow]:
+    """Return every shard's part of ``model``."""
+    layout = problem.layout
+    return [
+        ServerRow(factory, problem.module, layout.part(shards, shard), model[begin:end], factor)
+        for shard, (begin, end) in enumerate(layout.cut(shards))
+    ]
+
+
 def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
     """Put into ``run`` what the world left: the reported model, the trace up to now, the history."""
     now_s = world.agenda.now_s
@@ -156,11 +187,12 @@ def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
     reported = _reported(world, first)
     run.status, run.parameters = status, reported.cpu()
     run.record = {**run.record, "engine": world.engine.choice.engine, "engine_reason": world.engine.choice.reason}
-    if status == "finished" and not (world.server is not None and world.server.updates == run.steps):
+    if status == "finished" and not (world.servers and world.servers[0].updates == run.steps):
         try:
             world.evaluator.measure(run.steps, now_s, reported)
         except RunError as error:
             run.status = f"failed: {error}"
+    run.server = [] if world.is_timing else [server.keep() for server in world.servers]
     run.history = world.evaluator.rows(world.trace, now_s)
     last = run.history[-1]["loss"] if run.history else None
     if status == "finished" and not world.is_timing and (last is None or not math.isfinite(last)):
@@ -172,8 +204,8 @@ def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
 def _reported(world: World, first: Tensor) -> Tensor:
     if world.is_timing:
         return first
-    if world.server is not None:
-        return world.server.parameters.detach().clone()
+    if world.server_model is not None:
+        return world.server_model.detach().clone()
     assert isinstance(world.engine, Engine)
     alive = next((w.rank for w in world.workers if not w.is_lost), 0)
     return world.engine.matrix[alive].detach().clone()

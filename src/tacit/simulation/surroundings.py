@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tacit.errors import Deadlock
-from tacit.faults import Crash, Pause, Slow
+from tacit.errors import Deadlock, PeerLost
+from tacit.faults import Crash, Join, Pause, Slow
 from tacit.messages import Message
-from tacit.network import SERVER
+from tacit.network import SERVER, Envelope, shard_at
 from tacit.randomness import Streams
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.cluster import Cluster
@@ -39,24 +39,30 @@ class Surroundings(ABC):
         self._paces = [Pace(cluster, rank, self.streams) for rank in range(cluster.workers)]
         self._streams: dict[tuple[str, int], np.random.Generator] = {}
         self._lost_at: dict[int, float] = {}
-        self._living = cluster.workers
+        self._living, self._serving = cluster.workers, 0
         self._has_pauses = any(isinstance(fault, Pause) for fault in cluster.faults)
 
-    def inhabit(self, workers: Sequence[Endpoint], server: Endpoint | None = None) -> None:
-        """Let ``workers`` live here, by rank, and perhaps a server."""
-        self._learners, self._server = workers, server
-        self.endpoints: list[Endpoint] = [*([server] if server else []), *workers]
+    def inhabit(self, workers: Sequence[Endpoint], servers: Sequence[Endpoint] = ()) -> None:
+        """Let ``workers`` live here, by rank, and perhaps a server, by shard."""
+        self._learners, self._servers, self._serving = workers, list(servers), len(servers)
+        self.endpoints: list[Endpoint] = [*servers, *workers]
 
     def admit(self, server: Endpoint) -> None:
-        """Let a server live here from now on."""
-        self._server, self.has_server = server, True
+        """Let a server, or one more shard of it, live here from now on."""
+        self._servers.append(server)
+        self._serving += 1
+        self.has_server = True
         self.endpoints.insert(0, server)
         self.agenda.at(self.agenda.now_s, server.fiber.resume)
 
     def run(self) -> None:
         """Let everything happen until all fibers (with a server: its own) are over."""
+        late = {fault.rank: fault for fault in self.cluster.faults if isinstance(fault, Join)}
         for endpoint in self.endpoints:
-            self.agenda.at(0.0, endpoint.fiber.resume)
+            if endpoint.rank in late:
+                self._absent(endpoint.rank)
+            else:
+                self.agenda.at(0.0, endpoint.fiber.resume)
         for fault in self.cluster.faults:
             self._plan_fault(fault)
         try:
@@ -74,13 +80,14 @@ class Surroundings(ABC):
         """All fibers are over: do what was put off."""
 
     def _is_over(self) -> bool:
-        if self._server is not None:
-            return self._server.fiber.is_over
-        return self._living == 0
+        return self._serving == 0 if self._servers else self._living == 0
 
     def ended(self, endpoint: Endpoint) -> None:
         """A fiber has come to its end, whichever way."""
-        self._living -= endpoint.rank != SERVER
+        if endpoint.rank >= 0:
+            self._living -= 1
+        else:
+            self._serving -= 1
 
     def _raise_deadlock(self) -> None:
         parked = [(e.rank, e.waiting) for e in self.endpoints if e.waiting is not None and not e.fiber.is_over]
@@ -88,6 +95,10 @@ class Surroundings(ABC):
         raise Deadlock(waiting, self.agenda.now_s, self.seed)
 
     # What endpoints need.
+
+    def has_shard_at(self, address: int) -> bool:
+        """Whether a server, or a shard of one, lives at ``address``."""
+        return 0 <= shard_at(address) < len(self._servers)
 
     def pace(self, rank: int) -> Pace:
         return self._paces[rank]
@@ -98,22 +109,22 @@ class Surroundings(ABC):
         return self._streams[purpose, rank]
 
     def send(self, sender: Endpoint, to: int, message: Message) -> None:
-        now_s, size_bytes = self.agenda.now_s, message.size_bytes
-        self.trace.pack_if_long()
-        self.trace.record(SEND, sender.rank, now_s, now_s, peer=to, size_bytes=size_bytes, label=message.kind)
-        target = self._server if to == SERVER else self._learners[to]
-        assert target is not None
+        agenda, trace, source, size_bytes, kind = self.agenda, self.trace, sender.rank, message.size_bytes, message.kind
+        now_s = agenda.now_s
+        trace.pack_if_long()
+        trace.rows.append((now_s, source, SEND, now_s, 0, 0, to, size_bytes, 0.0, kind))
+        target = self._servers[shard_at(to)] if to < 0 else self._learners[to]
+        life = target.life
 
         def delivered() -> None:
             sender.sent_arrived()
-            target.deliver(sender.rank, message)
+            if target.life == life and not target.is_lost:
+                arrived_s = agenda.now_s
+                trace.rows.append((arrived_s, to, RECEIVE, arrived_s, 0, 0, source, size_bytes, 0.0, kind))
+                target.accept(Envelope(source, message))
 
-        if self.fabric.transfer(sender.rank, to, size_bytes, delivered):
+        if self.fabric.transfer(source, to, size_bytes, delivered):
             sender.in_flight += 1
-
-    def record_receive(self, rank: int, source: int, message: Message) -> None:
-        now_s = self.agenda.now_s
-        self.trace.record(RECEIVE, rank, now_s, now_s, peer=source, size_bytes=message.size_bytes, label=message.kind)
 
     def _awake_from(self, ranks: Sequence[int]) -> float:
         """Return the first moment from now at which none of ``ranks`` is paused."""
@@ -127,8 +138,12 @@ class Surroundings(ABC):
 
     def _plan_fault(self, fault: object) -> None:
         match fault:
-            case Crash(rank=rank, at_s=at_s):
-                self.agenda.at(at_s, lambda: self._crash(rank))
+            case Crash(rank=rank, at_s=at_s, for_s=for_s):
+                self.agenda.at(at_s, lambda: self._crash(rank) if rank >= 0 else self._crash_server())
+                if for_s < float("inf"):
+                    self.agenda.at(at_s + for_s, lambda: self._return(rank, "return"))
+            case Join(rank=rank, at_s=at_s):
+                self.agenda.at(at_s, lambda: self._return(rank, "join"))
             case Pause(rank=rank, at_s=at_s, for_s=for_s) | Slow(rank=rank, at_s=at_s, for_s=for_s):
                 end_s = at_s + for_s if at_s + for_s < float("inf") else at_s
                 self.agenda.at(at_s, lambda: self.trace.record(FAULT, rank, at_s, end_s, label=str(fault)))
@@ -147,6 +162,43 @@ class Surroundings(ABC):
             if not endpoint.fiber.is_over:
                 endpoint.peer_lost(rank)
 
+    def _absent(self, rank: int) -> None:
+        """A worker that is yet to come."""
+        self._learners[rank].is_lost = True
+        self._lost_at[rank] = 0.0
+        self._living -= 1
+        self.lost(rank)
+        self.meetings.lose(rank, 0.0)
+        for server in self._servers:
+            server.peer_lost(rank)
+
+    def _return(self, rank: int, what: str) -> None:
+        """A fresh worker takes the place of one that was lost, or never there."""
+        worker, now_s = self._learners[rank], self.agenda.now_s
+        if not worker.is_lost or self._is_over() or self.is_ending():
+            return
+        self.trace.record(FAULT, rank, now_s, now_s, label=what)
+        del self._lost_at[rank]
+        self._living += 1
+        self.meetings.readmit(rank)
+        self.returned(rank)
+        worker.live_again()
+        worker.fiber.resume()
+
+    def _crash_server(self) -> None:
+        if self._servers:
+            now_s = self.agenda.now_s
+            self.trace.record(FAULT, SERVER, now_s, now_s, label="crash")
+            raise PeerLost(SERVER, now_s, "the run")
+
     @abstractmethod
     def lost(self, rank: int) -> None:
         """A worker has crashed; whoever waits for it will be told next."""
+
+    def is_ending(self) -> bool:
+        """Whether it is too late to join: everybody has taken its last step."""
+        return False
+
+    @abstractmethod
+    def returned(self, rank: int) -> None:
+        """A fresh worker is about to begin where one was lost."""

@@ -7,13 +7,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tacit.errors import MisplacedCall
 from tacit.layout import Layout
 from tacit.network import Envelope
 from tacit.simulation.endpoints import Endpoint
+from tacit.simulation.fibers import is_grad_enabled, set_grad_enabled
 from tacit.trace import CANCELLED, COMPUTE
 from tacit.worker import Observed
 from tacit.workloads.workload import Token
@@ -39,6 +39,7 @@ class SimulatedWorker(Endpoint):
         self.state: Any = None
         self._is_initialised = False
         self._current = 0  # the step that hooks are about, from 0
+        self._updates = 0  # behind the server's model that this worker holds
         self._quiet_ends: list[float] = []
         self._base_step = 0
         self._update_is_skipped = self._is_abandoned = False
@@ -66,7 +67,7 @@ class SimulatedWorker(Endpoint):
 
     @property
     def learning_rate(self) -> float:
-        return self.world.engine.learning_rate(self._current)
+        return self.world.engine.learning_rate(self._updates if self.world.has_server else self._current)
 
     @property
     def weight(self) -> float:
@@ -82,6 +83,12 @@ class SimulatedWorker(Endpoint):
     def weighed(self, total_weight: float) -> None:
         """Nothing follows from it here: data never ends."""
 
+    def average_riders(self, weight: float) -> None:
+        """Nothing rides: a workload's buffers are its replicas' own."""
+
+    def follow(self, updates: int) -> None:
+        self._updates = updates
+
     def skip_update(self) -> None:
         self._update_is_skipped = True
 
@@ -94,13 +101,28 @@ class SimulatedWorker(Endpoint):
 
     # Its life.
 
+    def progress(self) -> int:
+        """Return the steps completed by now, those run ahead not counted."""
+        if not self._quiet_ends:
+            return self.step
+        return self._base_step + bisect_right(self._quiet_ends, self.world.agenda.now_s)
+
+    def live_again(self) -> None:
+        super().live_again()
+        self.state, self._is_initialised, self._flight, self._quiet_ends = None, False, None, []
+        self._update_is_skipped = self._is_abandoned = False
+        self.pace.crash_s = self.pace.crash_after(self.world.agenda.now_s)
+        self.boundary_s = self.world.agenda.now_s
+
     def live(self) -> None:
         world, strategy = self.world, self.world.strategy
         self.state = state = strategy.init(self)
         self._is_initialised = True
+        if self.life > 1 or world.is_resumed:
+            strategy.join(self, state)
         early, self._inbox = self._inbox, deque()
         for envelope in early:
-            self._accept(envelope)
+            self.accept(envelope)
         calls_before, calls_after, evaluator = world.calls_before, world.calls_after, world.evaluator
         while world.has_server or self.step < world.steps:
             if not self._compute():
@@ -142,7 +164,7 @@ class SimulatedWorker(Endpoint):
         quiet = min(silent, _FARTHEST_AHEAD)
         has_loud = quiet == silent < left
         now_s, crash_s = world.agenda.now_s, self.pace.crash_s
-        times_s = self.pace.times_of_steps(now_s, quiet + has_loud)
+        times_s = self.pace.times_of_steps(now_s, quiet + has_loud) if quiet else [now_s, self.pace.end_of_step(now_s)]
         batches = self._take_batches(bisect_right(times_s, crash_s, 1) - 1)  # one for each step that no crash cuts off
         if quiet:
             self._queue_quiet(batches[:quiet], times_s)
@@ -182,30 +204,29 @@ class SimulatedWorker(Endpoint):
             queued = due
         engine.advance(rank, queued, batches[queued - first :])
 
-    def _accept(self, envelope: Envelope) -> None:
+    def accept(self, envelope: Envelope) -> None:
         """Give handled kinds to ``on_message``, also after the last step; a paused worker takes nothing before it wakes."""
         agenda = self.world.agenda
         awake_s = self.pace.awake_from(agenda.now_s)
         if awake_s > agenda.now_s:
-            agenda.at(awake_s, lambda: self._accept(envelope))
+            agenda.at(awake_s, lambda: self.accept(envelope))
         elif self.is_lost:
             return
         elif self._is_initialised and isinstance(envelope.message, self.world.strategy.handles):
             self._handle(envelope)
         else:
-            super()._accept(envelope)
+            super().accept(envelope)
 
     def _handle(self, envelope: Envelope) -> None:
-        if self._quiet_ends:
-            self.step = self._base_step + bisect_right(self._quiet_ends, self.world.agenda.now_s)
+        self.step = self.progress()
         self.is_handling = True
-        grad = torch.is_grad_enabled()
-        torch.set_grad_enabled(False)
+        grad = is_grad_enabled()
+        set_grad_enabled(False)
         try:
             self.world.strategy.on_message(self, self.state, envelope.source, envelope.message)
         finally:
             self.is_handling = False
-            torch.set_grad_enabled(grad)
+            set_grad_enabled(grad)
 
 
 class Flight:
@@ -237,4 +258,5 @@ class Flight:
 
     def _record(self) -> None:
         world = self._worker.world
-        world.trace.record(CANCELLED, self._worker.rank, self._start_s, world.agenda.now_s, step=self._step)
+        now_s, rank = world.agenda.now_s, self._worker.rank
+        world.trace.rows.append((now_s, rank, CANCELLED, self._start_s, self._step, 0, -2, 0, 0.0, ""))

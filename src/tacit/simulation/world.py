@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +12,7 @@ from tacit.simulation.cluster import Cluster
 from tacit.simulation.endpoints import SimulatedServer
 from tacit.simulation.engine import Engine, TimingEngine
 from tacit.simulation.evaluation import Evaluator
-from tacit.simulation.rows import RowOptimizer
+from tacit.simulation.rows import ServerRow
 from tacit.simulation.surroundings import Surroundings
 from tacit.simulation.workers import SimulatedWorker
 from tacit.strategies.strategy import Strategy
@@ -34,12 +35,14 @@ class World(Surroundings):
         steps: int,
         seed: int,
         host: str,
-        server: tuple[Tensor, RowOptimizer] | None = None,
+        servers: Sequence[ServerRow] = (),
+        server_model: Tensor | None = None,
     ) -> None:
         is_timing = isinstance(engine, TimingEngine)
         super().__init__(cluster, seed=seed, host=host, is_timing=is_timing, has_server=strategy.has_server)
         self.strategy, self.engine, self.evaluator, self.steps = strategy, engine, evaluator, steps
         self.cancels = strategy.cancels
+        self.meetings.goes_on = evaluator.looks_at_each = strategy.is_gossip
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step
         self.calls_after = kind.after_step is not Strategy.after_step
@@ -47,16 +50,34 @@ class World(Surroundings):
         # A step whose gradient no hook looks at is one wish; else gradient and update are two, with the hook between.
         self.queue_step = engine.compute_gradient if self.calls_before else self._advance_one
         self._samplers = None if problem is None or self.is_timing else problem.samplers
-        self._server_model = server
+        self.server_model = server_model
         self.workers = [SimulatedWorker(self, rank) for rank in range(cluster.workers)]
-        self.server = SimulatedServer(self) if self.has_server else None
-        self.inhabit(self.workers, self.server)
+        self.servers = [SimulatedServer(self, shard, model) for shard, model in enumerate(servers)]
+        self.inhabit(self.workers, self.servers)
+        self.is_resumed = False  # whether it goes on where another run ended: workers then join
+
+    def resume(self, kept: Sequence[dict[str, Any]]) -> None:
+        """Let the server go on from what it kept, by shard."""
+        self.is_resumed = True
+        for server, own in zip(self.servers, kept, strict=True):
+            server.begin_with(own)
 
     def settle(self) -> None:
         self.engine.settle()
 
     def lost(self, rank: int) -> None:
         self.evaluator.lost(rank)
+
+    def is_ending(self) -> bool:
+        alive = [worker for worker in self.workers if not worker.is_lost]
+        return not self.has_server and bool(alive) and all(worker.progress() >= self.steps for worker in alive)
+
+    def returned(self, rank: int) -> None:
+        """A fresh worker begins where the slowest of the others is, with the model that all began with."""
+        others = [worker.progress() for worker in self.workers if worker.rank != rank and not worker.is_lost]
+        self.workers[rank].step = min(others, default=self.workers[rank].step)
+        self.engine.reset(rank)
+        self.evaluator.returned(rank)
 
     def _advance_one(self, rank: int, step: int, token: Token) -> None:
         self.engine.advance(rank, step, [token])
@@ -73,18 +94,8 @@ class World(Surroundings):
             self._streams["shared", rank] = self.streams.numpy("shared")
         return self._streams["shared", rank]
 
-    # The server's model.
-
-    def server_model(self) -> Tensor:
-        assert self._server_model is not None
-        return self._server_model[0][0]
-
-    def update_server(self, gradient: Tensor, learning_rate: float | None, updates: int) -> None:
-        assert self._server_model is not None
-        matrix, optimizer = self._server_model
-        if not self.is_timing:
-            assert isinstance(self.engine, Engine)
-            factor = None if learning_rate is None else learning_rate / optimizer.base_rate
-            optimizer.step([0], [updates - 1], self.engine.layout.split(gradient.unsqueeze(0)), factor)
-        if self.evaluator.is_due(updates):
-            self.evaluator.measure(updates, self.agenda.now_s, matrix[0])
+    def updated(self, server: SimulatedServer) -> None:
+        """The server, or its first shard, has made an update."""
+        if self.evaluator.is_due(server.updates):
+            assert self.server_model is not None
+            self.evaluator.measure(server.updates, self.agenda.now_s, self.server_model)

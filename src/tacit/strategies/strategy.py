@@ -27,7 +27,13 @@ class Strategy(Spec, ABC, Generic[State]):
     cancels: ClassVar[bool] = False
     """Whether steps may be abandoned: gradients are then evaluated only once they land."""
 
+    is_gossip: ClassVar[bool] = False
+    """Whether nodes go their own ways: simulated collectives, at the end, leave out the lost, and the worst single model is measured as well."""
+
     has_server: ClassVar[bool] = False
+
+    shards: int = 1
+    """Endpoints among which a server's model is divided."""
 
     sends: ClassVar[bool] = False
     """Whether hooks use ``send`` and ``receive``: real processes open sockets only then (and for ``handles`` and servers)."""
@@ -44,6 +50,9 @@ class Strategy(Spec, ABC, Generic[State]):
 
     def on_message(self, worker: Worker, state: State, source: int, message: Message) -> None:
         """A message of a kind in ``handles`` arrived while the worker computes or blocks. May send; may not block or touch parameters."""
+
+    def join(self, worker: Worker, state: State) -> None:
+        """Called once, after ``init`` and before the first step, on a worker that comes (back) when others have trained. May block."""
 
     def quiet_steps(self, worker: Worker, state: State) -> int:
         """How many coming steps have hooks that do nothing, whatever others do: a world may run them ahead."""
@@ -65,5 +74,8 @@ class Strategy(Spec, ABC, Generic[State]):
         raise TypeError(f"{type(self).__name__} has no server.")
 
     def serve(self, server: Server, state: State) -> None:
-        """Server strategies only: the server's whole life."""
+        """Server strategies only: the server's life, until its last update."""
         raise TypeError(f"{type(self).__name__} has no server.")
+
+    def dismiss(self, server: Server, state: State) -> None:
+        """Server strategies only: after ``serve``, where workers do not end with the server, answer those that still come until all have left."""

@@ -1,0 +1,180 @@
+"""What a report says of servers that wait for K of P: the age of gradients, what waiting and cancelling cost, K, and the pace beside theory's."""
+
+from __future__ import annotations
+
+import ast
+import html
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tacit import delays
+from tacit.report import units
+from tacit.report.comparison import Comparison
+from tacit.report.figures import Figure, colours, plain
+from tacit.report.timeline import first_run
+from tacit.run import Run
+from tacit.theory import TimeBounds, update_time_bounds
+from tacit.trace import NOTE
+
+HEADINGS: Final = (
+    "updates", "seconds per update", "by theory", "mean staleness", "oldest", "fresh gradients", "idle", "cancelled",
+)  # fmt: skip
+_KINDS: Final = {"KSync": "k-sync", "KBatchSync": "k-batch-sync", "KAsync": "k-async", "KBatchAsync": "k-batch-async"}
+_MOST_LEARNERS: Final = 40
+_MOST_AGES: Final = 60
+_POINTS: Final = 300
+
+
+@dataclass(frozen=True)
+class Served:
+    """One strategy's lowest seed, as far as its server is concerned."""
+
+    label: str
+    run: Run
+    ages: np.ndarray  # staleness of every gradient that was used
+    learners: np.ndarray  # whose it was
+    update_times_s: np.ndarray
+    predicted: TimeBounds | None  # seconds per update, where theory knows the strategy and the cluster
+
+    @property
+    def line(self) -> list[str]:
+        """Its line of the table."""
+        summary, made = self.run.summary(), len(self.update_times_s)
+        per_update_s = float(self.update_times_s[-1]) / made
+        cells = [
+            units.count(made), units.seconds(per_update_s), "" if self.predicted is None else _between(self.predicted),
+            f"{self.ages.mean():.2f}", f"{int(self.ages.max())}", units.share(float((self.ages == 0).mean())),
+            units.share(summary["idle"]), units.share(summary["cancelled"]),
+        ]  # fmt: skip
+        return [cell.replace(" ", "\u00a0") for cell in cells]  # a number stays with its unit
+
+
+def served(comparison: Comparison) -> list[Served]:
+    """Return the strategies whose trace tells of a server."""
+    found = []
+    for entry in comparison.entries:
+        run = first_run(entry.runs)
+        _, ages, learners = _notes(run, "staleness")
+        updates_s = _notes(run, "update")[0]
+        if len(ages) and len(updates_s):  # gossip has ages without updates
+            found.append(Served(entry.label, run, ages, learners, updates_s, predicted_time(run)))
+    return found
+
+
+def predicted_time(run: Run) -> TimeBounds | None:
+    """Return the seconds per update that theory expects of a simulated run whose messages cost nothing; None where it knows nothing of it."""
+    kind, arguments = _call(run.strategy)
+    cluster = run.config.get("cluster")
+    if kind not in _KINDS or not isinstance(cluster, dict) or arguments.get("maximum_staleness") is not None:
+        return None
+    name, numbers = _call(str(cluster.get("compute", "")))
+    speed = {int(rank): float(of) for rank, of in cluster.get("speed", {}).items()}
+    try:
+        compute = getattr(delays, name)(**numbers)
+        return update_time_bounds(_KINDS[kind], k=arguments["k"], workers=run.workers, compute=compute, speed=speed)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def staleness_figure(one: Served) -> Figure:
+    """Return, learner by learner, the shares of its gradients that were so many updates old when they were used."""
+    oldest = min(int(one.ages.max()), _MOST_AGES)
+    learners = list(range(min(one.run.workers, _MOST_LEARNERS)))
+    shares = np.zeros((len(learners), oldest + 1))
+    for learner in learners:
+        own = one.ages[one.learners == learner].astype(int)
+        if len(own):
+            shares[learner] = np.bincount(np.minimum(own, oldest), minlength=oldest + 1) / len(own)
+    names = [f"learner {learner}" for learner in learners]
+    figure = go.Figure(go.Heatmap(z=shares.round(4).tolist(), x=list(range(oldest + 1)), y=names))
+    figure.update_traces(
+        colorscale=[[0.0, "rgba(0,114,178,0)"], [1.0, "rgba(0,114,178,1)"]], zmin=0, zmax=float(shares.max()), xgap=1, ygap=1,
+        showscale=False, hovertemplate="%{y}: %{z:.1%} of its gradients %{x} updates old<extra></extra>",
+    )  # fmt: skip
+    figure.update_layout(height=64 + 15 * len(names), margin={"l": 76, "r": 22, "t": 8, "b": 40})
+    figure.update_xaxes(title_text="updates between model and use", zeroline=False, showgrid=False, fixedrange=True)
+    figure.update_yaxes(autorange="reversed", showgrid=False, fixedrange=True, tickfont_size=10, dtick=1)
+    return plain(figure)
+
+
+def pace_figure(comparison: Comparison, found: list[Served]) -> Figure | None:
+    """Return updates against time, and dashed the theory's for messages that cost nothing."""
+    if not found:
+        return None
+    styles, figure = colours(comparison), go.Figure()
+    for one in found:
+        colour, name = styles[one.label][0], html.escape(one.label)
+        times_s = one.update_times_s
+        at = np.unique(np.linspace(0, len(times_s) - 1, _POINTS).astype(int))
+        hover = f"<b>{name}</b><br>%{{y}} updates at %{{x:.4~g}} s<extra></extra>"
+        figure.add_scatter(
+            x=_short(times_s[at]), y=(at + 1).tolist(), mode="lines", line={"color": colour, "width": 2.4}, hovertemplate=hover
+        )  # fmt: skip
+        for bound in sorted(set(one.predicted or ())):
+            end_s = float(times_s[-1])
+            figure.add_scatter(
+                x=[0, end_s], y=[0, end_s / bound], mode="lines", line={"color": colour, "width": 1.2, "dash": "dash"},
+                hovertemplate=f"<b>{name}</b><br>{units.seconds(bound)} an update, by theory<extra></extra>",
+            )  # fmt: skip
+    return _against_time(figure, "updates of the server’s model")
+
+
+def k_figure(comparison: Comparison, found: list[Served]) -> Figure | None:
+    """Return K over time, where it changes."""
+    styles, figure = colours(comparison), go.Figure()
+    for one in found:
+        times_s, ks, _ = _notes(one.run, "k")
+        if len(ks) < 2:
+            continue
+        x, y = [*_short(times_s), float(one.update_times_s[-1])], [*ks.tolist(), float(ks[-1])]
+        line = {"color": styles[one.label][0], "width": 2.4, "shape": "hv"}
+        hover = f"<b>{html.escape(one.label)}</b><br>K = %{{y}} from %{{x:.4~g}} s<extra></extra>"
+        figure.add_scatter(x=x, y=y, mode="lines", line=line, hovertemplate=hover)
+    if not figure.data:
+        return None
+    drawn = _against_time(figure, "K")
+    drawn["layout"]["yaxis"]["dtick"] = max(1, round(max(max(line.y) for line in figure.data) / 10))
+    return drawn
+
+
+def _against_time(figure: go.Figure, title: str) -> Figure:
+    figure.update_layout(height=300, margin={"l": 60, "r": 22, "t": 8, "b": 46}, hovermode="closest")
+    figure.update_xaxes(title_text="time (s)", zeroline=False, rangemode="tozero")
+    figure.update_yaxes(title_text=title, zeroline=False, rangemode="tozero", automargin=True)
+    return plain(figure)
+
+
+def _notes(run: Run, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return when a number was noted, the numbers, and about whom."""
+    times_s, values, peers = run.trace.unordered(("time_s", "value", "peer"), NOTE, name)
+    in_order = np.lexsort((peers, values, times_s))
+    return times_s[in_order], values[in_order], peers[in_order]
+
+
+def _call(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the plain arguments of a spelled call; what is a call itself is left out."""
+    try:
+        call = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return "", {}
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+        return "", {}
+    arguments = {}
+    for keyword in call.keywords:
+        try:
+            arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
+        except ValueError:
+            continue
+    return call.func.id, arguments
+
+
+def _between(bounds: TimeBounds) -> str:
+    same = bounds.lower_s == bounds.upper_s
+    return units.seconds(bounds.lower_s) if same else units.between(bounds.lower_s, bounds.upper_s, units.seconds)
+
+
+def _short(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]

@@ -1,0 +1,17 @@
+"""A server that waits for K of P: four kinds, rates that look at staleness, and K adapted while running."""
+
+from tacit.strategies.servers.adasync import AdaSync
+from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KofP, KSync
+from tacit.strategies.servers.rates import InverseStaleness, Rate, StalenessRate
+
+__all__ = [
+    "AdaSync",
+    "InverseStaleness",
+    "KAsync",
+    "KBatchAsync",
+    "KBatchSync",
+    "KSync",
+    "KofP",
+    "Rate",
+    "StalenessRate",
+]

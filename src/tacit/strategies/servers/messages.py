@@ -1,0 +1,75 @@
+"""What learners and servers say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tacit.messages import Message
+
+
+@dataclass(frozen=True)
+class ToServer(Message):
+    """Anything a server takes in the order in which it comes."""
+
+
+@dataclass(frozen=True)
+class ServerPush(ToServer):
+    """A gradient, and what a server must know of it."""
+
+    number: int  # of this learner's pushes, from 0
+    version: int  # of the model it was taken at: updates behind it
+    rate: float  # the learner's learning rate
+    weight: float  # samples behind it, relative to the nominal batch
+    loss: float  # of the mini-batches since the last push; NaN where nobody told it
+    body: Tensor  # the gradient, or what ``Uplink`` made of it
+
+
+@dataclass(frozen=True)
+class ServerAsk(ToServer):
+    """Show me the model; or give it to me, for one who is joining and will compute with it."""
+
+    is_joining: bool = False
+
+
+@dataclass(frozen=True)
+class ServerLeave(ToServer):
+    """I shall push nothing more; from the first shard to the others: and I shall decree nothing more."""
+
+
+@dataclass(frozen=True)
+class ServerDecree(ToServer):
+    """From the first shard to the others: the pushes that make up the next update."""
+
+    ranks: Tensor
+    numbers: Tensor
+
+    def __post_init__(self) -> None:
+        for name, value in (("ranks", self.ranks), ("numbers", self.numbers)):
+            if value.dtype != torch.int64 or value.dim() != 1 or len(value) != len(self.ranks):
+                raise ValueError(f"{name} must be whole numbers, as many as there are pushes.")
+
+
+@dataclass(frozen=True)
+class ServedModel(Message):
+    """A server's part of the model after ``version`` updates, to compute with."""
+
+    version: int
+    body: Tensor
+
+
+@dataclass(frozen=True)
+class ShownModel(Message):
+    """The same for one who only looks."""
+
+    body: Tensor
+
+
+@dataclass(frozen=True)
+class ServerRestart(Message):
+    """A new model, for learners whose gradient nobody waits for any more."""
+
+    version: int
+    body: Tensor

@@ -1,0 +1,169 @@
+"""Server strategies on real processes: the server beside a worker, in shards, or apart; ends that nobody hangs at; what is kept and gone on from."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from processes import outcomes, together
+
+import tacit
+from tacit import workloads
+from tacit.runtime.training import train
+
+DIGITS = workloads.digits(model="softmax")
+KINDS = [tacit.KSync(k=3), tacit.KBatchSync(k=3), tacit.KAsync(k=2), tacit.KBatchAsync(k=2)]
+
+
+def train_digits(strategy: tacit.Strategy, **rest) -> tuple[torch.Tensor, dict, list]:
+    run = train(DIGITS, strategy, steps=120, lr=0.2, **rest)
+    return run.parameters, run.summary(), run.history
+
+
+def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_s: float = 0.0, **rest) -> dict:
+    """An ordinary script: least squares, so many batches on each rank."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    folder = rest.pop("checkpoint", None)
+    resumed = rest.pop("resume", None)
+    session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=20.0, **rest)
+    begun = 0 if resumed is None else session.resume(resumed)
+    draw, taken, looked = torch.Generator().manual_seed(tacit.rank()), 0, None
+    for batch in range(batches[tacit.rank()]):
+        if session.is_done:
+            break
+        x = torch.randn(8, 4, generator=draw)
+        optimizer.zero_grad()
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        time.sleep(pause_s)
+        optimizer.step()
+        taken += 1
+        if batch == 5:
+            with session.reported_model():
+                looked = model.weight.detach().clone()
+            if folder is not None:
+                session.checkpoint(folder)
+    run = session.close()
+    weights = model.weight.detach().flatten()
+    return {"begun": begun, "taken": taken, "updates": session.updates, "looked": looked, "model": weights, "run": run.summary()}  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", [*KINDS, tacit.AdaSync(tacit.KAsync(k=1), every=10)], ids=str)
+def test_each_kind_trains_digits_to_the_simulated_accuracy(strategy: tacit.Strategy):
+    simulated = tacit.simulate(DIGITS, strategy, cluster=tacit.Cluster(workers=4), steps=120, lr=0.2).summary()
+    _, real, history = together(4, train_digits, strategy)[0]
+    assert real["status"] == "finished" and real["steps"] == 120
+    assert real["loss"] == pytest.approx(simulated["loss"], rel=0.1)
+    assert real["metric"] == pytest.approx(simulated["metric"], abs=0.03)
+    assert len(history) > 50 and [row["step"] for row in history] == sorted({row["step"] for row in history})
+    assert (real["staleness"] == 0) == getattr(strategy, "cancels", False)
+
+
+def test_waiting_for_all_is_the_same_in_both_worlds():
+    """Nothing is left to chance then: the models agree to rounding, and so do the bytes of every push and model."""
+    simulated = tacit.simulate(DIGITS, tacit.KSync(k=3), cluster=tacit.Cluster(workers=3), steps=120, lr=0.2)
+    results = together(3, train_digits, tacit.KSync(k=3))
+    for parameters, _, _ in results:
+        torch.testing.assert_close(parameters, simulated.parameters, rtol=0, atol=2e-5)
+    leaving = 3 * len(tacit.strategies.servers.messages.ServerLeave().pack())
+    assert results[0][1]["bytes_sent"] - leaving == simulated.summary()["bytes_sent"]
+
+
+@pytest.mark.parametrize("steps", [None, 30])
+@pytest.mark.parametrize("strategy", KINDS, ids=str)
+def test_ranks_with_fewer_batches_leave_and_nobody_hangs(strategy: tacit.Strategy, steps: int | None):
+    results = together(3, play, strategy, steps, [20, 60, 40])
+    assert all(torch.equal(result["model"], results[0]["model"]) for result in results)
+    assert results[0]["taken"] <= 20
+    made = results[0]["run"]["steps"]
+    assert made == 30 or (made < 30 and steps is not None) or steps is None
+    if not strategy.cancels and steps is None:  # every gradient is used once, the last few together
+        pushed = sum(result["taken"] for result in results)
+        assert made == pytest.approx(pushed / strategy.k, abs=pushed / strategy.k * 0.6) and pushed == 120
+
+
+def test_looking_at_the_reported_model_changes_nothing_and_waits_for_nobody():
+    results = together(3, play, tacit.KSync(k=3), 25, [25, 25, 25])
+    without = together(3, play, tacit.KSync(k=3), 25, [25, 25, 25])
+    torch.testing.assert_close(results[0]["model"], without[0]["model"], rtol=0, atol=0)
+    assert results[0]["looked"] is not None and not torch.equal(results[0]["looked"].flatten(), results[0]["model"])
+
+
+def test_a_run_goes_on_from_the_servers_checkpoint_with_another_number_of_workers(tmp_path: Path):
+    together(3, play_and_keep, str(tmp_path))
+    [kept] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert sorted(path.name for path in kept.iterdir()) == ["server.pt"]
+    results = together(2, go_on, str(tmp_path))
+    assert results[0]["begun"] == results[1]["begun"] > 0
+    assert results[0]["updates"] == 60 and results[0]["run"]["steps"] == 60
+    pushed = sum(result["taken"] for result in results)
+    assert pushed <= 2 * (60 - results[0]["begun"]) + 6  # not from the beginning: two gradients make an update
+    torch.testing.assert_close(results[0]["model"], torch.ones(4), rtol=0, atol=0.05)
+
+
+def play_and_keep(folder: str) -> dict:
+    return play(tacit.KBatchAsync(k=2), 40, [200, 200, 200], checkpoint=folder)
+
+
+def go_on(folder: str) -> dict:
+    return play(tacit.KBatchAsync(k=2), 60, [200, 200], resume=folder)
+
+
+def test_shards_live_beside_several_workers_and_agree_with_one():
+    whole, parts = (
+        tacit.simulate(DIGITS, tacit.KSync(k=3, shards=shards), cluster=tacit.Cluster(workers=3), steps=120, lr=0.2)
+        for shards in (1, 2)
+    )
+    torch.testing.assert_close(whole.parameters, parts.parameters, rtol=0, atol=1e-6)
+    for parameters, _, _ in together(3, train_digits, tacit.KSync(k=3, shards=2)):
+        torch.testing.assert_close(parameters, whole.parameters, rtol=0, atol=2e-5)
+
+
+def beside_a_server_apart(strategy: tacit.Strategy, steps: int) -> object:
+    """The last of the processes is the server; it runs the very same script."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - 1
+    os.environ["WORLD_SIZE"] = str(size)
+    if rank < size:
+        return play(strategy, steps, [300] * size, server="apart")
+    os.environ.update(TACIT_SERVE="1", RANK="0")
+    with pytest.raises(SystemExit):
+        play(strategy, steps, [300] * size, server="apart")
+    return "served"
+
+
+@pytest.mark.parametrize("strategy", [tacit.KBatchSync(k=2), tacit.KAsync(k=2)], ids=str)
+def test_the_server_may_be_a_process_of_its_own(strategy: tacit.Strategy):
+    *workers, server = together(4, beside_a_server_apart, strategy, 30)
+    assert server == "served"
+    assert {result["updates"] for result in workers} == {30}
+    assert workers[0]["run"]["steps"] == 30  # the server's part of the trace came with its model
+    for result in workers:
+        assert torch.equal(result["model"], workers[0]["model"])
+
+
+def slow_one(strategy: tacit.Strategy) -> dict:
+    return play(strategy, 24, [400] * 4, pause_s=0.2 if tacit.rank() == 3 else 0.01)
+
+
+@pytest.mark.parametrize(
+    "strategy", [tacit.KAsync(k=2), tacit.KBatchAsync(k=2), tacit.KSync(k=3), tacit.KBatchSync(k=3)], ids=str
+)
+def test_nobody_waits_for_a_slow_worker(strategy: tacit.Strategy):
+    results = together(4, slow_one, strategy)
+    assert results[3]["taken"] * 3 < min(result["taken"] for result in results[:3])
+    if strategy.cancels:
+        assert results[3]["run"]["cancelled"] > 0  # its work is dropped, and told apart in the trace
+
+
+def test_alone_or_without_enough_workers_it_says_what_to_do():
+    with pytest.raises(tacit.TacitError, match="needs at least two workers.*torchrun --nproc-per-node 2"):
+        play(tacit.KAsync(k=1), 5, [5])
+    failed = outcomes(2, play, tacit.KSync(k=3), 5, [5, 5])
+    assert all("k=3 is more learners than workers=2" in str(one) for one in failed)
+    failed = outcomes(2, play, tacit.KSync(k=1, shards=3), 5, [5, 5])
+    assert all("shards=3" in str(one) for one in failed)

@@ -1,0 +1,198 @@
+"""The two ends of a server strategy, spoken to directly: links that compress, models that are kept, and K that adapts."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from server_runs import KINDS, SEVERAL_TENSORS, notes, simulate
+from torch import Tensor
+
+import tacit
+from tacit import theory, workloads
+from tacit.messages import Message
+from tacit.strategies.servers.counter import Counter, ServerState
+from tacit.strategies.servers.links import Downlinks, Uplinks, down, knowing, up
+from tacit.strategies.servers.messages import ServedModel, ServerPush
+
+
+@dataclass
+class ScriptedServer:
+    """A world of one server: what comes is written down beforehand, what it sends is looked at and forgotten."""
+
+    size: int
+    parameters: Tensor
+    coming: deque[tuple[int, Message]] = field(default_factory=deque)
+    steps: int | None = None
+    shard: int = 0
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    alive: list[weakref.ref[Tensor]] = field(default_factory=list)
+    most_alive: int = 0
+
+    @property
+    def network(self) -> ScriptedServer:
+        return self
+
+    def send(self, to: int, message: Message) -> None:
+        if all(known() is not message.body for known in self.alive):
+            self.alive.append(weakref.ref(message.body))
+        self.alive = [known for known in self.alive if known() is not None]
+        self.most_alive = max(self.most_alive, len(self.alive))
+
+    def receive(self, kind: type[Message], source: int | None = None) -> tuple[int, Message]:
+        return self.coming.popleft()
+
+    def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+        self.parameters -= learning_rate * gradient
+
+    def note(self, name: str, value: float, about: int | None = None) -> None: ...
+
+
+def push(version: int, number: int = 0, loss: float = math.nan, weight: float = 1.0) -> ServerPush:
+    return ServerPush(number, version, 0.1, weight, loss, torch.ones(4))
+
+
+def test_the_server_keeps_versions_and_not_a_copy_for_each_learner():
+    """60 learners, of which one is fast: two versions are held, and the one being made."""
+    server = ScriptedServer(60, torch.zeros(4), steps=200)
+    server.coming.extend((0, push(version, version)) for version in range(200))
+    kind = tacit.KAsync(k=1, rate=tacit.StalenessRate(c=1.0))
+    Counter(kind, server, ServerState(1, has_left=[False] * 60)).serve()
+    assert server.most_alive <= 3
+    spread = ScriptedServer(60, torch.zeros(4), steps=60)
+    spread.coming.extend((rank, push(0)) for rank in range(60))  # each is given another version
+    Counter(kind, spread, ServerState(1, has_left=[False] * 60)).serve()
+    assert spread.most_alive >= 58  # so the count above can fail
+
+
+def test_a_skipped_step_counts_for_nothing():
+    server = ScriptedServer(3, torch.zeros(4), steps=1)
+    server.coming.extend([(0, push(0, weight=2.0**-60)), (0, push(0, 1)), (1, push(0))])
+    Counter(tacit.KSync(k=2), server, ServerState(2, has_left=[False] * 3)).serve()
+    torch.testing.assert_close(server.parameters, torch.full((4,), -0.1))
+
+
+def test_a_gradient_from_the_future_is_refused():
+    server = ScriptedServer(2, torch.zeros(4), deque([(0, push(3))]), steps=1)
+    with pytest.raises(tacit.BadMessage, match="learner 0 pushed a gradient at version 3 of a model at 0"):
+        Counter(tacit.KAsync(k=1), server, ServerState(1, has_left=[False] * 2)).serve()
+
+
+@pytest.mark.parametrize("compressor", [tacit.TopK(k=2), tacit.QSGD(bits=4), tacit.RandomK(k=3)], ids=str)
+def test_both_ends_of_a_link_know_the_same(compressor):
+    """Up: what the server makes of a gradient is the learner's own estimate of it. Down: the learner's model is what the server believes it to be."""
+    kind = tacit.KAsync(k=1, compressor=compressor, down=compressor)
+    draw = np.random.default_rng(1)
+    learner = SimpleNamespace(random=np.random.default_rng(2))
+    server = ScriptedServer(2, torch.zeros(8, dtype=torch.float64))
+    uplinks, downlinks = Uplinks(kind, server), Downlinks(kind, server)
+    way_up, way_down = up(kind, learner, server.parameters), down(kind, learner, server.parameters)
+    mine, known = way_up.begin(server.parameters), knowing(way_down, server.parameters)
+    target, model = torch.from_numpy(draw.standard_normal(8)), torch.from_numpy(draw.standard_normal(8))
+    for number in range(200):
+        body = way_up.closed(mine, target, 1.0, 0.1)
+        opened = uplinks.opened(1, ServerPush(number, 0, 0.1, 1.0, math.nan, body))
+        torch.testing.assert_close(opened.body, mine.own["estimate"], rtol=0, atol=0)
+        said = downlinks.closed(1, ServedModel(number, model))
+        assert said.body.dtype == torch.uint8 and said.version == number
+        heard = way_down.opened(known, said.body, 1.0)
+    torch.testing.assert_close(opened.body, target, rtol=1e-6, atol=1e-6)  # EF21: the error goes to zero
+    torch.testing.assert_close(heard, model, rtol=1e-6, atol=1e-6)
+    downlinks.begin(1)  # one who has just come is told in full, and in few words from there on
+    assert downlinks.closed(1, ServedModel(5, model)).body.dtype == torch.float64
+    assert downlinks.closed(1, ServedModel(6, model)).body.dtype == torch.uint8
+
+
+# AdaSync.
+
+
+def chosen(strategy: tacit.AdaSync, losses: list[float], workers: int = 8) -> list[int]:
+    """Return k after each interval, whose mini-batches all had one of ``losses``."""
+    server, state, ks = ScriptedServer(workers, torch.zeros(4)), ServerState(strategy.base.k), []
+    for loss in losses:
+        for _ in range(strategy.every):
+            state.version += 1
+            state.k = strategy.next_k(server, state, [(0, push(0, loss=loss))])
+        ks.append(state.k)
+    return ks
+
+
+@pytest.mark.parametrize(
+    ("rule", "initial", "expected"),
+    [("square-root", 1, [1, 1, 2, 3, 4]), ("quadratic", 1, [1, 1, 2, 3, 4]), ("quadratic", 2, [2, 3, 3, 5, 6])],
+)
+def test_k_follows_the_loss_by_the_rule(rule, initial, expected):
+    """§4.5: F_0/F of 2, 4, 9, 20 give 1.41, 2, 3, 4.47 by the square root and 1.38, 1.87, 2.63, 3.56 by the quadratic rule."""
+    strategy = tacit.AdaSync(tacit.KAsync(k=initial), every=3, rule=rule)
+    ratios = [1, 2, 4, 9, 20]
+    assert chosen(strategy, [10 / ratio for ratio in ratios]) == expected
+    assert [round(theory.adasync_k(rule, initial, 8, ratio)) for ratio in ratios] == expected
+
+
+def test_a_known_least_loss_raises_k_sooner():
+    plain, told = (tacit.AdaSync(tacit.KBatchAsync(k=1), every=1, f_star=f_star) for f_star in (0.0, 1.0))
+    assert chosen(plain, [5.0, 1.25]) == [1, 2]
+    assert chosen(told, [5.0, 1.25]) == [1, 4]
+    assert chosen(told, [5.0, 1.0]) == [1, round(math.sqrt(4 / 1e-12))]  # the server keeps it within P
+
+
+def test_each_kind_has_its_rule_unless_told():
+    assert chosen(tacit.AdaSync(tacit.KBatchSync(k=1), every=1), [20.0, 1.0, 0.1]) == [1, 4, 14]
+    assert chosen(tacit.AdaSync(tacit.KSync(k=1), every=1), [20.0, 1.0, 0.1]) == [1, 4, 7]
+    with pytest.raises(ValueError, match="begins at K = P = 4, where the quadratic rule stays"):
+        simulate(tacit.AdaSync(tacit.KSync(k=4)), workers=4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_k_rises_as_a_run_gets_better(kind):
+    workload = workloads.quadratic(dimension=5, condition=3.0, noise=0.01)
+    run = simulate(tacit.AdaSync(kind(k=1), every=10), workload, steps=150, lr=0.2, workers=6)
+    ks = [int(note.value) for note in notes(run, "k")]
+    assert ks[0] == 1 < max(ks) <= 6 and all(1 <= k <= 6 for k in ks)
+    times = [note.time_s for note in notes(run, "k")]
+    sizes = np.array([(note.time_s, 1) for note in notes(run, "staleness")])
+    updates = [note.time_s for note in notes(run, "update")]
+    last = [(sizes[:, 0] == update).sum() for update in updates if update > times[-1]]
+    assert set(last) <= {ks[-1]}
+
+
+def test_adasync_shards_and_compresses_as_its_kind_does():
+    strategy = tacit.AdaSync(tacit.KSync(k=1, shards=2, compressor=tacit.TopK(fraction=0.5)), every=5)
+    run = simulate(strategy, SEVERAL_TENSORS, steps=60, lr=0.05, latency_s=0.05)
+    assert run.history[-1]["loss"] < 0.5 * run.history[0]["loss"]
+    assert max(note.value for note in notes(run, "k")) > 1
+
+
+def test_adasync_needs_the_loss():
+    with pytest.raises(tacit.MisplacedCall, match="needs the loss"):
+        simulate(tacit.AdaSync(tacit.KAsync(k=1)), timing_only=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tacit.KSync(k=0), "k=0 must be a whole number, at least 1"),
+        (lambda: tacit.KAsync(k=2, shards=0), "shards=0 must be at least 1"),
+        (lambda: tacit.KAsync(k=1, rate=0.1), "must be a rate such as StalenessRate"),
+        (lambda: tacit.KAsync(k=1, rate=tacit.StalenessRate(c=1.0), shards=2), "use shards=1"),
+        (lambda: tacit.KAsync(k=1, maximum_staleness=-1), "maximum_staleness=-1 must be at least 0"),
+        (lambda: tacit.StalenessRate(c=0.0), "c=0.0 must be positive"),
+        (lambda: tacit.StalenessRate(c=1.0, maximum=-1.0), "maximum=-1.0 must be positive"),
+        (lambda: tacit.KSync(k=1, feedback=tacit.EF21()), "nothing to do without a compressor"),
+        (lambda: tacit.KSync(k=1, down=0.1), "down=0.1 must be a compressor"),
+        (lambda: tacit.AdaSync(tacit.AllReduce()), "must be a server strategy such as KAsync"),
+        (lambda: tacit.AdaSync(tacit.KAsync(k=1), every=0), "every=0 must be at least 1"),
+        (lambda: tacit.AdaSync(tacit.KAsync(k=1), rule="cubic"), "rule='cubic' must be one of"),
+        (lambda: simulate(tacit.KSync(k=9)), "k=9 is more learners than workers=5; use k=5"),
+        (lambda: simulate(tacit.KSync(k=1, shards=2)), "shards=2 cannot divide 1 parameter tensors"),
+    ],
+)
+def test_bad_arguments_say_the_way_out(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
