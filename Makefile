@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: help demo test check format clean bench-simulator bench-messages bench-peers bench-compression bench-papers fuzz
+.PHONY: bench-server-pace help demo test check format clean bench-simulator bench-servers bench-messages bench-peers bench-end-to-end bench-compression bench-papers fuzz
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -19,7 +19,7 @@ demo: $(VENV)/.installed  ## compare four strategies on real data, about a minut
 	@echo "Open demo/report.html in a browser."
 
 test: $(VENV)/.installed  ## run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.installed  ## format, lint, types, layers, links and README examples
 	$(BIN)/ruff format --check
@@ -35,12 +35,21 @@ format: $(VENV)/.installed  ## rewrite the sources in the house format
 bench-simulator: $(VENV)/.installed  ## measure the simulator's speed
 	$(BIN)/python benchmarks/simulator.py --out benchmarks/results/simulator.json
 
+bench-servers: $(VENV)/.installed  ## measure timing-only runs of the server strategies
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_speed.py --full --out benchmarks/results/server_speed.json
+
 bench-messages: $(VENV)/.installed  ## measure messages between processes against bare pyzmq and gloo
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/messages.py --out benchmarks/results/messages.json
 
 bench-peers: $(VENV)/.installed  ## measure step times beside DDP, PostLocalSGD, accelerate and torchft, about 20 minutes; needs root
 	$(BIN)/python benchmarks/peers.py --install
 	$(BIN)/python benchmarks/peers.py --out benchmarks/results/peers.json
+
+bench-end-to-end: $(VENV)/.installed  ## measure loss after equal time at 100 Mbit/s, about 13 minutes; needs root; DATA=… names the folder with CIFAR-10
+	$(BIN)/python benchmarks/end_to_end.py $(if $(DATA),--data $(DATA)) --out benchmarks/results/end_to_end.json
+
+bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_pace.py --out benchmarks/results/server_pace.json
 
 bench-compression: $(VENV)/.installed  ## measure the compressors' inner loops against a copy; on a CUDA GPU if one is here
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/compression.py --out benchmarks/results/compression.json
@@ -49,11 +58,12 @@ bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… nam
 	$(BIN)/python benchmarks/papers/local_sgd.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/papers/adpsgd.py
 	$(BIN)/python benchmarks/papers/ef21.py $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/papers/servers.py
 
 SECONDS ?= 60
-fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed
+fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed; OUT=… takes the count
 	-$(BIN)/pip install --quiet --target build/atheris atheris
-	PYTHONPATH=build/atheris OMP_NUM_THREADS=1 $(BIN)/python fuzz/wire.py --seconds $(SECONDS)
+	PYTHONPATH=build/atheris OMP_NUM_THREADS=1 $(BIN)/python fuzz/wire.py --seconds $(SECONDS) $(if $(OUT),--out $(OUT))
 
 clean:  ## remove everything that can be made again, the virtual environment included
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -89,7 +89,7 @@ class Crew:
 
     def __init__(self, name: str, hosts: list[namespaces.Host], environments: Path, port: int) -> None:
         self.name = name
-        python = sys.executable if name == "tacit" else str(environments / name / "bin" / "python")
+        python = str(environments / name / "bin" / "python") if name in PEERS else sys.executable
         script = str(HERE / "peer_loops" / f"{name}_loops.py")
         self._log = (environments / f"{name}.log").open("w")
         self._ranks = []

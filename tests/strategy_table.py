@@ -13,12 +13,17 @@ class Row:
     strategy: Strategy
     depends_on_data: bool = False  # whether what is said when follows from gradients: then timing-only runs differ
     survives_a_crash: bool = False
+    is_asynchronous: bool = (
+        False  # whether the model follows from who comes first: then real processes reach another one
+    )
+    fewest_workers: int = 1
 
     def __str__(self) -> str:
         return str(self.strategy)
 
 
 TOP = tacit.TopK(fraction=0.2)
+ALONE = {"survives_a_crash": True, "is_asynchronous": True}  # nobody waits for anybody
 
 TABLE = [
     Row(tacit.AllReduce()),
@@ -42,17 +47,53 @@ TABLE = [
     Row(tacit.CompressedGradient(compressor=TOP, feedback=tacit.EF21HeavyBall(eta=0.5)), depends_on_data=True),
     Row(tacit.CompressedGradient(compressor=TOP, feedback=tacit.EF21Partial(probability=0.7)), depends_on_data=True),
     Row(
-        tacit.CompressedGradient(compressor=TOP, feedback=tacit.EF21Bidirectional(master=tacit.QSGD(bits=8))),
+        tacit.CompressedGradient(compressor=TOP, feedback=tacit.EF21Bidirectional(master=TOP)),
         depends_on_data=True,
     ),
     Row(tacit.CompressedGradient(compressor=tacit.QSGD(bits=8), feedback=tacit.NoFeedback())),
     Row(tacit.CompressedGradient(compressor=tacit.Sign(), feedback=tacit.ErrorFeedback())),
+    Row(tacit.CompressedGradient(compressor=TOP, aggregate="scatter"), depends_on_data=True),
+    Row(tacit.CompressedGradient(compressor=tacit.QSGD(bits=8), feedback=tacit.NoFeedback(), aggregate="scatter")),
+    Row(
+        tacit.CompressedGradient(compressor=TOP, feedback=tacit.EF21Bidirectional(master=TOP), aggregate="scatter"),
+        depends_on_data=True,
+    ),
     Row(tacit.LocalSGD(period=tacit.Every(5), compressor=tacit.QSGD(bits=8), feedback=tacit.NoFeedback())),
     Row(tacit.LocalSGD(period=tacit.Every(5), compressor=TOP), depends_on_data=True),
+    Row(
+        tacit.LocalSGD(period=tacit.VariancePeriod(initial=3), compressor=tacit.Sign(), aggregate="scatter"),
+        depends_on_data=True,
+    ),
     Row(
         tacit.LocalSGD(
             period=tacit.VariancePeriod(initial=3), compressor=TOP, feedback=tacit.EF21(), outer=tacit.OuterSGD(lr=0.9)
         ),
         depends_on_data=True,
     ),
+    Row(tacit.SwarmSGD(local_steps=4), **ALONE),
+    Row(tacit.SwarmSGD(local_steps=tacit.Geometric(mean=3), topology=tacit.Ring()), **ALONE),
+    # Sizes of lattice points do not follow from models, but what overflows and is said again does.
+    Row(tacit.SwarmSGD(local_steps=3, compressor=tacit.Lattice(bits=8)), depends_on_data=True, **ALONE),
+    Row(tacit.SwarmSGD(local_steps=3, compressor=tacit.Lattice(bits=8), two_stage=True), depends_on_data=True, **ALONE),
+    Row(tacit.SwarmSGD(local_steps=4, blocking=True), survives_a_crash=True),
+    Row(tacit.SwarmSGD(local_steps=tacit.Geometric(mean=3), blocking=True), survives_a_crash=True),
+    Row(
+        tacit.SwarmSGD(local_steps=4, blocking=True, compressor=tacit.Lattice(bits=8)),
+        depends_on_data=True,
+        survives_a_crash=True,
+    ),
+    Row(tacit.PullSwarm(local_steps=4), **ALONE),
+    Row(tacit.DPSGD(topology=tacit.Ring())),
+    Row(tacit.SGP(topology=tacit.OnePeer())),
+    Row(tacit.CHOCO(topology=tacit.Ring(), compressor=tacit.QSGD(bits=8), gamma=0.8)),
+    Row(tacit.CHOCO(topology=tacit.Complete(), compressor=TOP, gamma=0.4), depends_on_data=True),
+    Row(tacit.AsynchronousDPSGD(topology=tacit.Ring()), **ALONE),
+    Row(tacit.KSync(k=3), fewest_workers=3, **ALONE),
+    Row(tacit.KBatchSync(k=3), **ALONE),
+    Row(tacit.KAsync(k=2), fewest_workers=2, **ALONE),
+    Row(tacit.KBatchAsync(k=3), **ALONE),
+    Row(tacit.KAsync(k=1, rate=tacit.InverseStaleness(), maximum_staleness=3), **ALONE),
+    Row(tacit.KBatchAsync(k=2, compressor=TOP, down=TOP), depends_on_data=True, **ALONE),
+    Row(tacit.KSync(k=2, compressor=TOP, down=tacit.QSGD(bits=8)), depends_on_data=True, fewest_workers=2, **ALONE),
+    Row(tacit.AdaSync(tacit.KAsync(k=1), every=5), depends_on_data=True, fewest_workers=2, **ALONE),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import json
 import runpy
+import signal
 import sys
 from pathlib import Path
 
@@ -78,3 +79,23 @@ def test_the_speed_benchmark_measures_what_it_compares():
         repetitions=1,
     )
     assert all(rate > 0 for rate in rates.values())
+
+
+def test_the_end_to_end_benchmark_runs_every_method_on_its_slow_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    out, script = tmp_path / "end_to_end.json", str(BENCHMARKS / "end_to_end.py")
+    if (reason := runpy.run_path(script)["namespaces"].refused()) is not None:
+        pytest.skip(reason)
+    monkeypatch.setattr(sys, "argv", [script, "--quick", "--out", str(out)])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    written = json.loads(out.read_text())
+    assert "SYNTHETIC" in written["data"] and str(tmp_path) not in written["command"]
+    sent = {name: result["sent_bytes_per_step"] for name, result in written["methods"].items()}
+    assert len(sent) == 7 and all(sent["DDP"] > sent[name] > 0 for name in sent if name != "DDP")
+    for result in written["methods"].values():
+        assert [mark["mark"] for mark in result["marks"]] == [0, 0.25, 0.5, 0.75, 1]

@@ -10,11 +10,11 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[1] / "src" / "tacit"
 
 LAYERS = (  # bottom first
-    {"errors", "specs", "toml", "randomness", "layout", "messages", "network", "worker", "wire"},
+    {"errors", "specs", "toml", "randomness", "layout", "fields", "messages", "network", "worker", "wire"},
     {"periods", "outer", "schedules", "optimizers", "compression", "feedback", "topology"},
     {"strategies", "theory", "workloads", "delays", "faults", "trace", "run"},
-    {"session", "hooks"},
-    {"simulation", "runtime"},
+    {"session"},
+    {"simulation", "runtime", "hooks"},
     {"plan", "report", "registry", "compare"},
     {"cli"},
 )

@@ -78,8 +78,8 @@ class GroupNetwork:
     def __init__(self, network: Any, group: tuple[int, ...]) -> None:
         self._network, self._group = network, group
 
-    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0) -> Tensor:
-        return self._network.all_reduce_mean(tensor, weight, group=self._group)
+    def all_reduce_mean(self, tensor: Tensor, weight: float = 1.0, *, into: Tensor | None = None) -> Tensor:
+        return self._network.all_reduce_mean(tensor, weight, group=self._group, into=into)
 
 
 class GroupWorker:

@@ -29,7 +29,7 @@ CASES = [
     (("--seeds", "x"), "seeds='x' must be how many (3), or which (4,7,9)."),
     (("--seeds", "0"), "seeds=[] is empty"),
     (("--seeds", "2", "--seed", "1"), "--seeds and --seed exclude each other"),
-    (("--fault", "Crash(rank=1)"), "Crash needs at_s; its arguments are rank (required), at_s (required)."),
+    (("--fault", "Crash(rank=1)"), "Crash needs at_s; its arguments are rank (required), at_s (required), for_s=inf."),
     (("--schedule", "Cosine(final=2)"), "final=2 must lie between 0 and 1."),
     (("--optimizer", "sdg"), "did you mean 'sgd'?"),
     (("--engine", "vmpa"), "did you mean 'vmap'?"),

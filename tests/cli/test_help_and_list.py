@@ -13,7 +13,7 @@ from tacit import __version__
 from tacit.registry import FAMILIES
 
 
-@pytest.mark.parametrize("command", ["compare", "simulate", "train", "report", "list"])
+@pytest.mark.parametrize("command", ["compare", "simulate", "train", "report", "topology", "list"])
 def test_every_command_has_examples_that_parse(tacit: Command, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     shown = tacit(command, "--help").output

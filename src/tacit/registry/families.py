@@ -15,9 +15,23 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, Final
 
-from tacit import compression, delays, faults, feedback, outer, periods, schedules, simulation, strategies, workloads
+from tacit import (
+    compression,
+    delays,
+    faults,
+    feedback,
+    outer,
+    periods,
+    schedules,
+    simulation,
+    strategies,
+    topology,
+    workloads,
+)
 from tacit.errors import nearest
 from tacit.specs import Spec, spell
+from tacit.strategies.servers import rates
+from tacit.strategies.swarm import local_steps
 
 REQUIRED: Final = inspect.Parameter.empty
 
@@ -148,6 +162,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _read("periods", "When does LocalSGD speak?", periods, _is_spec),
         _read("compressors", "What is sent of a vector?", compression, _is_spec),
         _read("feedbacks", "What is remembered of what compression left out?", feedback, _is_spec),
+        _read("topologies", "With whom does a worker speak?", topology, _is_spec),
+        _read("rates", "What does a gradient's age do to its learning rate?", rates, _is_spec),
+        _read("local_steps", "How long does a node train between two meetings?", local_steps, _is_spec),
         _read("outer", "What is done with the mean of a round?", outer, _is_spec),
         _read("workloads", "What is trained, on which data?", workloads, _is_workload),
         _read("schedules", "How does the learning rate change over a run?", schedules, _is_spec),
@@ -157,7 +174,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     )
 }
 _SINGULAR: Final = {
-    "strategies": "strategy", "periods": "period", "compressors": "compressor", "feedbacks": "feedback",
+    "strategies": "strategy", "periods": "period", "compressors": "compressor", "feedbacks": "feedback", "topologies": "topology",
     "outer": "outer optimizer", "workloads": "workload", "schedules": "schedule", "delays": "delay", "faults": "fault",
-    "cluster": "part of a cluster",
+    "cluster": "part of a cluster", "local_steps": "number of local steps", "rates": "rate",
 }  # fmt: skip

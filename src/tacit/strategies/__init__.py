@@ -2,7 +2,26 @@
 
 from tacit.strategies.all_reduce import AllReduce
 from tacit.strategies.compressed_gradient import CompressedGradient
+from tacit.strategies.gossip import CHOCO, DPSGD, SGP, AsynchronousDPSGD
 from tacit.strategies.local_sgd import LocalSGD
+from tacit.strategies.servers import AdaSync, KAsync, KBatchAsync, KBatchSync, KSync
 from tacit.strategies.strategy import Strategy
+from tacit.strategies.swarm import PullSwarm, SwarmSGD
 
-__all__ = ["AllReduce", "CompressedGradient", "LocalSGD", "Strategy"]
+__all__ = [
+    "CHOCO",
+    "DPSGD",
+    "SGP",
+    "AdaSync",
+    "AllReduce",
+    "AsynchronousDPSGD",
+    "CompressedGradient",
+    "KAsync",
+    "KBatchAsync",
+    "KBatchSync",
+    "KSync",
+    "LocalSGD",
+    "PullSwarm",
+    "Strategy",
+    "SwarmSGD",
+]

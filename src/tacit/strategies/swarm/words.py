@@ -1,0 +1,186 @@
+"""What SwarmSGD's nodes say to each other: models as they are or as lattice points, and the few words around them.
+
+Every exchange has a ``number`` that is nobody else's; modulo the number of workers it is the initiator's rank.
+
+A node that speaks in lattice points keeps the points it spoke of (*points*: Q(X)), so that it can say the very same ones again with more bits. The
+side of a request follows the distances measured so far; that of an answer is exact, since the answerer knows what its answer is decoded against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.compression import Lattice
+from tacit.compression.compressor import Memory
+from tacit.compression.lattice import LatticeVector
+from tacit.errors import BadMessage
+from tacit.messages import Message, unpack
+
+_NOTHING: Final = torch.empty(0, dtype=torch.uint8)
+_MOST_BITS: Final = 16
+_MARGIN: Final = 1.01
+"""By how much a side is wider than a known distance asks for: its own rounding must not matter."""
+
+
+@dataclass(frozen=True)
+class SwarmWords(Message):
+    """A model: ``body`` holds its numbers, or a packed lattice vector, to be decoded against ``outdated`` where that is not empty."""
+
+    number: int
+    body: Tensor
+    outdated: Tensor
+
+
+@dataclass(frozen=True)
+class SwarmAsk(SwarmWords):
+    """The initiator's Q(X_i)."""
+
+
+@dataclass(frozen=True)
+class SwarmAnswer(SwarmWords):
+    """The partner's Q(X_j), as it was before it took its half."""
+
+
+@dataclass(frozen=True)
+class SwarmModel(SwarmWords):
+    """Blocking: a partner's Q(x); its number is that of the meeting."""
+
+
+@dataclass(frozen=True)
+class SwarmVerdict(Message):
+    """Blocking: whether the partner's lattice points could be decoded."""
+
+    is_understood: bool
+
+
+@dataclass(frozen=True)
+class SwarmAgain(Message):
+    """The words of that number, in so many ``bits`` on a lattice of ``side``, could not be decoded and changed nothing: say it with more bits."""
+
+    number: int
+    bits: int
+    side: float
+
+
+@dataclass(frozen=True)
+class SwarmDone(Message):
+    """The answer has been taken in: its snapshot is not needed any more."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class SwarmDecline(Message):
+    """Nothing was changed and nothing will be: this node has no trained model yet."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class SwarmHello(Message):
+    """I have come in the middle of a run: what is your model?"""
+
+
+@dataclass(frozen=True)
+class SwarmWelcome(Message):
+    """The model of a node that has trained; empty from one that has not."""
+
+    model: Tensor
+
+
+@dataclass(frozen=True)
+class SwarmUnsettled(Message):
+    """At the end: the numbers of exchanges that this node began and never took an answer of."""
+
+    numbers: Tensor
+
+
+class Spoken(NamedTuple):
+    """A model as it travels, and the very numbers its receiver will read."""
+
+    body: Tensor
+    outdated: Tensor
+    points: Tensor
+
+
+class Tongue(NamedTuple):
+    """How a node speaks of models: as they are, or as lattice points, in one stage or two."""
+
+    lattice: Lattice | None
+    two_stage: bool
+    random: np.random.Generator
+    memory: Memory  # the lattice's measured distance
+
+    def say(self, model: Tensor, outdated: Tensor, reference: Tensor | None = None) -> Spoken:
+        """Put ``model`` into words; ``reference`` is what they will be decoded against, where that is known.
+
+        In two stages the node's ``outdated`` model goes before, which is nearer to the receiver's, and ``model`` is decoded against that.
+        """
+        if self.lattice is None:
+            points = model.clone()
+            return Spoken(points, _NOTHING, points)
+        if not self.two_stage:
+            words, points = self._encoded(model, reference)
+            return Spoken(_packed(words), _NOTHING, points)
+        first, stage = self._encoded(outdated, reference)
+        words, points = self._encoded(model, stage)
+        return Spoken(_packed(words), _packed(first), points)
+
+    def say_again(self, points: Tensor, bits: int, side: float) -> Spoken:
+        """Put the same lattice points into words of more bits; in the end as they are."""
+        if self.lattice is None or bits >= _MOST_BITS:
+            return Spoken(points, _NOTHING, points)
+        finer = replace(self.lattice, bits=min(_MOST_BITS, 2 * bits), side=side, stochastic=False)
+        return Spoken(_packed(finer.compress(points, self.random)), _NOTHING, points)
+
+    def observe(self, distance: float) -> None:
+        """Remember how far apart two models were."""
+        if self.lattice is not None:
+            self.lattice.observe(self.memory, distance)
+
+    def _encoded(self, x: Tensor, reference: Tensor | None) -> tuple[LatticeVector, Tensor]:
+        """Return x as a lattice vector and its points; within reach of ``reference`` where that is known and no side was fixed."""
+        assert self.lattice is not None
+        memory = self.memory
+        if reference is not None:  # half, because the side is fitted to twice what is remembered
+            memory = {"distance": torch.tensor(_MARGIN / 2 * distance(x, reference), dtype=torch.float64)}
+        words = self.lattice.compress(x, self.random, memory)
+        return words, words.dense(x)
+
+
+def heard(words: SwarmWords, reference: Tensor) -> Tensor:
+    """Return the model that was said, decoded against ``reference``; raise ``LatticeOverflow`` where that is too far away."""
+    if words.body.dtype != torch.uint8:
+        if words.body.shape != reference.shape:
+            raise BadMessage(f"a model of {words.body.numel()} numbers came for {reference.numel()} parameters.")
+        return words.body.to(reference)
+    if words.outdated.numel():
+        reference = _unpacked(words.outdated, reference.numel()).dense(reference)
+    return _unpacked(words.body, reference.numel()).dense(reference)
+
+
+def bits_and_side(body: Tensor) -> tuple[int, float]:
+    """Return the bits and the side of the lattice that a ``body`` uses."""
+    vector = _unpacked(body)
+    return vector.bits, vector.side
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference in any coordinate."""
+    return float((one - other).abs_().max())
+
+
+def _packed(vector: LatticeVector) -> Tensor:
+    return torch.frombuffer(bytearray(vector.pack()), dtype=torch.uint8)
+
+
+def _unpacked(body: Tensor, numbers: int | None = None) -> LatticeVector:
+    vector = unpack(body.numpy().tobytes())
+    if not isinstance(vector, LatticeVector):
+        raise BadMessage(f"a {vector.kind} came where a lattice vector was expected.")
+    return vector if numbers is None else vector.of_length(numbers)

@@ -1,0 +1,389 @@
+"""SwarmSGD's laws: what is conserved whatever interleaves, how fast models agree, and what happens to words that cannot be decoded."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as draw
+from torch import Tensor
+
+import tacit
+from tacit import workloads
+from tacit.session.states import restore, store
+from tacit.strategies import Strategy
+from tacit.strategies.swarm.exchanges import SwarmState
+from tacit.strategies.swarm.words import SwarmAnswer, SwarmAsk
+from tacit.trace import COMPUTE, NOTE, SEND, WAIT
+
+DIMENSION = 6
+QUADRATIC = workloads.quadratic(dimension=DIMENSION, condition=2.0, noise=0.0)
+NOWHERE = {"latency_s": 0.0, "bandwidth_bytes_per_s": math.inf}  # messages arrive as soon as they are sent
+LATTICE = tacit.Lattice(bits=8)
+
+
+class Watched:
+    """A strategy whose nodes begin with models of their own, and whose states can be looked at."""
+
+    def __init__(self, strategy: Strategy, workers: int, seed: int = 0) -> None:
+        self.starts = torch.from_numpy(np.random.default_rng(seed).standard_normal((workers, DIMENSION)))
+        self.states: dict[int, SwarmState] = {}
+        self.kind = type(strategy)
+
+        def init(this: Strategy, worker: tacit.worker.Worker) -> object:
+            worker.parameters.copy_(self.starts[worker.rank])
+            self.states[worker.rank] = self.kind.init(this, worker)
+            return self.states[worker.rank]
+
+        values = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(strategy)}
+        self.strategy = type(self.kind.__name__, (self.kind,), {"init": init, **self.hooks()})(**values)
+
+    def hooks(self) -> dict[str, object]:
+        return {}
+
+    @property
+    def buffers(self) -> Tensor:
+        return torch.stack([self.states[rank].buffer for rank in sorted(self.states)])
+
+    def run(
+        self, steps: int, lr: float = 0.0, workload: workloads.Workload = QUADRATIC, seed: int = 0, **cluster: object
+    ) -> tacit.Run:
+        made = tacit.Cluster(workers=len(self.starts), **cluster)
+        schedule = None if lr else lambda step: 0.0  # η = 0: pure averaging
+        return tacit.simulate(
+            workload, self.strategy, cluster=made, steps=steps, lr=lr or 0.1, seed=seed, schedule=schedule
+        )
+
+
+def notes(run: tacit.Run, name: str) -> list[float]:
+    return [event.value for event in run.trace if event.kind == NOTE and event.label == name]
+
+
+def gamma(models: Tensor) -> float:
+    return float((models - models.mean(0)).square().sum())
+
+
+# What is conserved.
+
+
+@draw.composite
+def troubles(choose: draw.DrawFn) -> dict[str, object]:
+    times = draw.floats(0.0, 0.5)
+    fault = draw.one_of(
+        draw.builds(tacit.Pause, rank=draw.integers(0, 4), at_s=times, for_s=draw.floats(0.01, 0.5)),
+        draw.builds(tacit.Slow, rank=draw.integers(0, 4), factor=draw.floats(0.3, 8.0)),
+        draw.builds(
+            tacit.Partition, ranks=draw.lists(draw.integers(0, 4), min_size=1), at_s=times, for_s=times.filter(bool)
+        ),
+        draw.builds(tacit.Loss, probability=draw.floats(0.0, 0.4)),
+    )
+    return {
+        "compute": choose(draw.sampled_from([tacit.Exponential(mean_s=0.02), tacit.Constant(mean_s=0.02)])),
+        "latency_s": choose(draw.sampled_from([0.0, 1e-3, 0.03])),
+        "bandwidth_bytes_per_s": choose(draw.sampled_from([2e3, 1e9])),
+        "faults": choose(draw.lists(fault, max_size=2)),
+    }
+
+
+@given(
+    cluster=troubles(), local_steps=draw.sampled_from([1, 2, tacit.Geometric(mean=2)]), two_stage=draw.booleans(),
+    lattice=draw.sampled_from([None, LATTICE, tacit.Lattice(bits=4, side=1e-3), tacit.Lattice(bits=6, stochastic=True)]),
+    seed=draw.integers(0, 2**30),
+)  # fmt: skip
+@settings(deadline=None, max_examples=40)
+def test_whatever_interleaves_the_sum_of_the_models_stays(cluster, local_steps, two_stage, lattice, seed):
+    """Delays, pauses, cuts, lost messages, words said again: at the end nothing was added that was not taken away."""
+    strategy = tacit.SwarmSGD(local_steps=local_steps, compressor=lattice, two_stage=two_stage and lattice is not None)
+    watched = Watched(strategy, 5, seed)
+    run = watched.run(steps=12, seed=seed, **cluster)
+    torch.testing.assert_close(run.parameters, watched.starts.mean(0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "allowed"),
+    [
+        (tacit.SwarmSGD(local_steps=1, blocking=True), 1e-12),
+        (tacit.SwarmSGD(local_steps=1, blocking=True, compressor=LATTICE), 0.05),  # about s: 2 · 2 · distance / 255
+        (tacit.SwarmSGD(local_steps=1, blocking=True, topology=tacit.Ring()), 1e-12),
+    ],
+    ids=str,
+)
+def test_two_sided_averaging_preserves_the_mean(strategy: tacit.SwarmSGD, allowed: float):
+    watched = Watched(strategy, 8)
+    run = watched.run(steps=64)
+    assert gamma(watched.starts) > 20
+    torch.testing.assert_close(run.parameters, watched.starts.mean(0), rtol=0, atol=allowed)
+
+
+def test_pull_only_does_not_preserve_the_mean():
+    away = []
+    for seed in range(8):
+        watched = Watched(tacit.PullSwarm(local_steps=1), 8, seed)
+        run = watched.run(steps=64, seed=seed)
+        away.append(float((run.parameters - watched.starts.mean(0)).square().sum()))
+    assert np.sqrt(np.mean(away) / DIMENSION) > 0.1  # of models that are 1 apart
+
+
+# How fast models agree.
+
+
+class EveryInteraction(Watched):
+    """Writes Γ of the buffers down after every completed exchange."""
+
+    def hooks(self) -> dict[str, object]:
+        self.gammas = [gamma(self.starts)]
+
+        def on_message(this: Strategy, worker, state, source, message) -> None:
+            self.kind.on_message(this, worker, state, source, message)
+            if isinstance(message, SwarmAnswer):
+                self.gammas.append(gamma(self.buffers))
+
+        return {"on_message": on_message}
+
+
+def test_models_agree_by_one_part_in_n_minus_1_per_interaction():
+    """§2.8(1): E Γ_{t+1} / Γ_t = 1 − 1/(n − 1) on the complete graph."""
+    workers, ratios = 16, []
+    for seed in range(6):
+        watched = EveryInteraction(tacit.SwarmSGD(local_steps=1), workers, seed)
+        watched.run(steps=20, seed=seed, **NOWHERE)
+        ratios += [after / before for before, after in zip(watched.gammas, watched.gammas[1:], strict=False)]
+    assert len(ratios) > 1500
+    assert np.mean(ratios) == pytest.approx(1 - 1 / (workers - 1), rel=0.02)
+    assert np.std(ratios) / math.sqrt(len(ratios)) < 0.003  # enough of them to tell 1/15 from 1/16 and 1/14 at least
+
+
+def spread(strategy: Strategy, lr: float, **problem: float) -> float:
+    """Return the models' mean spread in a run that begins at the optimum."""
+    workload = workloads.quadratic(dimension=10, condition=2.0, **problem)
+    run = tacit.simulate(
+        workload, strategy, cluster=tacit.Cluster(workers=8), steps=120, lr=lr, evaluate_every=3, start=torch.zeros(10)
+    )
+    return float(np.mean([row["spread"] for row in run.history[10:]]))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize(
+    ("problem", "power"), [({"noise": 1.0, "heterogeneity": 0.0}, 1), ({"noise": 0.0, "heterogeneity": 1.0}, 2)]
+)
+def test_spread_grows_with_the_rate_squared_and_with_local_steps(blocking: bool, problem: dict, power: int):
+    """§2.8(4): Γ ~ η²; ~ H where it comes from noise, ~ H² where it comes from different data."""
+    often, seldom = (tacit.SwarmSGD(local_steps=h, blocking=blocking) for h in (1, 4))
+    small, large = spread(seldom, 0.0025, **problem), spread(seldom, 0.01, **problem)
+    assert math.log(large / small) / math.log(4) == pytest.approx(2, abs=0.2)
+    steps_slope = math.log(small / spread(often, 0.0025, **problem)) / math.log(4)
+    assert steps_slope == pytest.approx(power, abs=0.4)
+
+
+# What an exchange is.
+
+
+@pytest.mark.parametrize("local_steps", [1, 5])
+def test_two_blocking_nodes_are_local_sgd(local_steps: int):
+    cluster, common = tacit.Cluster(workers=2), {"steps": 40, "lr": 0.2, "momentum": 0.9}
+    swarm = tacit.SwarmSGD(local_steps=local_steps, blocking=True)
+    local = tacit.LocalSGD(period=tacit.Every(local_steps))
+    pairwise, averaged = (tacit.simulate(workloads.digits(), s, cluster=cluster, **common) for s in (swarm, local))
+    torch.testing.assert_close(pairwise.parameters, averaged.parameters, rtol=0, atol=1e-6)
+    for one, other in zip(pairwise.history, averaged.history, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+class Walks(Watched):
+    """Writes down every node's model after every step."""
+
+    def hooks(self) -> dict[str, object]:
+        self.models: dict[tuple[int, int], Tensor] = {}
+
+        def after_step(this: Strategy, worker, state) -> None:
+            self.kind.after_step(this, worker, state)
+            self.models[worker.rank, worker.step] = worker.parameters.clone()
+
+        return {"after_step": after_step, "quiet_steps": lambda this, worker, state: 0}
+
+
+def test_an_exchange_that_nothing_disturbs_is_the_papers_update():
+    """X_i = (X_i + X_j)/2 − η h_i with all of the initiator's progress; X_j = (X_i + X_j)/2, its working model as it was."""
+    watched = Walks(tacit.SwarmSGD(local_steps=2), 2)
+    watched.run(steps=3, lr=0.1, compute=tacit.Constant(mean_s=0.02), speed={1: 0.1}, **NOWHERE)
+    own, other = watched.starts
+    alone = Walks(tacit.SwarmSGD(local_steps=2), 1)
+    alone.run(steps=3, lr=0.1)
+    learnt = own - alone.models[0, 3]  # what three steps from the same start change: the answer came within the third
+    torch.testing.assert_close(watched.models[0, 2], alone.models[0, 2], rtol=0, atol=1e-12)
+    torch.testing.assert_close(watched.models[0, 3], (own + other) / 2 - learnt, rtol=0, atol=1e-12)
+    slow = Walks(tacit.SwarmSGD(local_steps=9), 2)  # nobody asks: what node 1 does by itself
+    slow.run(steps=3, lr=0.1, compute=tacit.Constant(mean_s=0.02), speed={1: 0.1}, **NOWHERE)
+    torch.testing.assert_close(watched.models[1, 1], slow.models[1, 1], rtol=0, atol=1e-12)
+
+
+# Words that cannot be decoded.
+
+
+def test_an_overflow_is_found_counted_and_said_again_never_averaged_in():
+    """A side far too fine for models that are 1 apart: every first word overflows, and yet models go where full precision brings them."""
+    fine = tacit.SwarmSGD(local_steps=1, compressor=tacit.Lattice(bits=8, side=3e-5))
+    lattice, whole = Watched(fine, 6), Watched(tacit.SwarmSGD(local_steps=1), 6)
+    said, told = (watched.run(steps=10, **NOWHERE) for watched in (lattice, whole))
+    overflows = Counter(notes(said, "overflow"))
+    assert set(overflows) == {8, 16} and overflows[8] > 20  # 16 bits reach ±1, not always far enough
+    again = [event for event in said.trace if event.kind == SEND and event.label == "SwarmAgain"]
+    assert len(again) == sum(overflows.values())
+    torch.testing.assert_close(lattice.buffers, whole.buffers, rtol=0, atol=1e-3)  # twenty roundings by half a side
+    torch.testing.assert_close(said.parameters, told.parameters, rtol=0, atol=1e-12)
+
+
+def test_the_side_follows_the_measured_distance():
+    """As models agree the lattice becomes finer: the error is a part of the distance, not of the models."""
+    watched = EveryInteraction(tacit.SwarmSGD(local_steps=1, compressor=LATTICE), 8)
+    watched.starts += 1e3
+    run = watched.run(steps=60, **NOWHERE)
+    assert gamma(watched.starts) > 20 and gamma(watched.buffers) < 1e-9  # sides of a fixed 1e-2 would leave 1e-4
+    assert len(notes(run, "overflow")) < 0.1 * len(notes(run, "staleness"))
+
+
+def test_eight_bits_move_a_quarter_of_the_bytes_and_two_stages_half():
+    sizes = {}
+    for name, strategy in {
+        "whole": tacit.SwarmSGD(), "one": tacit.SwarmSGD(compressor=LATTICE), "two": tacit.SwarmSGD(compressor=LATTICE, two_stage=True)
+    }.items():  # fmt: skip
+        run = tacit.simulate(workloads.digits(), strategy, cluster=tacit.Cluster(workers=4), steps=40, lr=0.1)
+        words = [e.size_bytes for e in run.trace if e.kind == SEND and e.label in ("SwarmAsk", "SwarmAnswer")]
+        sizes[name] = float(np.median(words))
+    assert sizes["one"] / sizes["whole"] == pytest.approx(1 / 4, abs=0.02)
+    assert sizes["two"] / sizes["whole"] == pytest.approx(1 / 2, abs=0.03)
+
+
+# Nobody waits, and nodes come and go.
+
+
+def ends(run: tacit.Run, rank: int) -> list[float]:
+    return [event.time_s for event in run.trace if event.kind == COMPUTE and event.rank == rank]
+
+
+def test_a_partner_that_stands_still_stops_nobody():
+    """Everybody else takes its steps at the very moments at which it would have taken them, and goes on averaging."""
+    strategy, steps = tacit.SwarmSGD(local_steps=2), 80
+    well = tacit.simulate(QUADRATIC, strategy, cluster=tacit.Cluster(workers=4), steps=steps)
+    paused = tacit.Cluster(workers=4, faults=[tacit.Pause(rank=1, at_s=0.2, for_s=100.0)])
+    ill = tacit.simulate(QUADRATIC, strategy, cluster=paused, steps=steps)
+    for rank in (0, 2, 3):
+        assert ends(ill, rank) == ends(well, rank)
+    last_s = max(ends(ill, 0))
+    answered = [
+        e for e in ill.trace if e.kind == SEND and e.label == "SwarmAnswer" and 0.8 * last_s < e.time_s < last_s
+    ]
+    assert {event.rank for event in answered} == {0, 2, 3}
+    assert not [
+        e for e in ill.trace if e.kind == WAIT and e.rank != 1 and e.start_s < min(ends(ill, r)[-1] for r in (0, 2, 3))
+    ]
+
+
+def test_a_lost_node_is_asked_once_by_each_and_the_rest_goes_on():
+    crash = tacit.Crash(rank=2, at_s=0.3)
+    cluster = tacit.Cluster(workers=5, faults=[crash])
+    run = tacit.simulate(workloads.digits(), tacit.SwarmSGD(local_steps=1), cluster=cluster, steps=100, lr=0.2)
+    asked = Counter(
+        e.rank for e in run.trace if e.kind == SEND and e.peer == 2 and e.label == "SwarmAsk" and e.time_s > 0.3
+    )
+    assert set(asked) == {0, 1, 3, 4} and max(asked.values()) == 1
+    assert run.status == "finished" and run.history[-1]["metric"] > 0.85
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fault", "latency_s"),
+    [
+        (tacit.SwarmSGD(local_steps=2), tacit.Join(rank=1, at_s=1.0), 1e-4),
+        (tacit.PullSwarm(local_steps=2), tacit.Crash(rank=1, at_s=0.5, for_s=0.5), 1e-4),
+        # Back before others noticed, and asked before it has a model:
+        (tacit.SwarmSGD(local_steps=2), tacit.Crash(rank=1, at_s=0.9, for_s=0.1), 0.15),
+    ],
+    ids=str,
+)
+def test_one_who_comes_late_takes_a_trained_model_and_never_gives_its_own(strategy, fault, latency_s):
+    far = torch.full(
+        (DIMENSION,), 1e6, dtype=torch.float64
+    )  # where all begin; after a second they are a hundred times nearer
+    cluster = tacit.Cluster(workers=4, compute=tacit.Constant(mean_s=0.02), faults=[fault], latency_s=latency_s)
+    run = tacit.simulate(QUADRATIC, strategy, cluster=cluster, steps=100, lr=0.2, start=far, evaluate_every=1, seed=5)
+    came = next(e.time_s for e in run.trace if e.kind == "fault" and e.label in ("join", "return"))
+    before = min(row["loss"] for row in run.history if row["time_s"] < came)
+    after = [row["loss"] for row in run.history if row["time_s"] > came]
+    assert (
+        before < 1e-3 * run.history[0]["loss"] and max(after) < 100 * before
+    )  # a tenth of a fresh model would be a thousand times that
+    assert max(event.step for event in run.trace if event.rank == 1 and event.kind == COMPUTE) == 100
+
+
+# What it says, keeps and refuses.
+
+
+def test_every_interaction_notes_the_age_of_the_buffer_it_read():
+    run = tacit.simulate(QUADRATIC, tacit.SwarmSGD(local_steps=4), cluster=tacit.Cluster(workers=8), steps=100)
+    answers = [event for event in run.trace if event.kind == SEND and event.label == "SwarmAnswer"]
+    ages = notes(run, "staleness")
+    assert len(ages) == len(answers) > 100
+    assert min(ages) >= 0 and 1 < np.mean(ages) < 5  # published every four steps
+
+
+class Halfway(Watched):
+    """Stores a node's state in the middle of everything."""
+
+    def hooks(self) -> dict[str, object]:
+        self.stored: list[tuple[SwarmState, object]] = []
+
+        def on_message(this: Strategy, worker, state, source, message) -> None:
+            self.kind.on_message(this, worker, state, source, message)
+            if isinstance(message, SwarmAsk) and worker.step > 5:
+                self.stored.append((state, store(state)))
+
+        return {"on_message": on_message}
+
+
+@pytest.mark.parametrize("lattice", [None, LATTICE])
+def test_a_state_with_exchanges_under_way_can_be_stored_and_restored(lattice: tacit.Lattice | None):
+    watched = Halfway(tacit.SwarmSGD(local_steps=2, compressor=lattice), 4)
+    watched.run(steps=10, lr=0.1)
+    assert any(stored["given"] and stored["points"] for _, stored in watched.stored)
+    for state, stored in watched.stored:
+        again = restore(SwarmState(torch.empty(0), torch.empty(0)), stored, None)
+        assert dataclasses.asdict(again).keys() == dataclasses.asdict(state).keys()
+        assert again.asked == stored["asked"] and all(
+            torch.equal(again.given[n], stored["given"][n]) for n in stored["given"]
+        )
+    merged = watched.strategy.merged(list(watched.states.values()), 5, 6)
+    torch.testing.assert_close(merged.buffer, watched.buffers.mean(0))
+    assert not merged.asked and not merged.given
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"local_steps": 0}, r"local_steps=0 must be a whole number, at least 1, or Geometric\(mean=4\)"),
+        ({"compressor": tacit.TopK(k=1)}, r"compressor=TopK\(k=1\) cannot be decoded against a neighbour's model; use Lattice\(bits=8\)"),
+        ({"two_stage": True}, r"two_stage=True .* needs compressor=Lattice\(bits=8\) and blocking=False"),
+        ({"topology": 4}, r"topology=4 must be a topology such as Complete\(\)"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_swarm_is_refused(arguments: dict, complaint: str):
+    with pytest.raises(ValueError, match=complaint):
+        tacit.SwarmSGD(**arguments)
+
+
+def test_geometric_local_steps_have_their_mean():
+    run = tacit.simulate(
+        QUADRATIC,
+        tacit.SwarmSGD(local_steps=tacit.Geometric(mean=5)),
+        cluster=tacit.Cluster(workers=16),
+        steps=400,
+        timing_only=True,
+    )
+    asked = [event for event in run.trace if event.kind == SEND and event.label == "SwarmAsk"]
+    assert len(asked) == pytest.approx(16 * 400 / 5, rel=0.1)
+    with pytest.raises(ValueError, match=r"mean=0.5 must be a number of steps, at least 1"):
+        tacit.Geometric(mean=0.5)
