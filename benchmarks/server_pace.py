@@ -1,6 +1,6 @@
 """Updates per second of a server on real processes, beside what theory and the simulator predict from the measured step times.
 
-    OMP_NUM_THREADS=1 python benchmarks/server_pace.py [--out benchmarks/results/server_pace.json] [--updates 120] [--quick]
+    OMP_NUM_THREADS=1 python benchmarks/server_pace.py [--out benchmarks/results/server_pace.json] [--updates 80] [--quick]
 
 Four processes on loopback; a step is a sleep of 50 ms and the gradient of a tiny model, so that two cores can carry them all; the last process sleeps
 five times as long. Measured: updates a second, from the first update after a tenth of the run to the last, and how many steps each process completed
@@ -124,7 +124,7 @@ def predicted(name: str, steps: list[list[float]], updates: int) -> dict[str, fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--updates", type=int, default=120)
+    parser.add_argument("--updates", type=int, default=80)
     parser.add_argument("--only", choices=STRATEGIES, nargs="*", default=list(STRATEGIES))
     parser.add_argument("--quick", action="store_true", help="a tenth of the sleep and of the updates")
     given = parser.parse_args()
