@@ -26,7 +26,7 @@ check: $(VENV)/.installed  ## format, lint, types, layers, links and README exam
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --durations=0 tests/test_layers.py
-	$(BIN)/python tools/check_readme.py
+	OMP_NUM_THREADS=1 $(BIN)/python tools/check_readme.py
 
 format: $(VENV)/.installed  ## rewrite the sources in the house format
 	$(BIN)/ruff format
