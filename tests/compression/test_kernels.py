@@ -335,13 +335,14 @@ def test_kernels_and_torch_agree_to_the_bit(n: int, device: str):
     assert torch.equal(scales, quantization.quantize_in_torch(x, 127, 1000, 0)[1])
     decoded = quantization.dequantize_in_torch(codes, scales, 127, 1000)
     assert torch.equal(quantization.dequantize(codes, scales, 127, 1000), decoded)
-    side, inverse = 0.037, 1 / 0.037
-    sent = lattice.encode(x, side, 8)
-    codes, found = lattice.encode_in_torch(x, inverse, 8, None)
-    assert torch.equal(sent.codes, codes) and found.tolist() == [sent.check, 0]
-    z, found = lattice.decode_in_torch(codes, y, side, inverse, 8)
-    mine = lattice.decode(codes, y, side, 8, torch.float32)
-    assert torch.equal(mine.x, z) and found.tolist() == [mine.check, 0]
+    sent, coded = lattice.encode(x, 0.037, 8, with_points=True), lattice.encode_in_torch(x, 0.037, 8, with_points=True)
+    assert torch.equal(sent.codes, coded.codes) and torch.equal(sent.points, coded.points)
+    assert (sent.check, sent.is_in_range) == (coded.check, coded.is_in_range)
+    mine, theirs = (
+        lattice.decode(coded.codes, y, 0.037, 8, torch.float32),
+        lattice.decode_in_torch(coded.codes, y, 0.037, 8),
+    )
+    assert torch.equal(mine.x, theirs.x) and mine[1:] == theirs[1:]
 
 
 @on_each_device

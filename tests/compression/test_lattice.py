@@ -66,6 +66,45 @@ def test_every_reference_within_the_radius_decodes_to_the_same(x, bits: int, sid
 
 
 @given(
+    x=st.lists(st.floats(-1e4, 1e4, width=16), max_size=30),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]),
+    bits=st.integers(2, 16),
+    side=st.one_of(st.none(), st.floats(0.1, 10)),
+    stochastic=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None)
+def test_the_senders_points_are_to_the_bit_what_every_receiver_decodes(x, dtype, bits, side, stochastic, seed):
+    """The sign of a zero included: what follows from the points is the same on both sides of a link."""
+    lattice = Lattice(bits=bits, side=side, stochastic=stochastic)
+    sent = torch.tensor(x, dtype=dtype)
+    message, points = lattice.compress_with_points(sent, np.random.default_rng(seed))
+    plain = lattice.compress(sent, np.random.default_rng(seed))
+    assert plain.pack() == message.pack()
+    assert points.dtype == dtype
+    away = torch.rand(len(x), generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    near = (sent.to(torch.float64) + 0.9 * message.radius * away).to(wide)
+    for reference in (sent, near):
+        assert _bits(message.dense(reference)) == _bits(points)
+
+
+def _bits(x: torch.Tensor) -> bytes:
+    return bytes(x.contiguous().view(torch.uint8).tolist())
+
+
+def test_points_of_vectors_of_many_pieces_and_of_far_references():
+    """Pieces of 2¹⁶ numbers each; and a distance that is told counts instead of what is remembered."""
+    x = torch.randn(150_000, generator=torch.Generator().manual_seed(0))
+    message, points = Lattice(bits=5).compress_with_points(
+        x, np.random.default_rng(0), {"distance": torch.tensor(9.0)}, far=0.5
+    )
+    assert message.radius == pytest.approx(0.5)
+    assert _bits(message.dense(x + 0.49)) == _bits(points)
+    assert float((points - x).abs().max()) <= message.side * 0.501
+
+
+@given(
     overflows=st.lists(
         st.tuples(st.integers(0, 199), st.integers(-3, 3).filter(bool)),
         min_size=1,

@@ -55,7 +55,7 @@ def pack(codes: Tensor, width: int) -> Tensor:
 def unpack(packed: Tensor, width: int, count: int) -> Tensor:
     """Return the ``count`` numbers that ``pack`` laid into ``packed``; uint8 up to 8 bits each, else int64."""
     if width == 8:
-        return packed[:count]
+        return packed if packed.numel() == count else packed[:count]
     if width == 0 or not count:
         return torch.zeros(count, dtype=torch.uint8, device=packed.device)
     if uses_triton(packed, *_WHOLE) and count <= MOST:

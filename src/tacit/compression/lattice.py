@@ -53,13 +53,13 @@ class LatticeVector(Compressed):
     def __post_init__(self) -> None:
         require_count("length", self.length)
         require_count("bits", self.bits, 16)
-        require(self.bits >= 2, f"bits={self.bits} must be at least 2.")
-        require(
-            isinstance(self.side, float) and _is_side(self.side),
-            f"side={self.side!r} must be a number from 2^-126 to 2^100.",
-        )
+        if self.bits < 2:
+            raise ValueError(f"bits={self.bits} must be at least 2.")
+        if not (isinstance(self.side, float) and _is_side(self.side)):
+            raise ValueError(f"side={self.side!r} must be a number from 2^-126 to 2^100.")
         require(isinstance(self.is_random, bool), "is_random must be True or False.")
-        require(self.dtype in DTYPES, f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}.")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}.")
         require(isinstance(self.check, int), "check must be a whole number.")
         require_tensor("codes", self.codes, (torch.uint8,), packed_bytes(self.length, self.bits))
 
@@ -77,10 +77,8 @@ class LatticeVector(Compressed):
         if reference is None:
             raise ValueError("a Lattice is decoded against a vector near the one that was sent; give dense(reference).")
         require_vector(reference)
-        require(
-            reference.numel() == self.length,
-            f"the reference holds {reference.numel()} numbers and the message {self.length}.",
-        )
+        if reference.numel() != self.length:
+            raise ValueError(f"the reference holds {reference.numel()} numbers and the message {self.length}.")
         codes = unpack(self.codes.to(reference.device), self.bits, self.length)
         found = decode(codes, reference.detach(), self.side, self.bits, DTYPES[self.dtype])
         if not found.is_in_range or found.check != self.check:
@@ -118,16 +116,18 @@ class Lattice(Compressor):
     def compress(
         self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
     ) -> LatticeVector:
-        require_vector(x)
-        x = x.detach()
-        side = self._side(x, memory)
-        seed = int(random.integers(2**63)) if self.stochastic else None
-        codes, check, is_in_range = encode(x, side, self.bits, seed)
-        if not is_in_range:
-            report_not_finite(x)
-            raise ValueError(f"side={side} is too fine for numbers of {peak(x):.6g}; use at least a 2³¹st of them.")
-        dtype, packed = str(x.dtype).removeprefix("torch."), pack(codes, self.bits)
-        return LatticeVector(x.numel(), self.bits, side, self.stochastic, dtype, check, packed).owned()
+        return self._compressed(x, random, memory)[0]
+
+    def compress_with_points(
+        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, far: float | None = None
+    ) -> tuple[LatticeVector, Tensor]:
+        """Return the message and its points: to the bit what ``dense`` makes of any reference within the radius and of the dtype of ``x``.
+
+        A side that is not given is fitted to references up to ``far`` away, where that is known, instead of to what the memory holds.
+        """
+        message, points = self._compressed(x, random, memory, far, with_points=True)
+        assert points is not None
+        return message, points
 
     def observe(self, memory: Memory, distance: float) -> None:
         """Remember that a vector sent and its reference were up to ``distance`` apart; after ``LatticeOverflow`` say twice its radius."""
@@ -141,11 +141,31 @@ class Lattice(Compressor):
     def contraction(self, dimension: int) -> None:
         return None
 
-    def _side(self, x: Tensor, memory: Memory | None) -> float:
+    def _compressed(
+        self,
+        x: Tensor,
+        random: np.random.Generator,
+        memory: Memory | None,
+        far: float | None = None,
+        with_points: bool = False,
+    ) -> tuple[LatticeVector, Tensor | None]:
+        require_vector(x)
+        x = x.detach()
+        side = self._side(x, memory, far)
+        seed = int(random.integers(2**63)) if self.stochastic else None
+        codes, check, is_in_range, points = encode(x, side, self.bits, seed, with_points)
+        if not is_in_range:
+            report_not_finite(x)
+            raise ValueError(f"side={side} is too fine for numbers of {peak(x):.6g}; use at least a 2³¹st of them.")
+        dtype, packed = str(x.dtype).removeprefix("torch."), pack(codes, self.bits)
+        return LatticeVector(x.numel(), self.bits, side, self.stochastic, dtype, check, packed).owned(), points
+
+    def _side(self, x: Tensor, memory: Memory | None, far: float | None) -> float:
         if self.side is not None:
             return float(self.side)
         largest = peak(x)
-        far = 2 * float(memory["distance"]) if memory and "distance" in memory else 2 * largest
+        if far is None:
+            far = 2 * float(memory["distance"]) if memory and "distance" in memory else 2 * largest
         finest = max(torch.finfo(x.dtype).eps, _FINEST) * largest
         return max(far / self.radius(1.0), finest, torch.finfo(torch.float32).tiny)
 

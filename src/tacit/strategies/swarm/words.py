@@ -146,11 +146,8 @@ class Tongue(NamedTuple):
     def _encoded(self, x: Tensor, reference: Tensor | None) -> tuple[LatticeVector, Tensor]:
         """Return x as a lattice vector and its points; within reach of ``reference`` where that is known and no side was fixed."""
         assert self.lattice is not None
-        memory = self.memory
-        if reference is not None:  # half, because the side is fitted to twice what is remembered
-            memory = {"distance": torch.tensor(_MARGIN / 2 * distance(x, reference), dtype=torch.float64)}
-        words = self.lattice.compress(x, self.random, memory)
-        return words, words.dense(x)
+        far = None if reference is None else _MARGIN * distance(x, reference)
+        return self.lattice.compress_with_points(x, self.random, self.memory, far)
 
 
 def heard(words: SwarmWords, reference: Tensor) -> Tensor:
