@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test check format clean bench-simulator bench-servers bench-messages bench-peers bench-end-to-end bench-compression bench-papers fuzz
+.PHONY: bench-server-pace help demo test check format clean bench-simulator bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-compression bench-papers fuzz
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -47,6 +47,9 @@ bench-peers: $(VENV)/.installed  ## measure step times beside DDP, PostLocalSGD,
 
 bench-end-to-end: $(VENV)/.installed  ## measure loss after equal time at 100 Mbit/s, about 13 minutes; needs root; DATA=… names the folder with CIFAR-10
 	$(BIN)/python benchmarks/end_to_end.py $(if $(DATA),--data $(DATA)) --out benchmarks/results/end_to_end.json
+
+bench-gossip: $(VENV)/.installed  ## measure SwarmSGD's steps at 2, 4 and 8 peers on slow links and the bytes of an exchange, about 8 minutes; needs root
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gossip_links.py
 
 bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_pace.py --out benchmarks/results/server_pace.json

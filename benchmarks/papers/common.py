@@ -34,7 +34,9 @@ def arguments(
     parser.add_argument(
         "--quick", action="store_true", help="few seeds, short runs: shows that it works, proves nothing"
     )
-    parser.add_argument("--only", type=_numbers, default=sorted(parts), help="parts to run, such as 2,3")
+    parser.add_argument(
+        "--only", type=_numbers, default=sorted(parts), help="parts to run, such as 2,3; others in --out stay"
+    )
     parser.add_argument("--out", type=Path, default=None, help="JSON to write; the Markdown goes beside it")
     chosen = parser.parse_args()
     unknown = sorted(set(chosen.only) - set(parts))
@@ -86,12 +88,14 @@ def realised_periods(run: tacit.Run) -> list[int]:
     return [*noted[:-1], run.steps - sum(noted[:-1])]
 
 
-def measure(title: str, name: str, parts: Mapping[int, Part], chosen: argparse.Namespace) -> None:
+def measure(
+    title: str, name: str, parts: Mapping[int, Part], chosen: argparse.Namespace, folder: str = "benchmarks/papers"
+) -> None:
     """Run the chosen parts and write JSON and Markdown, after every part: an interrupted run leaves what it had."""
     torch.set_num_threads(1)  # the last bits depend on the number of threads
     results: dict[str, Any] = {
-        "title": title, "command": shlex.join(["python", f"benchmarks/papers/{name}.py", *_without_paths(sys.argv[1:])]),
-        "quick": chosen.quick, "versions": _versions(), "parts": {},
+        "title": title, "command": shlex.join(["python", f"{folder}/{name}.py", *_without_paths(sys.argv[1:])]),
+        "quick": chosen.quick, "versions": _versions(), "parts": _kept_parts(chosen, parts),
     }  # fmt: skip
     for number in chosen.only:
         print(f"{name} part {number}: {(parts[number].__doc__ or '').splitlines()[0]}", flush=True)
@@ -99,10 +103,20 @@ def measure(title: str, name: str, parts: Mapping[int, Part], chosen: argparse.N
         part = parts[number](chosen)
         part["seconds"] = round(time.perf_counter() - began_s, 1)
         results["parts"][str(number)] = part
+        results["parts"] = dict(sorted(results["parts"].items(), key=lambda item: int(item[0])))
         for claim in part["targets"]:
             print(f"  {claim['target']}: {verdict(claim)}: {claim['measured']}", flush=True)
         print(f"  {part['seconds']} s", flush=True)
         _write(results, chosen.out)
+
+
+def _kept_parts(chosen: argparse.Namespace, parts: Mapping[int, Part]) -> dict[str, Any]:
+    """Return the parts that ``--out`` holds already and ``--only`` leaves out."""
+    if chosen.quick or chosen.only == sorted(parts) or not chosen.out.is_file():
+        return {}
+    earlier = json.loads(chosen.out.read_text())
+    is_whole = not earlier["quick"] and earlier["versions"] == _versions()
+    return {n: part for n, part in earlier["parts"].items() if is_whole and int(n) not in chosen.only}
 
 
 def verdict(claim: Mapping[str, Any]) -> str:

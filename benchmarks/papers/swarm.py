@@ -40,6 +40,7 @@ FORMS: Mapping[str, Strategy] = {
     "without waiting": tacit.SwarmSGD(local_steps=4),
     "8 bits": tacit.SwarmSGD(local_steps=4, compressor=LATTICE),
 }
+SMALL_RATE = 0.02
 RIVALS: Mapping[str, Strategy] = {
     "AllReduce": tacit.AllReduce(),
     "D-PSGD on a ring": tacit.DPSGD(topology=tacit.Ring()),
@@ -157,36 +158,15 @@ def forms(chosen: argparse.Namespace) -> dict[str, Any]:
     adult = workloads.logistic(
         str(data_file(chosen.data, "libsvm/a9a.bz2")), regularizer="l2", strength=1e-2, split="shuffled", batch_size=32, dtype=torch.float32
     )  # fmt: skip
-    digits = workloads.digits(batch_size=16)
     on_adult = finals(adult, FORMS, 16, steps, seeds)
-    on_digits = finals(digits, FORMS, 16 if chosen.quick else 64, steps, seeds)
     claims = [_within("2.8(3)", f"a9a, 16 nodes: {a} within 1 % of {b}", on_adult, a, b, 0.01) for a, b in _pairs()]
-    claims += [
-        _within("2.8(3)", f"digits, 64 nodes: {a} within 10 % of {b} in loss", on_digits, a, b, 0.10)
-        for a, b in _pairs()
-    ]
-    apart = max(abs(_mean(on_digits, a, "metric") - _mean(on_digits, b, "metric")) for a, b in _pairs())
-    claims.append(
-        target(
-            "2.8(3)",
-            "digits, 64 nodes: within 3 points of accuracy",
-            f"{100 * apart:.2f} points at most",
-            apart <= 0.03,
-        )
-    )
-    claims.append(
-        _within(
-            "2.8(3)",
-            "digits, 64 nodes: 8 bits within 1 % of full precision",
-            on_digits,
-            "8 bits",
-            "without waiting",
-            0.01,
-        )
-    )
-    part: dict[str, Any] = {"seeds": list(seeds), "a9a": on_adult, "digits": on_digits, "sorted": {}}
     rows = [("a9a", 16, steps, name, _mean(on_adult, name), "–") for name in FORMS]
-    rows += [("digits", 64, steps, name, _mean(on_digits, name), _mean(on_digits, name, "metric")) for name in FORMS]
+    part: dict[str, Any] = {"seeds": list(seeds), "a9a": on_adult, "digits": {}, "sorted": {}}
+    for length in (steps * 3 // 10, steps):
+        nodes = 16 if chosen.quick else 64
+        found = part["digits"][str(length)] = finals(workloads.digits(batch_size=16), FORMS, nodes, length, seeds)
+        claims += _digits_claims(found, f"digits, 64 nodes, T = {length}")
+        rows += [("digits", nodes, length, name, _mean(found, name), _mean(found, name, "metric")) for name in FORMS]
     behind = []
     for length in (steps, 4 * steps):
         found = finals(workloads.digits(split="sorted", batch_size=16), FORMS, 16, length, seeds)
@@ -213,6 +193,17 @@ def forms(chosen: argparse.Namespace) -> dict[str, Any]:
     return part
 
 
+def _digits_claims(found: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    claims = [_within("2.8(3)", f"{where}: {a} within 10 % of {b} in loss", found, a, b, 0.10) for a, b in _pairs()]
+    apart = max(abs(_mean(found, a, "metric") - _mean(found, b, "metric")) for a, b in _pairs())
+    near = f"{where}: 8 bits within 1 % of full precision"
+    return [
+        *claims,
+        target("2.8(3)", f"{where}: within 3 points of accuracy", f"{100 * apart:.2f} points at most", apart <= 0.03),
+        _within("2.8(3)", near, found, "8 bits", "without waiting", 0.01),
+    ]
+
+
 def _pairs() -> list[tuple[str, str]]:
     names = list(FORMS)
     return [(a, b) for place, a in enumerate(names) for b in names[:place]]
@@ -236,8 +227,12 @@ def local_steps(chosen: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
     part: dict[str, Any] = {"seeds": list(seeds), "targets": []}
     rows = []
-    for name, workload, allowed in (("a9a", adult, 0.005), ("digits", workloads.digits(), 0.05)):
-        found = part[name] = finals(workload, lengths, 16, steps, seeds)
+    digits = workloads.digits()
+    small = (f"digits, lr = {SMALL_RATE}", digits, 0.05, steps * 5 // 4, {"lr": SMALL_RATE})
+    for name, workload, allowed, length, settings in (
+        ("a9a", adult, 0.005, steps, {}), ("digits, lr = 0.1", digits, 0.05, steps, {}), small,
+    ):  # fmt: skip
+        found = part[name] = finals(workload, lengths, 16, length, seeds, **settings)
         means = {h: _mean(found, h) for h in lengths}
         wide = max(means.values()) / min(means.values()) - 1
         sent = {h: _mean(found, h, "bytes_sent") for h in lengths}
@@ -250,7 +245,8 @@ def local_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         rows += [(name, h, means[h], sent[h] / 1e6) for h in lengths]
     part["table"] = table(("data", "H", "mean final loss", "MB sent"), rows)
     part["setting"] = (
-        f"16 nodes, T = {steps}, lr = 0.1, {len(seeds)} seeds; «nearly flat» read as 0.5 % (a9a) and 5 % (digits)."
+        f"16 nodes, T = {steps}, lr = 0.1, {len(seeds)} seeds; T = {steps * 5 // 4} at the smaller rate, where the loss is that of §2.8(5); "
+        f"«nearly flat» read as 0.5 % (a9a) and 5 % (digits)."
     )
     return part
 
