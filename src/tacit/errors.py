@@ -76,6 +76,17 @@ class Deadlock(RunError):
         )
 
 
+class Diverged(RunError):
+    """In a replay, ``rank`` ``does`` something that the recorded run did not do there; it did what ``recorded`` says."""
+
+    def __init__(self, rank: int, does: str, recorded: str) -> None:
+        self.rank, self.does, self.recorded = rank, does, recorded
+        super().__init__(
+            f"the replay left its record: {_who(rank)} {does} where the real run has {recorded}; a replay needs the very workload, strategy, seed, "
+            f"steps and learning rates of the run, and a run from its beginning, not resumed from a checkpoint."
+        )
+
+
 class NotFinite(RunError):
     """Worker ``rank`` computed a loss of ``value`` in step ``step``; or, as ``what`` says, a gradient that holds it."""
 

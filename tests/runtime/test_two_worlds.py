@@ -1,6 +1,8 @@
-"""The same strategy on real processes and in the simulator: the same model from the same seeds."""
+"""The same strategy on real processes and in the simulator: the same model from the same seeds and, where that matters, the same order of events."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 import torch
@@ -58,3 +60,51 @@ def test_real_processes_reach_the_simulators_parameters(workload, workers, argum
         )  # fmt: skip
         assert first["losses"] == pytest.approx([row["loss"] for row in run.history], rel=1e-3)
         assert first["status"] == "finished"
+
+
+def record(rows: list[Strategy], workload: workloads.Workload, settings: dict) -> list[tacit.Run]:
+    return [train(workload, strategy, **settings) for strategy in rows]
+
+
+@pytest.mark.parametrize(
+    ("workload", "workers", "arguments", "tolerance"),
+    [
+        (workloads.quadratic(dimension=7, heterogeneity=0.5), 3, {}, 1e-12),
+        (workloads.digits(), 2, {"lr": 0.2, "momentum": 0.9, "schedule": tacit.Cosine()}, 2e-5),
+    ],
+    ids=str,
+)
+def test_processes_that_send_messages_and_their_replay_reach_the_same_parameters(
+    workload, workers, arguments, tolerance
+):
+    has_messages = [row for row in TABLE if row.strategy.handles or row.strategy.sends or row.strategy.has_server]
+    rows = [row.strategy for row in has_messages if row.fewest_workers <= workers]
+    settings = {"steps": STEPS, "seed": SEED, "evaluate_every": 10, **arguments}
+    for strategy, run in zip(rows, together(workers, record, rows, workload, settings)[0], strict=True):
+        again = tacit.simulate(workload, strategy, **settings, replay=run)
+        torch.testing.assert_close(
+            again.parameters,
+            run.parameters,
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, s=strategy: f"{s}: {text}",
+        )
+        sent = [(event.rank, event.peer, event.label) for event in run.trace.of("send") if event.rank >= 0]
+        repeated = [(event.rank, event.peer, event.label) for event in again.trace.of("send") if event.rank >= 0]
+        surplus = Counter(repeated) - Counter(sent)
+        assert not surplus, f"{strategy} says in its replay what it never said: {surplus}"
+
+
+def test_a_replay_that_leaves_its_record_says_where():
+    workload, strategy = workloads.quadratic(dimension=7), tacit.SwarmSGD(local_steps=2)
+    settings = {"steps": 20, "seed": SEED}
+    [run] = together(2, record, [strategy], workload, settings)[0]
+    with pytest.raises(tacit.Diverged, match="left its record: worker . .* where the real run has") as caught:
+        tacit.simulate(workload, tacit.SwarmSGD(local_steps=3), **settings, replay=run)
+    assert caught.value.run is not None
+    with pytest.raises(ValueError, match="leave cluster=… out"):
+        tacit.simulate(workload, strategy, **settings, replay=run, cluster=tacit.Cluster(workers=2))
+    with pytest.raises(ValueError, match="sends no messages"):
+        tacit.simulate(workload, tacit.AllReduce(), **settings, replay=run)
+    with pytest.raises(ValueError, match="was not on real processes"):
+        tacit.simulate(workload, strategy, **settings, replay=tacit.simulate(workload, strategy, **settings))

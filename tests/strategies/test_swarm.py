@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 from torch import Tensor
+from troubles import troubles
 
 import tacit
 from tacit import workloads
@@ -71,27 +72,8 @@ def gamma(models: Tensor) -> float:
 # What is conserved.
 
 
-@draw.composite
-def troubles(choose: draw.DrawFn) -> dict[str, object]:
-    times = draw.floats(0.0, 0.5)
-    fault = draw.one_of(
-        draw.builds(tacit.Pause, rank=draw.integers(0, 4), at_s=times, for_s=draw.floats(0.01, 0.5)),
-        draw.builds(tacit.Slow, rank=draw.integers(0, 4), factor=draw.floats(0.3, 8.0)),
-        draw.builds(
-            tacit.Partition, ranks=draw.lists(draw.integers(0, 4), min_size=1), at_s=times, for_s=times.filter(bool)
-        ),
-        draw.builds(tacit.Loss, probability=draw.floats(0.0, 0.4)),
-    )
-    return {
-        "compute": choose(draw.sampled_from([tacit.Exponential(mean_s=0.02), tacit.Constant(mean_s=0.02)])),
-        "latency_s": choose(draw.sampled_from([0.0, 1e-3, 0.03])),
-        "bandwidth_bytes_per_s": choose(draw.sampled_from([2e3, 1e9])),
-        "faults": choose(draw.lists(fault, max_size=2)),
-    }
-
-
 @given(
-    cluster=troubles(), local_steps=draw.sampled_from([1, 2, tacit.Geometric(mean=2)]), two_stage=draw.booleans(),
+    cluster=troubles(loses_messages=True), local_steps=draw.sampled_from([1, 2, tacit.Geometric(mean=2)]), two_stage=draw.booleans(),
     lattice=draw.sampled_from([None, LATTICE, tacit.Lattice(bits=4, side=1e-3), tacit.Lattice(bits=6, stochastic=True)]),
     seed=draw.integers(0, 2**30),
 )  # fmt: skip

@@ -9,6 +9,7 @@ import typer
 from tacit import __version__
 from tacit.cli.compare import compare_command
 from tacit.cli.list import list_command
+from tacit.cli.replay import replay_command
 from tacit.cli.report import report_command
 from tacit.cli.serve import serve_command
 from tacit.cli.simulate import simulate_command
@@ -27,6 +28,7 @@ app.command("compare")(compare_command)
 app.command("simulate")(simulate_command)
 app.command("train")(train_command)
 app.command("serve")(serve_command)
+app.command("replay")(replay_command)
 app.command("report")(report_command)
 app.command("topology")(topology_command)
 app.command("list")(list_command)

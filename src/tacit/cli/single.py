@@ -14,8 +14,8 @@ from tacit.report import units as spelled
 from tacit.run import Run
 
 
-def keep(run: Run, folder: Path, screen: Console, json_file: Path | None) -> None:
-    """Save ``run`` and its page into ``folder``, its numbers into ``json_file``, and print its summary."""
+def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_back: str | None = None) -> None:
+    """Save ``run`` and its page into ``folder``, its numbers into ``json_file``, and print its summary and the command that makes it again."""
     run.save(folder, overwrite=True)
     comparison = Comparison([Entry(run.strategy, [run])], run.workload, run.cluster, reproduce=run.toml())
     write_report(comparison, folder / "report.html")
@@ -24,8 +24,8 @@ def keep(run: Run, folder: Path, screen: Console, json_file: Path | None) -> Non
     width = max(12, *(len(name) + 2 for name in shown))
     for name, value in shown.items():
         screen.print(f"  {name:<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
-    command = "train" if _is_real(run) else "simulate"
-    screen.print(f"Report: {folder / 'report.html'} · run again: tacit {command} --config {folder / 'run.toml'}",
+    command = way_back or f"tacit {'train' if _is_real(run) else 'simulate'} --config {folder / 'run.toml'}"
+    screen.print(f"Report: {folder / 'report.html'} · run again: {command}",
                  highlight=False, soft_wrap=True)  # fmt: skip
     if json_file is not None:
         folders.write(json_file, json.dumps({**_described(run), "summary": run.summary()}, indent=1) + "\n")

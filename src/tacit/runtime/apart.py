@@ -19,6 +19,7 @@ from tacit.errors import Disagreement, TacitError
 from tacit.messages import Message, TensorMessage
 from tacit.network import SERVER
 from tacit.runtime.environment import Environment, machine, own_address, way_to
+from tacit.runtime.meeting import are_local
 from tacit.runtime.monitor import Monitor
 from tacit.runtime.post import Post
 from tacit.runtime.server import ProcessServer
@@ -67,7 +68,7 @@ def serve(
     environment = Environment(300.0)
     environment.publish("place", {"machine": machine(), "gpu": None, "interface": interface})
     places = environment.gather("place", range(environment.size + 1))
-    is_local = len({place["machine"] for place in places}) == 1 and not any(place["interface"] for place in places)
+    is_local = are_local(places)
     address = "127.0.0.1" if is_local else own_address(interface) or way_to(os.environ["MASTER_ADDR"])
     [first] = environment.gather("table", [0])
     if (difference := first_difference(table, first)) is not None:
@@ -101,6 +102,7 @@ class _Served:
     def run(self, post: Post, size: int, steps: int | None, seed: int) -> None:
         _, start = post.receive(TensorMessage, source=0)
         self._origin_s = time.perf_counter()
+        self._mail.clear()  # the start is no part of the strategy's traffic
         if self._folder is not None and checkpoints.step_of(self._folder) is not None:
             self._life.load_state_dict(checkpoints.read_server(self._folder))
         else:

@@ -184,7 +184,7 @@ class Mean:
         self._stage.wait_for(self._work, self._members, self._label)
         if self._weights_work is not None:
             self._stage.wait_for(self._weights_work, self._members, self._label)
-        now_s = self._stage.now_s()
+        now_s = self._stage.stamp_s()
         if self._overlaps:
             self._stage.under_way.remove(self)
             if self._done_s is None:

@@ -42,7 +42,8 @@ class Post:
     """One endpoint's way to its peers.
 
     Make all posts of a process before using one: the first call of ``send``, ``receive`` or ``start_handling`` waits for everybody's address.
-    ``sent`` and ``received`` are told of every message, in whatever thread sends or reads it; neither may block.
+    ``sent`` is told of every message, in whatever thread sends it, and ``received`` when one is handed over, the monitor taken: its calls come in the
+    order in which messages take effect. Neither may block.
     """
 
     def __init__(
@@ -121,6 +122,8 @@ class Post:
                 found = self._await(kind, source)
             finally:
                 self._monitor.take_back(depth)
+        if self._received is not None:
+            self._received(*found)
         return found  # type: ignore[return-value]
 
     def start_handling(self) -> None:
@@ -137,6 +140,11 @@ class Post:
         """Raise what a handler raised."""
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were read and not handed over yet."""
+        return len(self._inbox)
 
     @property
     def bad_messages(self) -> int:
@@ -277,8 +285,6 @@ class Post:
         if isinstance(message, Purpose):
             self._note(sender, message)
             return True
-        if self._received is not None:
-            self._received(sender, message)
         letter = sender, message
         if kind is not None and self._inbox.is_for(letter, kind, source):
             return letter
@@ -305,6 +311,8 @@ class Post:
 
     def _handle(self, source: int, message: Message) -> None:
         self._replies_left = 1
+        if self._received is not None:
+            self._received(source, message)
         try:
             self._handler(source, message)
         except BaseException as error:  # noqa: BLE001 - whichever thread this is, the worker raises it

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tacit.session.policies import Policies
+from tacit.strategies.strategy import Strategy
+
 Table = dict[str, Any]
+
+
+def common_table(
+    model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], steps: int | None, seed: int, policies: Policies
+) -> Table:
+    """Return what everybody who takes part in a run must come with alike."""
+    return table_of(
+        model, optimizer, tacit=installed_version(), strategy=str(strategy), seed=seed, steps=steps,
+        buffers=policies.buffers, optimizer_state=policies.optimizer_state,
+    )  # fmt: skip
+
+
+def installed_version() -> str:
+    """Return which tacit runs here."""
+    try:
+        return version("tacit")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def table_of(model: nn.Module, optimizer: Optimizer, **settings: object) -> Table:

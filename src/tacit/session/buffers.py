@@ -9,7 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from tacit.errors import require
+
 Calibration = Callable[[], Iterable[Any]] | Iterable[Any]
+
+
+def report(model: nn.Module, policy: str, batches: Calibration | None, mean: Callable[[Tensor], Tensor] | None) -> None:
+    """Do as ``policy`` says. ``batches``: to recalibrate on; ``mean``: over all workers, None for one alone."""
+    if policy == "average" and mean is not None:
+        average(model, mean)
+    elif policy == "recalibrate":
+        require(
+            batches is not None, 'buffers="recalibrate" needs batches to measure on: calibration=… at tacit.attach.'
+        )
+        recalibrate(model, batches() if callable(batches) else batches)  # type: ignore[arg-type]
 
 
 @torch.no_grad()

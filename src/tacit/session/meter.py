@@ -27,6 +27,7 @@ class Meter:
         self._part: float | Tensor = 0.0  # of the step under way: Σ samples · loss over its micro-batches
         self._part_samples = 0.0
         self._told_samples: float | None = None
+        self._is_counted = False  # the step under way
 
     def observe(self, loss: float | Tensor, samples: float | None) -> None:
         """Take the loss of a mini-batch, or of one micro-batch of the step under way."""
@@ -40,8 +41,9 @@ class Meter:
         """Of the step under way: its samples where they were told, else 1."""
         return 1.0 if self._told_samples is None else self._told_samples
 
-    def end_step(self, weight: float) -> None:
-        self.step += 1
+    def count(self, weight: float) -> None:
+        """The gradient of the step under way is there: from now on it is among what was seen."""
+        self._is_counted = True
         self.steps += 1
         self._weight += weight
         if self._part_samples and weight != SKIPPED_WEIGHT:  # the loss of an overflow may be anything
@@ -49,6 +51,13 @@ class Meter:
             self._first = loss if self._first is None else self._first
             self._loss = self._loss + loss
             self._losses += 1
+
+    def end_step(self, weight: float | None) -> None:
+        """The step is over; ``weight`` None: its gradient was dropped, and nothing of it was seen."""
+        if weight is not None and not self._is_counted:
+            self.count(weight)
+        self.step += 1
+        self._is_counted = False
         self._part, self._part_samples, self._told_samples = 0.0, 0.0, None
 
     def skip(self, steps: int) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import atexit
 import logging
-import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -18,35 +15,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tacit.errors import Interrupted, MisplacedCall, PeerLost, RunError, TacitError, TimedOut, require
-from tacit.run import Row, Run, Tally
-from tacit.session import buffers, checkpoints
-from tacit.session.agreement import table_of
+from tacit.run import Run
+from tacit.session.agreement import common_table
+from tacit.session.chronicle import Chronicle
 from tacit.session.flat import FlatModel, check_optimizer
-from tacit.session.history import Curve, merged, packed, row_at, unpacked
-from tacit.session.logs import Log, open_log
-from tacit.session.meter import Meter
+from tacit.session.logs import open_log
+from tacit.session.policies import Policies
 from tacit.session.replica import Replica
+from tacit.session.reporting import Reporting
 from tacit.session.riders import Riders, RidingNetwork
 from tacit.session.server_model import KeptModel
 from tacit.session.serving import Serving
+from tacit.session.snapshots import Snapshots
 from tacit.session.stage import Stage
-from tacit.session.states import restore, restore_generator, store, store_generator
 from tacit.session.stepper import Stepper
 from tacit.strategies.strategy import Strategy
 
 _logger: Final = logging.getLogger("tacit")
 _MARK: Final = "_tacit_session"  # the attribute of an optimizer that has a session
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policies:
-    """What happens to everything that is not a parameter, and where a run leaves its traces."""
-
-    buffers: str = "average"
-    optimizer_state: str = "keep"
-    calibration: Callable[[], Iterable[Any]] | Iterable[Any] | None = None
-    rescue: Path | None = None  # where survivors leave a checkpoint when a worker is lost
-    log: str | Log | None = None
 
 
 class Session:
@@ -67,22 +53,22 @@ class Session:
         self.rank, self.size, self.steps, self.seed, self._policies = stage.rank, stage.size, steps, seed, policies
         self.kept_models: list[KeptModel] = []
         self._is_over, self.run = False, Run("", str(strategy), stage.size, steps or 0, seed)
-        self._rows: list[Row] = []  # what the user told with ``log``
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         with self._failing():
-            self._agree()
+            stage.agree(common_table(model, optimizer, strategy, steps, seed, policies))
             self._flat = FlatModel(model)
             check_optimizer(optimizer, self._flat)
             riders = Riders(model, optimizer, self._flat.parameters, policies.buffers, policies.optimizer_state)
             self._spread_start()
-            self._log = open_log(policies.log, stage.rank)
-            self._network = RidingNetwork(stage.network, riders, stage.exchange)
-            self._replica = Replica(stage, self._network, self._flat, optimizer, steps, seed)
-            self._curve, self._curve_meter = Curve(steps), Meter(stage.rank)
+            self._chronicle = Chronicle(stage, open_log(policies.log, stage.rank), steps)
+            network = RidingNetwork(stage.network, riders, stage.exchange)
+            self._replica = Replica(stage, network, self._flat, optimizer, steps, seed)
             self._serving = (
                 Serving(stage, self._flat, optimizer, strategy, steps, seed) if strategy.has_server else None
             )
             self._stepper = Stepper(stage, self._flat, optimizer, strategy, self._replica)
+            self._reporting = Reporting(stage, model, self._flat, policies, self._stepper, self._serving)
+            self._snapshots = Snapshots(stage, model, optimizer, strategy, self._stepper, self._chronicle)
             setattr(optimizer, _MARK, self)
             self._hooks = [
                 optimizer.register_step_pre_hook(self._before),
@@ -91,11 +77,6 @@ class Session:
             stage.listen(self, self._stepper.handle)
         if stage.world == "processes":
             atexit.register(self._end_with_process)
-
-    def _agree(self) -> None:
-        self._stage.agree(
-            common_table(self._module, self._optimizer, self.strategy, self.steps, self.seed, self._policies)
-        )
 
     def _spread_start(self) -> None:
         """Everybody starts from rank 0's parameters and buffers, frozen ones too."""
@@ -131,7 +112,7 @@ class Session:
         """
         value = loss if not isinstance(loss, Tensor) else loss.item() if loss.is_cpu else loss.detach()
         self._replica.meter.observe(value, samples)
-        self._curve_meter.observe(value, samples)
+        self._chronicle.meter.observe(value, samples)
 
     def now_s(self) -> float:
         """Seconds since the run began, without evaluations and checkpoints."""
@@ -139,8 +120,7 @@ class Session:
 
     def log(self, **measured: float | None) -> None:
         """Put an evaluation (``loss``, ``metric``, ``gradient_norm_squared``) into the run's history; on rank 0, where the history is kept."""
-        self._rows.append({"step": self.step, "time_s": self._stage.now_s(), **measured})
-        self._log.write(self.step, {f"evaluation/{name}": value for name, value in measured.items()})
+        self._chronicle.add_evaluation(self.step, measured)
 
     @contextmanager
     def reported_model(self) -> Iterator[nn.Module]:
@@ -149,40 +129,8 @@ class Session:
         In server strategies, whose workers are not in step, it is neither: whoever calls it gets the server's model.
         """
         self._refuse_if_over("reported_model()")
-        if self._serving is not None:
-            self._serving.start()
-            with self._server_model():
-                yield self._module
-            return
-        with self._stage.pause():
-            with self._failing(), self._stepper.in_hook():
-                self._level_clocks()
-                own = self._flat.vector().clone()
-                share = self.strategy.reported(self._replica, self._stepper.state)
-                self._flat.vector().copy_(self._stage.mean(share))
-                kept = [b.clone() for b in self._module.buffers()]
-            self._report_buffers()
-            try:
-                yield self._module
-            finally:
-                self._stage.exchange(b"evaluated")  # the clocks of all stand still as long as anybody's does
-                with torch.no_grad():
-                    self._flat.vector().copy_(own)
-                    self._flat.settle()
-                    for buffer, before in zip(self._module.buffers(), kept, strict=True):
-                        buffer.copy_(before)
-
-    @contextmanager
-    def _server_model(self) -> Iterator[None]:
-        with self._failing(), self._stepper.in_hook():
-            own = self._flat.vector().clone()
-            self._flat.vector().copy_(self.strategy.reported(self._replica, self._stepper.state))
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                self._flat.vector().copy_(own)
-                self._flat.settle()
+        with self._reporting.swapped_in(self._failing()):
+            yield self._module
 
     @property
     def server_is_apart(self) -> bool:
@@ -194,11 +142,6 @@ class Session:
         if self._serving is not None:
             self._serving.keep_models(every)
 
-    def _level_clocks(self) -> None:
-        """Clocks that stand still while ranks wait for each other would drift apart: all take the time of the last to come."""
-        times_s = self._stage.exchange(repr(self._stage.now_s()).encode())
-        self._stage.set_clock(max(float(time_s) for time_s in times_s))
-
     def close(self) -> Run:
         """Play the last round and return the run. The reported model is left in place, and no hook, thread or group."""
         if self._is_over:
@@ -207,11 +150,12 @@ class Session:
             if self._serving is not None:
                 self._serving.start()
             self._stepper.finish()
-            with torch.no_grad():
-                self._level_out()
-            self._report_buffers()
-            self._add_to_curve()
-            records = self._stage.exchange(packed(self._stage.trace, self._curve))
+            self._reporting.level_out()
+            if self._serving is not None:
+                self.kept_models = self._serving.kept_models()
+            self._reporting.settle_buffers()
+            self._chronicle.add_row(self.step)
+            records = self._stage.exchange(self._chronicle.packed())
             self._make_run(records if self.rank == 0 else [records[self.rank]], "finished")
         self._let_go(None)
         return self.run
@@ -229,22 +173,11 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the strategy remembers on this rank: local, never communicates, safe under ``if rank == 0``."""
-        replica = self._replica
-        with self._stage.monitor:
-            return {
-                "format": checkpoints.FORMAT, "strategy": str(self.strategy), "size": self.size,
-                "meter": replica.meter.state_dict(), "quiet": self._stepper.quiet, "time_s": self._stage.now_s(),
-                "random": store_generator(replica.random), "shared_random": store_generator(replica.shared_random),
-                "state": store(self._stepper.state), "curve": [list(row) for row in self._curve.rows], "rows": list(self._rows),
-            }  # fmt: skip
+        return self._snapshots.state_dict()
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` returned on this rank. Model and optimizer are the caller's to load."""
-        self._check_state(stored)
-        with self._stepper.in_hook():
-            self._stepper.state = restore(self._stepper.state, stored["state"], self._network.finished)
-        restore_generator(self._replica.random, stored["random"])
-        self._take_counters(stored)
+        self._snapshots.load_state_dict(stored)
 
     def checkpoint(self, folder: str | Path) -> Path:
         """Write model, optimizer and session of all ranks into ``folder``; collective. The previous one lives until this one is whole.
@@ -256,8 +189,7 @@ class Session:
             with self._failing():
                 return self._serving.checkpoint(Path(folder))
         with self._stage.pause(), self._failing():
-            self._level_clocks()
-            return checkpoints.write(Path(folder), self._stage, self._shard(), self.step)
+            return self._snapshots.write(Path(folder))
 
     def resume(self, folder: str | Path) -> int:
         """Go on from the checkpoint in ``folder``; collective. Return the steps it had completed, so that the loop can skip their data.
@@ -270,52 +202,8 @@ class Session:
         with self._failing():
             if self._serving is not None:
                 return self._serving.resume(Path(folder), self._stepper)
-            shards = checkpoints.read(Path(folder), self.rank, self.size)
-            if checkpoints.is_whole(Path(folder), self.size):
-                self._resume_exactly(shards[0])
-            else:
-                self._resume_from_mean(shards)
+            self._snapshots.resume(Path(folder))
         return self.step
-
-    def _shard(self) -> dict[str, Any]:
-        return {
-            "model": self._module.state_dict(), "optimizer": self._optimizer.state_dict(), "session": self.state_dict(),
-            "random": checkpoints.random_state(), "trace": packed(self._stage.trace, self._curve),
-        }  # fmt: skip
-
-    def _resume_exactly(self, shard: dict[str, Any]) -> None:
-        self._module.load_state_dict(shard["model"])
-        self._optimizer.load_state_dict(shard["optimizer"])
-        self.load_state_dict(shard["session"])
-        self._stage.take_trace(unpacked(shard["trace"])[0])
-        checkpoints.restore_random(shard["random"])
-
-    def _resume_from_mean(self, shards: list[dict[str, Any]]) -> None:
-        stored = [shard["session"] for shard in shards]
-        mine = self.rank % len(shards)
-        self._check_state(stored[mine])
-        self._module.load_state_dict(checkpoints.mean_model([shard["model"] for shard in shards]))
-        self._optimizer.load_state_dict(shards[mine]["optimizer"])
-        with self._stepper.in_hook():
-            states = [restore(self._stepper.state, one["state"], None) for one in stored]
-            self._stepper.state = self.strategy.merged(states, self.rank, self.size)
-        self._take_counters(stored[mine])
-
-    def _check_state(self, stored: Mapping[str, Any]) -> None:
-        if stored["format"] != checkpoints.FORMAT or stored["strategy"] != str(self.strategy):
-            raise TacitError(
-                f"this state is of {stored['strategy']} (format {stored['format']}), the session runs {self.strategy} "
-                f"(format {checkpoints.FORMAT}); attach the strategy it was written with."
-            )
-
-    def _take_counters(self, stored: Mapping[str, Any]) -> None:
-        replica = self._replica
-        replica.meter.load_state_dict(stored["meter"])
-        restore_generator(replica.shared_random, stored["shared_random"])
-        self._stepper.quiet = stored["quiet"]
-        self._curve_meter.step = replica.step
-        self._curve.rows, self._rows = [tuple(row) for row in stored["curve"]], list(stored["rows"])
-        self._stage.set_clock(stored["time_s"])
 
     # The optimizer's hooks.
 
@@ -332,62 +220,16 @@ class Session:
         weight = self._replica.weight
         try:
             self._stepper.after()
-            self._curve_meter.end_step(weight)
-            if self.step % self._curve.every == 0:
-                self._add_to_curve()
+            self._chronicle.end_step(self._replica.meter.step, weight)
         except BaseException as error:
             self._give_up(error)
             raise
 
-    def _add_to_curve(self) -> None:
-        if self._curve_meter.steps:
-            seen = self._curve_meter.take()
-            self._curve.add(self.step, self._stage.now_s(), seen.loss, seen.weight)
-            self._log.write(self.step, {"training/loss": seen.loss, "time_s": self._stage.now_s()})
-
     # The end.
 
-    def _report_buffers(self) -> None:
-        policy = self._policies.buffers
-        if policy == "average" and self.size > 1:
-            buffers.average(self._module, self._stage.mean)
-        elif policy == "recalibrate":
-            batches = self._policies.calibration
-            require(
-                batches is not None, 'buffers="recalibrate" needs batches to measure on: calibration=… at tacit.attach.'
-            )
-            buffers.recalibrate(self._module, batches() if callable(batches) else batches)  # type: ignore[arg-type]
-
-    def _level_out(self) -> None:
-        """Everybody gets the model to report: the server's, or, where data ended early, that of a rank that took the last updates."""
-        if self._serving is not None:
-            self._serving.level_out()
-            self.kept_models = self._serving.kept_models()
-            return
-        steps = [int(own) for own in self._stage.exchange(str(self._stepper.own_steps).encode())]
-        if min(steps) < max(steps) and self._stepper.calls_before:
-            self._stage.spread(self._flat.vector(), steps.index(max(steps)))
-            self._flat.settle()
-
     def _make_run(self, records: list[bytes], status: str) -> None:
-        trace, history = merged(records)
-        tally = Tally(trace)
-        told = [row_at(tally, **row) for row in self._rows]
-        run = self.run
-        run.trace, run.history, run.status = trace, told or history, status
-        run.steps = self.steps or self.step
-        run.parameters = self._flat.copy()
-        run.workload = run.workload or f"<{type(self._module).__name__}>"
-        run.config = run.config or {
-            "workload": run.workload,
-            "strategy": str(self.strategy),
-            "seed": self.seed,
-            "steps": self.steps,
-        }
-        run.record = {
-            "tacit": _version(), "torch": torch.__version__, "python": platform.python_version(),
-            "device": str(self._flat.device), "threads": torch.get_num_threads(), "world": self._stage.world,
-        }  # fmt: skip
+        self.run.workload = self.run.workload or f"<{type(self._module).__name__}>"
+        self._chronicle.complete(self.run, records, status, self._flat, self.step)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -407,7 +249,7 @@ class Session:
             if hasattr(self, "_stepper"):
                 self._rescue(error)
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}"
-                self._make_run([packed(self._stage.trace, self._curve)], status)
+                self._make_run([self._chronicle.packed()], status)
                 if isinstance(error, RunError | Interrupted):
                     error.run = self.run
         except Exception as second:  # noqa: BLE001 - the first error is the one to hear of
@@ -421,17 +263,14 @@ class Session:
         is_real = self._stage.world == "processes"  # simulated ones could not wait for each other's files
         is_begun = self.step > 0  # before that there is nothing to lose, and perhaps an older checkpoint to keep
         has_diverged = isinstance(error, PeerLost) and (error.reason or "").startswith("NotFinite")
-        if folder is not None and is_real and is_begun and not has_diverged and isinstance(error, PeerLost | TimedOut):
-            if self._serving is not None:
-                if self._serving.is_here:
-                    error.add_note(
-                        f"The server's model is in {self._serving.checkpoint(folder)}; the same command resumes from it."
-                    )
-                return
-            missing = {error.rank} if isinstance(error, PeerLost) else set(error.missing)
-            alive = [rank for rank in range(self.size) if rank not in missing]
-            kept = checkpoints.write_surviving(folder, self.rank, alive, self.size, self._shard(), self.step)
+        if folder is None or not (is_real and is_begun) or has_diverged or not isinstance(error, PeerLost | TimedOut):
+            return
+        if self._serving is None:
+            kept = self._snapshots.rescue(folder, error)
             error.add_note(f"What the others had is in {kept}; the same command resumes from it.")
+        elif self._serving.is_here:
+            kept = self._serving.checkpoint(folder)
+            error.add_note(f"The server's model is in {kept}; the same command resumes from it.")
 
     def _end_with_process(self) -> None:
         """The script is over and nobody called ``close``: say so, and do not leave the others waiting."""
@@ -450,29 +289,12 @@ class Session:
         if hasattr(self, "_stepper"):
             self._stepper.let_go()
             self._flat.release()
-            self._log.close()
+            self._chronicle.close()
         self._stage.close(error)
 
     def _refuse_if_over(self, what: str) -> None:
         if self._is_over:
             raise MisplacedCall(f"{what} after the session was closed; attach again to go on.")
-
-
-def _version() -> str:
-    try:
-        return version("tacit")
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def common_table(
-    model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], steps: int | None, seed: int, policies: Policies
-) -> dict[str, Any]:
-    """Return what everybody who takes part in a run must come with alike."""
-    return table_of(
-        model, optimizer, tacit=_version(), strategy=str(strategy), seed=seed, steps=steps,
-        buffers=policies.buffers, optimizer_state=policies.optimizer_state,
-    )  # fmt: skip
 
 
 def refuse_second(optimizer: Optimizer) -> None:

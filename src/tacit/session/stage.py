@@ -53,8 +53,11 @@ class Stage(Protocol):
     def set_clock(self, time_s: float) -> None:
         """Let the clock go on from ``time_s``, where a checkpoint left it."""
 
-    def compute(self, step: int, is_dropped: bool = False) -> None:
-        """Step ``step`` (from 1) has its gradient, perhaps for nothing: put it into the trace, and charge its time where time is virtual."""
+    def compute(self, step: int) -> None:
+        """Step ``step`` (from 1) has its gradient: charge its time where time is virtual, and raise what makes going on pointless."""
+
+    def landed(self, step: int, is_dropped: bool) -> None:
+        """The step takes effect, or is dropped, from here on: put it into the trace. With its first hook, if it has one, in the monitor."""
 
     def hooked(self) -> None:
         """A hook has ended: what comes now is the worker's own computing."""
@@ -109,6 +112,12 @@ class Stage(Protocol):
 
     def close(self, failure: BaseException | None) -> None:
         """Leave nothing behind: no thread, no socket, no group. Others are told the reason of a failure."""
+
+
+def level_clocks(stage: Stage) -> None:
+    """Clocks that stand still while ranks wait for each other would drift apart: all take the time of the last to come."""
+    times_s = stage.exchange(repr(stage.now_s()).encode())
+    stage.set_clock(max(float(time_s) for time_s in times_s))
 
 
 _current: Stage | None = None

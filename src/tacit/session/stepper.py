@@ -9,7 +9,7 @@ Steps that the strategy calls quiet cost two counters and a line of the trace.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from tacit.session.flat import FlatModel
 from tacit.session.replica import Replica
 from tacit.session.scaling import take_over_scaling, unscale
 from tacit.session.stage import Stage
+from tacit.session.states import restore, restore_generator, store, store_generator
 from tacit.strategies.strategy import Strategy
 
 _NOTHING: Final = 2.0**-30
@@ -40,6 +41,8 @@ class Stepper:
         self._strategy, self._replica = strategy, replica
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step
+        self._calls_after = kind.after_step is not Strategy.after_step
+        self._has_landed = self._is_held = False
         self.own_steps = 0  # with data of this rank's own
         self._is_collective = not (strategy.has_server or strategy.handles)
         self._groups = len(optimizer.param_groups)
@@ -50,6 +53,7 @@ class Stepper:
         self._end_scaling = take_over_scaling(optimizer)
 
     def let_go(self) -> None:
+        self._release()
         self._end_scaling()
 
     @contextmanager
@@ -60,10 +64,19 @@ class Stepper:
             self._flat.settle()
         self._stage.hooked()
 
+    @property
+    def step(self) -> int:
+        """Completed steps."""
+        return self._replica.step
+
     def join(self) -> None:
         """Take up the run where others are."""
         with self.in_hook():
             self._strategy.join(self._replica, self.state)
+
+    def reported(self) -> Tensor:
+        """Return this worker's share of the model to report, whose mean over workers is reported; in server strategies the whole. In a hook."""
+        return self._strategy.reported(self._replica, self.state)
 
     def handle(self, source: int, message: Message) -> None:
         """Give a message to the strategy; the stage has taken the monitor."""
@@ -78,27 +91,44 @@ class Stepper:
                 f"the run was announced with steps={replica.steps}, and this is one more; call session.close() before it, "
                 f"or attach with the true number (steps=None where nobody knows it)."
             )
-        self._stage.compute(replica.step + 1, is_dropped=replica.is_abandoned)
+        self._release()  # held still if the optimizer raised in the step before
+        self._stage.compute(replica.step + 1)
         replica.scaler_skips = unscale(self._optimizer, self._flat.parameters)
-        is_quiet = self.quiet > 0 or not self.calls_before
-        if not is_quiet and not replica.is_abandoned:
+        if self.calls_before and not self.quiet:
             self._call_before(args, kwargs)
+        elif self._strategy.cancels:
+            with self._stage.monitor:  # from here on it is too late to abandon it
+                self._land()
         overflowed = replica.scaler_skips and not replica.gradient_was_set
         if overflowed or replica.update_is_skipped or replica.is_abandoned:
             self._hide_gradients()
 
     def after(self) -> None:
-        replica = self._replica
         if self._hidden is not None:
             self._show_gradients()
         self.own_steps += 1
-        replica.meter.end_step(replica.weight)
-        replica.scaler_skips = replica.update_is_skipped = replica.gradient_was_set = replica.is_abandoned = False
         if self.quiet:
+            self._end_step()
             self.quiet -= 1
+            self._stage.stepped()
         else:
-            self._call_after()
-        self._stage.stepped()
+            with self._stage.monitor:
+                self._end_step()
+                self._call_after()
+                self._stage.stepped()
+            self._release()
+
+    def _land(self) -> None:
+        self._stage.landed(self._replica.step + 1, self._replica.is_abandoned)
+        self._has_landed = True
+
+    def _end_step(self) -> None:
+        replica = self._replica
+        if not self._has_landed:
+            self._land()
+        self._has_landed = False
+        replica.meter.end_step(None if replica.is_abandoned else replica.weight)
+        replica.scaler_skips = replica.update_is_skipped = replica.gradient_was_set = replica.is_abandoned = False
 
     def _call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         replica, name = self._replica, type(self._strategy).__name__
@@ -110,8 +140,13 @@ class Stepper:
         if len(self._optimizer.param_groups) != self._groups:
             self._refuse_new_group()
         self._stage.total_weight = math.inf  # a strategy that takes no mean is believed to have a gradient
+        if self._calls_after:
+            self._hold()
         with self.in_hook():
-            self._strategy.before_step(replica, self.state)
+            self._land()
+            if not replica.is_abandoned:
+                replica.meter.count(replica.weight)
+                self._strategy.before_step(replica, self.state)
         if replica.gradient_was_set and self._stage.total_weight < _NOTHING:
             replica.gradient_was_set = False  # nobody had a gradient: nobody steps
 
@@ -121,6 +156,16 @@ class Stepper:
         with self.in_hook():
             self._strategy.after_step(self._replica, self.state)
             self.quiet = self._quiet_steps()
+
+    def _hold(self) -> None:
+        """Keep handlers out from the hook before the update to the end of the one after it: the end of a step is one action, in both worlds."""
+        self._stage.monitor.__enter__()
+        self._is_held = True
+
+    def _release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._stage.monitor.__exit__(None, None, None)
 
     def _quiet_steps(self) -> int:
         return self._strategy.quiet_steps(self._replica, self.state)
@@ -142,6 +187,35 @@ class Stepper:
         for parameter, gradient in zip(self._flat.parameters, self._hidden, strict=True):
             parameter.grad = gradient
         self._hidden = None
+
+    # Checkpoints.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what strategy and worker remember, as tensors, numbers and text."""
+        replica = self._replica
+        return {
+            "meter": replica.meter.state_dict(), "quiet": self.quiet, "state": store(self.state),
+            "random": store_generator(replica.random), "shared_random": store_generator(replica.shared_random),
+        }  # fmt: skip
+
+    def load_state_dict(self, stored: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
+        with self.in_hook():
+            self.state = restore(self.state, stored["state"], self._replica.network.finished)
+        restore_generator(self._replica.random, stored["random"])
+        self._take_counters(stored)
+
+    def load_merged(self, stored: Sequence[Mapping[str, Any]], mine: int) -> None:
+        """Go on from what workers of another number remembered, with the counters of the ``mine``-th."""
+        with self.in_hook():
+            states = [restore(self.state, one["state"], None) for one in stored]
+            self.state = self._strategy.merged(states, self._replica.rank, self._replica.size)
+        self._take_counters(stored[mine])
+
+    def _take_counters(self, stored: Mapping[str, Any]) -> None:
+        self._replica.meter.load_state_dict(stored["meter"])
+        restore_generator(self._replica.shared_random, stored["shared_random"])
+        self.quiet = stored["quiet"]
 
     # The end.
 

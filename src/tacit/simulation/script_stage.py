@@ -69,9 +69,12 @@ class ScriptStage:
         finally:
             self._worker.watch.set(ran_s)
 
-    def compute(self, step: int, is_dropped: bool = False) -> None:
+    def compute(self, step: int) -> None:
         self._worker.compute(step)
         self._worker.world.tell(self.rank, step, self.sessions[-1].steps, self.now_s())
+
+    def landed(self, step: int, is_dropped: bool) -> None:
+        """``compute`` has put it into the trace."""
 
     def hooked(self) -> None:
         """Virtual time passes in ``compute`` alone."""

@@ -107,7 +107,7 @@ class ScriptWorker(Endpoint):
         world, pace, start_s = self.world, self.pace, self.clock_s
         work_s = self.watch.read_s() if world.is_measured else None
         end_s = pace.times_of_steps(start_s, 1)[-1] if work_s is None else pace.end_of_work(start_s, work_s)
-        flight = self._flight = Flight(self, start_s, end_s, step)
+        flight = self._flight = Flight(self, start_s, step)
         if end_s >= world.agenda.now_s:
             world.agenda.at(end_s, flight.land)
             self.block("its own computation")

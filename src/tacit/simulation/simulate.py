@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -23,6 +24,7 @@ from tacit.simulation.engine import Engine, TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.races import run_race
+from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, turns_of
 from tacit.simulation.rows import ServerRow, row_optimizer
 from tacit.simulation.world import World
 from tacit.strategies.strategy import Strategy
@@ -50,6 +52,7 @@ def simulate(
     device: str | torch.device = "cpu",
     host: str | None = None,
     timing_only: bool = False,
+    replay: Run | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Train ``workload`` with ``strategy`` on a simulated ``cluster`` and return the run.
@@ -63,12 +66,19 @@ def simulate(
     engine: "vmap" evaluates gradients together, "loop" one by one, "auto" chooses by a fixed rule.
     host: what carries workers, "greenlet" or "thread"; None: the first that is installed, and neither where there is a shorter way to the same trace.
     timing_only: compute no gradients: only time and bytes are real.
+    replay: a run on real processes whose order of steps and messages to follow, in place of a cluster: all the rest being equal, an
+        asynchronous strategy then reaches the model it reached there.
     progress: called with step, steps, virtual time and loss at every evaluation.
 
     An error in the run (and Ctrl-C) carries what there is of it as ``error.run``.
     """
-    cluster = Cluster() if cluster is None else cluster
     _check(workload, strategy, steps, evaluate_every, host)
+    if replay is not None:
+        require(cluster is None, "replay=… brings its own times; leave cluster=… out.")
+        require(not timing_only, "replay=… is about models; leave timing_only out.")
+        check_replay(strategy, replay)
+        cluster = cluster_of(replay)
+    cluster = Cluster() if cluster is None else cluster
     may_race, host, every = host is None, host or default_host(), evaluate_every or max(1, steps // _ROWS)
     streams, target = Streams(seed), torch.device(device)
     factory = optimizer_factory(optimizer, lr, momentum, weight_decay)
@@ -85,7 +95,8 @@ def simulate(
         evaluator.buffers = made.mean_buffers
     model = first.clone() if strategy.has_server else None
     servers = [] if model is None else _servers(model, strategy.shards, problem, factory, factor)
-    world = World(
+    kind = World if replay is None else partial(ReplayWorld, turns_of(replay.trace))
+    world = kind(
         strategy, cluster, problem, made, evaluator, steps=steps, seed=seed, host=host, servers=servers, server_model=model
     )  # fmt: skip
     run = Run(
@@ -105,7 +116,7 @@ def simulate(
         begun = world.servers[0].updates
     evaluator.measure(begun, 0.0, first)
     try:
-        if may_race and run_race(world):
+        if may_race and replay is None and run_race(world):
             run.record = {**run.record, "host": "race"}
         else:
             world.run()

@@ -173,11 +173,9 @@ class SimulatedWorker(Endpoint):
         if has_loud and not world.cancels:
             world.queue_step(rank, first + quiet, batches[quiet])
         start_s, end_s = times_s[quiet], times_s[-1]
-        flight = self._flight = Flight(self, start_s, end_s, first + quiet + 1)
-        world.agenda.at(end_s, flight.land)
-        self.waiting = ("its own computation", now_s)
-        self.fiber.park()
-        self.waiting = self._flight = None
+        flight = self._flight = Flight(self, start_s, first + quiet + 1)
+        end_s = self._fly(flight, end_s, is_loud=has_loud)
+        self._flight = None
         self.step, self._quiet_ends = first + quiet, []
         self.boundary_s = world.agenda.now_s
         if not has_loud:
@@ -189,6 +187,15 @@ class SimulatedWorker(Endpoint):
             world.queue_step(rank, self.step, batches[quiet])
         world.trace.rows.append((end_s, rank, COMPUTE, start_s, self.step + 1, 0, -2, 0, 0.0, ""))
         return True
+
+    def _fly(self, flight: Flight, end_s: float, *, is_loud: bool) -> float:
+        """Park until the steps under way have landed; return when that was. ``is_loud``: a hook follows."""
+        agenda = self.world.agenda
+        agenda.at(end_s, flight.land)
+        self.waiting = ("its own computation", agenda.now_s)
+        self.fiber.park()
+        self.waiting = None
+        return end_s
 
     def _queue_quiet(self, batches: list[Token], times_s: list[float]) -> None:
         """Queue whole steps in the engine, one for each mini-batch, and the evaluations that are due on the way."""
@@ -232,18 +239,22 @@ class SimulatedWorker(Endpoint):
 class Flight:
     """A step being computed: it lands, or is abandoned."""
 
-    __slots__ = ("_end_s", "_is_over", "_start_s", "_step", "_worker", "is_abandoned")
+    __slots__ = ("_is_over", "_start_s", "_worker", "is_abandoned", "step")
 
-    def __init__(self, worker: Endpoint, start_s: float, end_s: float, step: int) -> None:
-        self._worker, self._start_s, self._end_s, self._step = worker, start_s, end_s, step
+    def __init__(self, worker: Endpoint, start_s: float, step: int) -> None:
+        self._worker, self._start_s, self.step = worker, start_s, step
         self.is_abandoned = self._is_over = False
 
     def land(self) -> None:
         if not self._is_over and not self._worker.is_lost:
-            self._is_over = True
-            if self.is_abandoned:
-                self._record()
+            self.close()
             self._worker.fiber.resume()
+
+    def close(self) -> None:
+        """Be over, without waking anybody."""
+        self._is_over = True
+        if self.is_abandoned:
+            self._record()
 
     def abandon(self) -> None:
         """Drop the gradient: at once, or when it is done, as the cluster says."""
@@ -259,4 +270,4 @@ class Flight:
     def _record(self) -> None:
         world = self._worker.world
         now_s, rank = world.agenda.now_s, self._worker.rank
-        world.trace.rows.append((now_s, rank, CANCELLED, self._start_s, self._step, 0, -2, 0, 0.0, ""))
+        world.trace.rows.append((now_s, rank, CANCELLED, self._start_s, self.step, 0, -2, 0, 0.0, ""))

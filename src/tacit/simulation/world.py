@@ -51,10 +51,16 @@ class World(Surroundings):
         self.queue_step = engine.compute_gradient if self.calls_before else self._advance_one
         self._samplers = None if problem is None or self.is_timing else problem.samplers
         self.server_model = server_model
-        self.workers = [SimulatedWorker(self, rank) for rank in range(cluster.workers)]
-        self.servers = [SimulatedServer(self, shard, model) for shard, model in enumerate(servers)]
+        self.workers = [self.make_worker(rank) for rank in range(cluster.workers)]
+        self.servers = [self.make_server(shard, model) for shard, model in enumerate(servers)]
         self.inhabit(self.workers, self.servers)
         self.is_resumed = False  # whether it goes on where another run ended: workers then join
+
+    def make_worker(self, rank: int) -> SimulatedWorker:
+        return SimulatedWorker(self, rank)
+
+    def make_server(self, shard: int, model: ServerRow) -> SimulatedServer:
+        return SimulatedServer(self, shard, model)
 
     def resume(self, kept: Sequence[dict[str, Any]]) -> None:
         """Let the server go on from what it kept, by shard."""

@@ -27,6 +27,8 @@ from tacit.theory.adasync import RULES, next_k
 from tacit.worker import Server, Worker
 
 _TINY: Final = 1e-12
+_NO_DATA: Final = 2.0**-50
+"""A step of less weight had no data, or a GradScaler skipped it, and need not have a loss."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class AdaSync(Strategy[Any]):
         if self.base.is_over(worker, state):
             return
         loss = worker.take_observed().loss
-        if loss is None and state.pushes and worker.weight > 0:  # a session knows a step's loss when the step is over
+        if loss is None and worker.weight > _NO_DATA:
             raise MisplacedCall(
                 "AdaSync needs the loss; call session.observe(loss) in the training loop, before optimizer.step()."
             )

@@ -1,0 +1,62 @@
+"""How processes find each other when a session begins: on one machine or several, by which address, with GPUs of their own or not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from tacit.errors import TacitError
+from tacit.runtime.environment import Environment, gpu, machine, own_address, way_to
+
+_log: Final = logging.getLogger("tacit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """What came of it."""
+
+    address: str  # the IP by which the others reach this process
+    is_local: bool  # all are on one machine, and nobody asked for another way
+    backend: str  # of the strategy's groups
+
+
+def meet(environment: Environment, *, device: torch.device, interface: str | None, waits_for_server: bool) -> Meeting:
+    """Tell the others where this process is, and wait until all have, a server apart (``waits_for_server``) too."""
+    is_cuda = device.type == "cuda"
+    mine = {"machine": machine(), "gpu": gpu() if is_cuda else None, "interface": interface}
+    environment.publish("place", mine)
+    if waits_for_server and environment.rank == 0:
+        _log.info(
+            "waiting for the server: tacit serve … --master %s --workers %d", environment.master, environment.size
+        )
+    places = environment.gather("place", range(environment.size + waits_for_server))
+    is_local = are_local(places)
+    gpus = [(place["machine"], place["gpu"]) for place in places]
+    has_own_gpus = is_cuda and len(set(gpus)) == environment.size and dist.is_nccl_available()
+    return Meeting(
+        address="127.0.0.1" if is_local else _address_between_machines(environment, interface),
+        is_local=is_local,
+        backend="nccl" if has_own_gpus else "gloo",
+    )
+
+
+def are_local(places: Sequence[dict[str, Any]]) -> bool:
+    """Whether all processes are on one machine, and nobody asked for an interface."""
+    return len({place["machine"] for place in places}) == 1 and not any(place["interface"] for place in places)
+
+
+def _address_between_machines(environment: Environment, interface: str | None) -> str:
+    """Return the IP by which the others reach this process; a machine that sees the master at loopback asks its way to another one."""
+    own = own_address(interface)
+    environment.publish("address", own)
+    offered = [address for address in environment.gather("address") if address is not None]
+    if own is None and not offered:
+        raise TacitError(
+            "every machine sees the master at loopback; name the network interface with interface=… at tacit.attach."
+        )
+    return own or way_to(offered[0])

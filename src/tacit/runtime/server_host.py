@@ -1,0 +1,70 @@
+"""What a worker's process has to do with its strategy's server: it is host to the server or a shard of it, or sends off one that is apart."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from tacit.messages import TensorMessage
+from tacit.network import SERVER
+from tacit.runtime.monitor import Monitor
+from tacit.session.history import unpacked
+from tacit.session.server_model import KeptModel, ServerLife, ServerModel, unpacked_models
+from tacit.strategies.strategy import Strategy
+from tacit.trace import PlainEvent
+
+if TYPE_CHECKING:  # a run without messages needs no zmq
+    from tacit.runtime.post import Post
+    from tacit.runtime.server import ProcessServer
+
+
+class ServerHost:
+    """One worker's side of the server, wherever that lives; idle where the strategy has none."""
+
+    def __init__(self, strategy: Strategy[Any], rank: int, *, server: str) -> None:
+        self._rank = rank
+        self.is_apart = strategy.has_server and server == "apart"
+        self.is_here = strategy.has_server and rank < strategy.shards and not self.is_apart
+        self.monitor = Monitor()
+        self.mail: deque[PlainEvent] = deque()  # messages, written down by whatever thread sends or reads them
+        self.kept: list[KeptModel] = []  # what a server apart kept of its models on the way
+        self.post: Post | None = None  # the server's own, where one lives here
+        self._server: ProcessServer | None = None
+
+    def start(
+        self, life: ServerLife, model: ServerModel, size: int, steps: int | None, seed: int, *,
+        now_s: Callable[[], float], failed: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        """Let the server live in a thread of its own; ``failed`` is told if that goes wrong."""
+        from tacit.runtime.server import ProcessServer
+
+        assert self.post is not None
+        self._server = ProcessServer(self.post, self.monitor, model, size, steps, seed, now_s, self.mail, failed)
+        self._server.start(life)
+
+    def send_off(self, model: Tensor, post: Post) -> None:
+        """Give a server apart the model to start from; the first worker's is enough."""
+        if self._rank == 0:
+            post.send(SERVER, TensorMessage(model))
+
+    def join(self, post: Post) -> Tensor | None:
+        """Wait until the server is done and return its model, or the shard's part; None where neither is this worker's business."""
+        if self._server is not None:
+            return self._server.join()
+        return self._take_remains(post) if self.is_apart and self._rank == 0 else None
+
+    def _take_remains(self, post: Post) -> Tensor:
+        """Take what a server apart leaves behind."""
+        from tacit.runtime.apart import Remains
+
+        _, left = post.receive(Remains, source=SERVER)
+        self.mail.extend(unpacked(left.record)[0])
+        self.kept.extend(unpacked_models(left.kept))
+        return left.parameters
+
+    def close(self) -> None:
+        if self.post is not None:
+            self.post.close()

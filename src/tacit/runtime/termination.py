@@ -1,0 +1,46 @@
+"""SIGTERM: what torchrun sends to everybody once a worker has died, and what a scheduler sends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Final
+
+_PATIENCE_S: Final = 10.0
+"""How long after SIGTERM a step boundary without a collective is good enough: torchrun kills after 30 seconds."""
+
+
+class Termination:
+    """Lets the step under way come to its end before the process does, unless the script has a handler of its own.
+
+    waits_for_collective: whether a run has collectives, at which all survivors stand at one step.
+    """
+
+    def __init__(self, *, waits_for_collective: bool) -> None:
+        self._waits_for_collective = waits_for_collective
+        self.asked_s: float | None = None  # when SIGTERM came
+        self._is_caught = (
+            threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        )
+        if self._is_caught:
+            signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked_s is not None:  # asked twice: at once
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        self.asked_s = time.monotonic()
+
+    def is_due(self, *, at_collective: bool) -> bool:
+        """Whether to end now: at the next collective, or at the next step boundary where none comes soon."""
+        if self.asked_s is None:
+            return False
+        is_good_moment = at_collective or not self._waits_for_collective
+        return is_good_moment or time.monotonic() - self.asked_s >= _PATIENCE_S
+
+    def put_back(self) -> None:
+        """Let SIGTERM end the process again."""
+        if self._is_caught:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

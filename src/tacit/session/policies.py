@@ -1,0 +1,20 @@
+"""What the user says about a run beside its strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit.session.buffers import Calibration
+from tacit.session.logs import Log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policies:
+    """What happens to everything that is not a parameter, and where a run leaves its traces."""
+
+    buffers: str = "average"
+    optimizer_state: str = "keep"
+    calibration: Calibration | None = None
+    rescue: Path | None = None  # where survivors leave a checkpoint when a worker is lost
+    log: str | Log | None = None

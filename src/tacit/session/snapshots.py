@@ -1,0 +1,95 @@
+"""What a worker keeps of a session to go on from later: state dicts, its shard of a checkpoint, and what survivors rescue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tacit.errors import PeerLost, TacitError, TimedOut
+from tacit.session import checkpoints
+from tacit.session.chronicle import Chronicle
+from tacit.session.history import unpacked
+from tacit.session.stage import Stage, level_clocks
+from tacit.session.stepper import Stepper
+from tacit.strategies.strategy import Strategy
+
+
+class Snapshots:
+    """Of one worker: its model and optimizer, its part of the strategy, and what it has written down."""
+
+    def __init__(
+        self, stage: Stage, model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], stepper: Stepper, chronicle: Chronicle
+    ) -> None:  # fmt: skip
+        self._stage, self._model, self._optimizer, self._strategy = stage, model, optimizer, strategy
+        self._stepper, self._chronicle = stepper, chronicle
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but model and optimizer."""
+        with self._stage.monitor:
+            return {
+                "format": checkpoints.FORMAT, "strategy": str(self._strategy), "size": self._stage.size, "time_s": self._stage.now_s(),
+                **self._stepper.state_dict(), **self._chronicle.state_dict(),
+            }  # fmt: skip
+
+    def load_state_dict(self, stored: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
+        self._check(stored)
+        self._stepper.load_state_dict(stored)
+        self._take_times(stored)
+
+    def write(self, folder: Path) -> Path:
+        """Write the checkpoint of all workers into ``folder``. Collective."""
+        level_clocks(self._stage)
+        return checkpoints.write(folder, self._stage, self._shard(), self._stepper.step)
+
+    def resume(self, folder: Path) -> None:
+        """Go on from the checkpoint in ``folder``: exactly, or where another number of workers wrote it, from the mean of its models."""
+        shards = checkpoints.read(folder, self._stage.rank, self._stage.size)
+        if checkpoints.is_whole(folder, self._stage.size):
+            self._resume_exactly(shards[0])
+        else:
+            self._resume_from_mean(shards)
+
+    def rescue(self, folder: Path, error: PeerLost | TimedOut) -> Path:
+        """Write what is left of a run whose group is broken; the others that ``error`` does not miss do the same."""
+        missing = {error.rank} if isinstance(error, PeerLost) else set(error.missing)
+        rank, size = self._stage.rank, self._stage.size
+        alive = [other for other in range(size) if other not in missing]
+        return checkpoints.write_surviving(folder, rank, alive, size, self._shard(), self._stepper.step)
+
+    def _shard(self) -> dict[str, Any]:
+        return {
+            "model": self._model.state_dict(), "optimizer": self._optimizer.state_dict(), "session": self.state_dict(),
+            "random": checkpoints.random_state(), "trace": self._chronicle.packed(),
+        }  # fmt: skip
+
+    def _resume_exactly(self, shard: dict[str, Any]) -> None:
+        self._model.load_state_dict(shard["model"])
+        self._optimizer.load_state_dict(shard["optimizer"])
+        self.load_state_dict(shard["session"])
+        self._stage.take_trace(unpacked(shard["trace"])[0])
+        checkpoints.restore_random(shard["random"])
+
+    def _resume_from_mean(self, shards: list[dict[str, Any]]) -> None:
+        stored = [shard["session"] for shard in shards]
+        mine = self._stage.rank % len(shards)
+        self._check(stored[mine])
+        self._model.load_state_dict(checkpoints.mean_model([shard["model"] for shard in shards]))
+        self._optimizer.load_state_dict(shards[mine]["optimizer"])
+        self._stepper.load_merged(stored, mine)
+        self._take_times(stored[mine])
+
+    def _check(self, stored: Mapping[str, Any]) -> None:
+        if stored["format"] != checkpoints.FORMAT or stored["strategy"] != str(self._strategy):
+            raise TacitError(
+                f"this state is of {stored['strategy']} (format {stored['format']}), the session runs {self._strategy} "
+                f"(format {checkpoints.FORMAT}); attach the strategy it was written with."
+            )
+
+    def _take_times(self, stored: Mapping[str, Any]) -> None:
+        self._chronicle.load_state_dict(stored, self._stepper.step)
+        self._stage.set_clock(stored["time_s"])
