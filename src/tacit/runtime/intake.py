@@ -31,7 +31,7 @@ Came = tuple[int, Message | Purpose]
 """From whom, and the message; a goodbye and a farewell are all that is not one."""
 
 _STAMP: Final = struct.Struct("<16siB")
-_LARGE_STAMP: Final = struct.Struct("<16siB43x")
+_LARGE_STAMP: Final = struct.Struct("<16siB107x")
 """zmq hands the first 8 KB to the kernel by themselves, and then what is left of a large tensor. Behind a first frame of 54 to 68 bytes that begins
 up to 15 bytes before a page, and to copy it takes twice as long (4 KB aliasing), so the stamp makes that frame longer."""
 _PURPOSES: Final = tuple(Purpose)
