@@ -180,5 +180,6 @@ def _leave(message: str) -> NoReturn:
 
 
 def _without_paths(words: list[str]) -> list[str]:
-    """Return the command line with DATA in place of the folder: where it lies on this machine is nobody's business."""
-    return ["DATA" if before == "--data" else word for before, word in zip(["", *words], words, strict=False)]
+    """Return the command line with DATA and OUT in place of paths: where they lie on this machine is nobody's business."""
+    shown = {"--data": "DATA", "--out": "OUT"}
+    return [shown.get(before, word) for before, word in zip(["", *words], words, strict=False)]
