@@ -83,6 +83,12 @@ def test_a_folder_that_holds_something_is_refused_before_anything_runs(tiny: Com
     assert [path.name for path in Path("full").iterdir()] == ["thesis.tex"]
 
 
+def test_what_turns_out_to_be_wrong_at_the_start_of_the_run_leaves_no_folder(tiny: Command) -> None:
+    answer = tiny("simulate", "--strategy", "KSync(k=99)", "--out", "folder")
+    assert answer.exit_code == 2 and "k=99 is more learners than workers=2" in answer.errors
+    assert not Path("folder").exists()
+
+
 def test_debug_shows_the_traceback(tiny: Command) -> None:
     with pytest.raises(ValueError, match="unknown strategy"):
         tiny("compare", "-s", "LocalSDG", "--debug")

@@ -7,6 +7,8 @@ import re
 import shutil
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tacit.errors import FolderExists, TacitError
@@ -49,6 +51,17 @@ def claim(folder: Path | None, *, command: str, force: bool) -> Path:
         raise TacitError(f"the folder {target} cannot be made: {error.strerror}; choose another --out.") from error
     _check_writable(target)
     return target
+
+
+@contextmanager
+def removed_if_unused(folder: Path) -> Iterator[None]:
+    """Remove a claimed folder if an error leaves nothing in it: bad input, mended, may use it again."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # it holds something
+            folder.rmdir()
+        raise
 
 
 def writable(path: Path) -> Path:

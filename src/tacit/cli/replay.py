@@ -55,7 +55,7 @@ def replay_command(
         folders.writable(json_file)
     target = folders.claim(out, command="replay", force=force)
     screen = console(quiet)
-    with Screen(screen, total=1) as watcher:
+    with folders.removed_if_unused(target), Screen(screen, total=1) as watcher:
         again = _play(run, settings, watcher)
     keep(again, target, screen, json_file, way_back=f"tacit replay {folder}")
     apart = _apart(run, again)

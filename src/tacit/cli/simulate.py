@@ -74,7 +74,8 @@ def simulate_command(
     if json_file is not None:
         folders.writable(json_file)
     folder = folders.claim(out, command="simulate", force=force)
-    run, error = _run(plan, console(quiet))
+    with folders.removed_if_unused(folder):
+        run, error = _run(plan, console(quiet))
     keep(run, folder, console(quiet), json_file)
     if error is not None:
         complain(f"{describe(error) or 'interrupted'} — what there is of the run is in {folder}")

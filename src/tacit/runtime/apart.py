@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from tacit.errors import Disagreement, TacitError
@@ -23,6 +22,7 @@ from tacit.runtime.meeting import are_local
 from tacit.runtime.monitor import Monitor
 from tacit.runtime.post import Post
 from tacit.runtime.server import ProcessServer
+from tacit.runtime.server_host import Remains
 from tacit.session import checkpoints
 from tacit.session.agreement import first_difference
 from tacit.session.flat import FlatModel
@@ -33,15 +33,6 @@ from tacit.trace import RECEIVE, SEND, PlainEvent, Trace
 
 KEEPS: Final = "TACIT_SERVE_CHECKPOINTS"
 """Where such a process writes checkpoints, and every how many updates: ``FOLDER:100``."""
-
-
-@dataclass(frozen=True)
-class Remains(Message):
-    """What a server leaves behind."""
-
-    parameters: Tensor
-    record: bytes  # its part of the trace
-    kept: bytes  # models on the way, as ``packed_models`` packs them
 
 
 def serve(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from tacit.messages import TensorMessage
+from tacit.messages import Message, TensorMessage
 from tacit.network import SERVER
 from tacit.runtime.monitor import Monitor
 from tacit.session.history import unpacked
@@ -19,6 +20,15 @@ from tacit.trace import PlainEvent
 if TYPE_CHECKING:  # a run without messages needs no zmq
     from tacit.runtime.post import Post
     from tacit.runtime.server import ProcessServer
+
+
+@dataclass(frozen=True)
+class Remains(Message):
+    """What a server apart leaves behind. Known to every worker from the start: a kind that is not known yet is dropped."""
+
+    parameters: Tensor
+    record: bytes  # its part of the trace
+    kept: bytes  # models on the way, as ``packed_models`` packs them
 
 
 class ServerHost:
@@ -58,8 +68,6 @@ class ServerHost:
 
     def _take_remains(self, post: Post) -> Tensor:
         """Take what a server apart leaves behind."""
-        from tacit.runtime.apart import Remains
-
         _, left = post.receive(Remains, source=SERVER)
         self.mail.extend(unpacked(left.record)[0])
         self.kept.extend(unpacked_models(left.kept))
