@@ -62,6 +62,7 @@ bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… nam
 	$(BIN)/python benchmarks/papers/adpsgd.py
 	$(BIN)/python benchmarks/papers/ef21.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/papers/servers.py
+	$(BIN)/python benchmarks/papers/swarm.py $(if $(DATA),--data $(DATA))
 
 SECONDS ?= 60
 fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed; OUT=… takes the count

@@ -26,9 +26,9 @@ def draw(path: Path, panels: Mapping[str, Sequence[Curve]], x_label: Mapping[str
     """Write panels side by side, two in a row, both axes logarithmic; a curve ends where it falls below ``floor``."""
     kinds = list(dict.fromkeys(curve.kind for curves in panels.values() for curve in curves))
     rows = (len(panels) + 1) // 2
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * WIDTH}" height="{rows * HEIGHT}" font-family="sans-serif" font-size="11">'
-    ]
+    width = min(2, len(panels)) * WIDTH + 40  # for the names of curves
+    size = f'width="{width}" height="{rows * HEIGHT}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">']
     parts.append('<rect width="100%" height="100%" fill="white"/>')
     for place, (title, curves) in enumerate(panels.items()):
         parts.append(f'<g transform="translate({place % 2 * WIDTH},{place // 2 * HEIGHT})">')
@@ -49,14 +49,15 @@ def _panel(title: str, curves: Sequence[Curve], x_label: str, floor: float, kind
     parts = [
         f'<text x="{LEFT}" y="18" font-weight="bold">{title}</text><text x="{LEFT}" y="{HEIGHT - 8}">{x_label}</text>'
     ]
-    for power in range(math.ceil(y0), math.floor(y1) + 1, 2):
-        down = at(10**x0, 10.0**power).partition(",")[2]
+    for value, label in _ticks(y0, y1, 2):
+        down = at(10**x0, value).partition(",")[2]
         parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - 90}" y1="{down}" y2="{down}" stroke="#e5e5e5"/><text x="{LEFT - 34}" y="{down}">1e{power}</text>'
+            f'<line x1="{LEFT}" x2="{WIDTH - 90}" y1="{down}" y2="{down}" stroke="#e5e5e5"/><text x="{LEFT - 34}" y="{down}">{label}</text>'
         )
-    for power in range(math.ceil(x0), math.floor(x1) + 1):
-        across = at(10.0**power, floor).partition(",")[0]
-        parts.append(f'<text x="{across}" y="{HEIGHT - BELOW + 16}">1e{power}</text>')
+    for value, label in _ticks(x0, x1, 1):
+        across = at(value, floor).partition(",")[0]
+        parts.append(f'<text x="{across}" y="{HEIGHT - BELOW + 16}">{label}</text>')
+    names: list[tuple[float, float, str, str]] = []
     for curve in sorted(curves, key=lambda c: c.is_strong):
         drawn = list(zip(curve.x, curve.y, strict=True))
         end = next((i + 1 for i, (_, y) in enumerate(drawn) if y < floor), len(drawn))
@@ -68,8 +69,17 @@ def _panel(title: str, curves: Sequence[Curve], x_label: str, floor: float, kind
         )
         if curve.is_strong:
             across, _, down = points[-1].partition(",")
-            above = 4 + 12 * number  # so that names of curves that end together do not
-            parts.append(
-                f'<text x="{float(across) + 4:.0f}" y="{float(down) - above:.0f}" fill="{colour}">{curve.name}</text>'
-            )
+            names.append((float(down), float(across), colour, curve.name))
+    lowest = math.inf
+    for down, across, colour, name in sorted(names, reverse=True):  # from the bottom up, none over another
+        lowest = min(down + 4, lowest - 12)
+        parts.append(f'<text x="{across + 4:.0f}" y="{lowest:.0f}" fill="{colour}">{name}</text>')
     return parts
+
+
+def _ticks(low: float, high: float, every: int) -> list[tuple[float, str]]:
+    """Return values to mark between two powers of ten, with their labels: powers, or over few of them 1, 2 and 5 of each."""
+    if high - low > 2.5:
+        return [(10.0**power, f"1e{power}") for power in range(math.ceil(low), math.floor(high) + 1, every)]
+    values = (digit * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for digit in (1, 2, 5))
+    return [(value, f"{value:g}") for value in values if low - 1e-9 <= math.log10(value) <= high + 1e-9]

@@ -7,6 +7,7 @@ Bad arguments are plain ``ValueError``/``TypeError``, raised when a specificatio
     │   ├── PeerLost          a worker that others wait for is gone
     │   ├── TimedOut          a worker that others wait for did not answer in time
     │   ├── Deadlock          nothing is left that could wake a waiting worker
+    │   ├── Diverged          a replay cannot follow the run that it was given
     │   ├── NotFinite         a loss or a gradient became NaN or infinite
     │   ├── Disagreement      ranks that must agree do not
     │   ├── ScriptFailed      a user's script raised an error, or ended too early

@@ -63,6 +63,11 @@ def cluster_of(run: Run) -> Cluster:
     return Cluster(workers=run.workers, latency_s=0.0, bandwidth_bytes_per_s=float("inf"), cancel="step_end")
 
 
+def described(run: Run) -> str:
+    """Return what a replay of ``run`` has in a cluster's place."""
+    return f"replay of {run.cluster or 'real processes'}"
+
+
 class Turns:
     """One endpoint's turns, and the messages that have come before theirs."""
 

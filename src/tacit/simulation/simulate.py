@@ -24,7 +24,7 @@ from tacit.simulation.engine import Engine, TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.races import run_race
-from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, turns_of
+from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, turns_of
 from tacit.simulation.rows import ServerRow, row_optimizer
 from tacit.simulation.world import World
 from tacit.strategies.strategy import Strategy
@@ -101,7 +101,7 @@ def simulate(
     )  # fmt: skip
     run = Run(
         workload=str(workload), strategy=str(strategy), workers=cluster.workers, steps=steps, seed=seed,
-        cluster=str(cluster), metric_name=problem.metric_name, trace=world.trace,
+        cluster=str(cluster) if replay is None else described(replay), metric_name=problem.metric_name, trace=world.trace,
         config=configuration(
             workload, strategy, cluster=cluster, steps=steps, seed=seed, optimizer=optimizer, lr=lr, momentum=momentum,
             weight_decay=weight_decay, schedule=schedule, evaluate_every=evaluate_every, engine=engine, device=device,
