@@ -35,9 +35,11 @@ _LARGE_STAMP: Final = struct.Struct("<16siB107x")
 """zmq hands the first 8 KB to the kernel by themselves, and then what is left of a large tensor. Behind a first frame of 54 to 68 bytes that begins
 up to 15 bytes before a page, and to copy it takes twice as long (4 KB aliasing), so the stamp makes that frame longer."""
 _PURPOSES: Final = tuple(Purpose)
+_LARGE: Final = int(Purpose.LARGE_MESSAGE)
 _AWAKE_S: Final = 200e-6
 """How long one who waits for a message stays awake: to fall asleep and be woken takes longer than a small message is under way."""
 _NOW: Final = int(zmq.NOBLOCK)
+_IS_MORE: Final = int(zmq.RCVMORE)
 _give_way: Final = getattr(os, "sched_yield", lambda: None)
 _QUEUE_MESSAGES: Final = 16
 """Messages of one sender that zmq reads ahead; then the sender is pushed back."""
@@ -104,17 +106,16 @@ class Intake:
             raise BadMessage(f"source {source} and purpose {code} are nobody's.")
         if not code:
             return source, unpack_frames(head, _STAMP.size)
-        purpose = _PURPOSES[code]
-        if purpose is Purpose.LARGE_MESSAGE:
+        if code == _LARGE:
             return source, unpack_frames(head, _LARGE_STAMP.size, self)
-        return source, purpose
+        return source, _PURPOSES[code]
 
     def __iter__(self) -> Iterator[memoryview]:
         return self
 
     def __next__(self) -> memoryview:
         """Return the next of the frames that belong to the one read last."""
-        if not self._socket.get(zmq.RCVMORE):
+        if not self._socket.get(_IS_MORE):
             raise StopIteration
         return self._socket.recv(copy=False).buffer
 

@@ -71,7 +71,8 @@ class Post:
         self._intake = Intake(self._context, host, directory.token, self.peers, keys)
         self._outlets = Outlets(self._context, directory, self.peers, keys)
         self._stamps = {purpose: stamp(directory.token, address, purpose) for purpose in Purpose}
-        self._stamp = self._stamps[Purpose.MESSAGE]
+        self._stamp, self._large_stamp = self._stamps[Purpose.MESSAGE], self._stamps[Purpose.LARGE_MESSAGE]
+        self._sent_large = False  # last: what answers it takes longer than it is worth staying awake for
         self._begun_s = self._looked_s = time.monotonic()
 
         self._inbox = Inbox(handles)
@@ -99,8 +100,9 @@ class Post:
         frames = message.frames(self._stamp)
         if self._sent is not None:  # before it goes: an answer may be here before ``offer`` returns
             self._sent(to, message, sum(map(len, frames)) - len(self._stamp))
-        if len(frames) > 1:
-            frames[0] = self._stamps[Purpose.LARGE_MESSAGE] + frames[0][len(self._stamp) :]
+        self._sent_large = len(frames) > 1
+        if self._sent_large:
+            frames[0] = self._large_stamp + frames[0][len(self._stamp) :]
         if not outlet.offer(frames, may_queue=is_reply):
             with self._monitor.released():
                 self._await_room(outlet, frames, to)
@@ -278,7 +280,8 @@ class Post:
         if len(self._inbox) + in_line >= _INBOX_MESSAGES:
             time.sleep(_RETRY_S)
             return False
-        came = self._intake.read(_RETRY_S if in_line or self._inbox.due else _LOOK_S, eagerly=kind is not None)
+        is_eager = kind is not None and not self._sent_large
+        came = self._intake.read(_RETRY_S if in_line or self._inbox.due else _LOOK_S, eagerly=is_eager)
         if came is None:
             return False
         sender, message = came
