@@ -196,3 +196,23 @@ def test_adasync_needs_the_loss():
 def test_bad_arguments_say_the_way_out(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tacit.KAsync(k=2),
+        tacit.KAsync(k=1, maximum_staleness=1),
+        tacit.KAsync(k=1, maximum_staleness=3),
+        tacit.KBatchAsync(k=2, maximum_staleness=1),
+        tacit.AdaSync(tacit.KAsync(k=1), every=3),
+    ],
+    ids=str,
+)
+def test_at_the_end_nobody_is_left_waiting_for_an_answer(strategy):
+    """On real processes a learner that is not answered would never come to know that the last update is made."""
+    for steps in range(20, 30):
+        run = simulate(strategy, steps=steps, workers=4, speed={3: 0.1}, host="greenlet")
+        pushed = [e.peer for e in run.trace.of("receive") if (e.rank, e.label) == (-1, "ServerPush")]
+        answered = [e.peer for e in run.trace.of("send") if (e.rank, e.label) == (-1, "ServedModel")]
+        assert sorted(pushed) == sorted(answered)

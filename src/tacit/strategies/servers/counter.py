@@ -104,6 +104,8 @@ class Counter:
             if self._pending and not self._is_complete:  # everybody has left: what they pushed last still counts
                 self._update(self._pending[:])
             self._tell_shards(ServerLeave())
+        for rank in self._waiting:  # for an update that will not come
+            self._give(rank)
 
     def dismiss(self) -> None:
         """The last update is made: tell so to whoever still comes, until everybody has left."""
