@@ -165,7 +165,7 @@ def forms(chosen: argparse.Namespace) -> dict[str, Any]:
     for length in (steps * 3 // 10, steps):
         nodes = 16 if chosen.quick else 64
         found = part["digits"][str(length)] = finals(workloads.digits(batch_size=16), FORMS, nodes, length, seeds)
-        claims += _digits_claims(found, f"digits, 64 nodes, T = {length}")
+        claims += _digits_claims(found, f"digits, {nodes} nodes, T = {length}")
         rows += [("digits", nodes, length, name, _mean(found, name), _mean(found, name, "metric")) for name in FORMS]
     behind = []
     for length in (steps, 4 * steps):
