@@ -17,7 +17,6 @@ Between two messages a processor forgets, and Python then takes four times as lo
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -38,6 +37,12 @@ _DTYPES: Final = (
 _TENSOR_CODES: Final = {
     (dtype, rank): bytes((ord("["), code, rank)) for code, dtype in enumerate(_DTYPES) for rank in range(9)
 }
+_CODES_OF_FORMATS: Final = {
+    (torch.empty(0, dtype=dtype).numpy().data.format, rank): code
+    for (dtype, rank), code in _TENSOR_CODES.items()
+    if dtype is not torch.bfloat16
+}
+"""The same, by what the memory of a tensor says of itself (there is no bfloat16 in it)."""
 
 
 # Packing. Each function adds a value's numbers and its content to those of the fields before, and returns its code.
@@ -75,30 +80,37 @@ def _add_bytes(value: bytes, numbers: list[float], contents: list[Bytes], _: boo
 
 
 def _add_tensor(value: Tensor, numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
-    shape = value.shape
-    numbers += shape
-    on_cpu = value if value.is_cpu else value.cpu()
-    if not on_cpu.is_contiguous():
-        on_cpu = on_cpu.contiguous()
-    size = on_cpu.nbytes
-    if size <= INLINE_BYTES:
-        contents.append(ctypes.string_at(on_cpu.data_ptr(), size))  # half of what a view by way of numpy takes
-    else:
-        contents.append(_memory(on_cpu.clone() if copies and on_cpu is value else on_cpu))
     try:
-        return _TENSOR_CODES[value.dtype, len(shape)]
-    except KeyError:
-        raise TypeError(f"a message cannot hold a tensor of {value.dtype} with {len(shape)} dimensions.") from None
+        memory = value.numpy().data  # which answers what follows in a third of the time that the tensor takes
+        code = _CODES_OF_FORMATS[memory.format, memory.ndim]
+    except (TypeError, RuntimeError, KeyError):  # on a GPU, part of a graph, or of a type that numpy has not
+        return _add_other_tensor(value, numbers, contents, copies)
+    numbers += memory.shape or ()
+    if memory.nbytes <= INLINE_BYTES:
+        contents.append(memory.tobytes())
+    elif copies or not memory.c_contiguous:
+        contents.append(_memory(value.clone(memory_format=torch.contiguous_format)))
+    else:
+        contents.append(memory.cast("B"))
+    return code
+
+
+def _add_other_tensor(value: Tensor, numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
+    code = _TENSOR_CODES.get((value.dtype, value.dim()))
+    if code is None:
+        raise TypeError(f"a message cannot hold a tensor of {value.dtype} with {value.dim()} dimensions.")
+    numbers += value.shape
+    on_cpu = value.detach().to("cpu", copy=copies and value.is_cpu, memory_format=torch.contiguous_format)
+    memory = _memory(on_cpu)
+    contents.append(memory.tobytes() if memory.nbytes <= INLINE_BYTES else memory)
+    return code
 
 
 def _memory(tensor: Tensor) -> memoryview:
     """Return the bytes of a contiguous tensor, not a copy of them."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.dtype is torch.bfloat16:  # numpy has none
-        tensor = tensor.view(torch.int16)
-    memory: memoryview = tensor.numpy().data
-    return memory.cast("B")
+    array = (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    memory: memoryview = array.reshape(-1).view("B").data
+    return memory
 
 
 ADD: Final[dict[type, Add]] = {  # bool before int, from which it descends
@@ -162,15 +174,13 @@ def _tensor(dtype: torch.dtype, rank: int) -> Field:
     def make(raw: memoryview, shape: Sequence[int], is_frame: bool) -> Tensor:
         if not raw:
             return _empty(shape, dtype)
-        if is_frame and not raw.readonly:
-            values = torch.frombuffer(raw, dtype=dtype)
-            if values.data_ptr() % item_bytes == 0:
-                return values if rank == 1 else values.view(shape)
-        values = torch.frombuffer(bytearray(raw), dtype=dtype)
+        is_own = (
+            is_frame and len(raw) > INLINE_BYTES and not raw.readonly
+        )  # a block of zmq's, and aligned like every block
+        values = torch.frombuffer(raw if is_own else bytearray(raw), dtype=dtype)
         return values if rank == 1 else values.view(shape)
 
-    item_bytes = dtype.itemsize
-    return Field(f"{rank}Q", rank, item_bytes, make, Tensor)
+    return Field(f"{rank}Q", rank, dtype.itemsize, make, Tensor)
 
 
 def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

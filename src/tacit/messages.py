@@ -71,8 +71,8 @@ class Message:
         _CHECKSUM.pack_into(packed, _HEADER.size - _CHECKSUM.size, zlib.crc32(memoryview(packed)[_HEADER.size :]))
         return bytes(packed)
 
-    def frames(self, before: bytes = b"", *, copies: bool = True) -> list[Bytes]:
-        """Return the message as buffers, together ``size_bytes`` long, with ``before`` at the head of the first.
+    def frames(self, before: bytes = b"", before_several: bytes = b"", *, copies: bool = True) -> list[Bytes]:
+        """Return the message as buffers, together ``size_bytes`` long, behind ``before``, or ``before_several`` if there are several.
 
         A large tensor is a frame of its own: a copy, or its very memory if the message owns it or no ``copies`` are wanted.
         """
@@ -85,11 +85,15 @@ class Message:
             value = values[name]
             signature += (ADD.get(type(value)) or add_of(value))(value, numbers, contents, copies)
         plan = _plans.get(signature) or _remember(signature)
-        contents_bytes = sum(map(len, contents))
+        contents_bytes = len(contents[0]) if len(contents) == 1 else sum(map(len, contents))
         head = plan.pack(plan.begin, plan.numbers_bytes + contents_bytes, plan.end, *numbers)
         if contents_bytes <= INLINE_BYTES:
             return [b"".join((before, head, *contents))]
-        return _joined((before, head, *contents))
+        if len(contents) == 1:
+            return [before_several + head, contents[0]]
+        frames = _joined((head, *contents))
+        frames[0] = b"".join((before_several if len(frames) > 1 else before, frames[0]))
+        return frames
 
     @classmethod
     def _name_fields(cls) -> tuple[str, ...]:
@@ -136,7 +140,7 @@ class Plan:
         self.pack = Struct(f"<{len(self.begin)}sQ{len(self.end)}s{numbers}").pack
         self.numbers_bytes = self.numbers.size
 
-    def read(self, head: Bytes, at: int, end: int, rest: Iterator[memoryview]) -> Message:
+    def read(self, head: bytes, at: int, end: int, rest: Iterator[memoryview]) -> Message:
         """Return the message whose numbers begin at ``at`` in its first frame and whose contents go on in the ``rest``, ``end`` bytes in all.
 
         Every length is checked against what is there before anything is made. No content goes over the end of a frame, so nothing is ever joined.
@@ -154,7 +158,7 @@ class Plan:
             if not item_bytes:
                 values.append(sizes[0])
                 continue
-            until = at + math.prod(sizes) * item_bytes
+            until = at + (sizes[0] if count == 1 else math.prod(sizes)) * item_bytes
             if at == size < until and (following := next(rest, None)) is not None:
                 frame, until, at = following, until - at, 0
                 size = len(frame)
@@ -212,11 +216,11 @@ def unpack(packed: bytes) -> Message:
     return unpack_frames(packed)
 
 
-def unpack_frames(head: Bytes, at: int = 0, rest: Iterator[memoryview] = _NOTHING) -> Message:
+def unpack_frames(head: bytes, at: int = 0, rest: Iterator[memoryview] = _NOTHING) -> Message:
     """Return the message that begins at ``at`` in its first frame, or raise ``BadMessage``; the checksum is the transport's business.
 
-    As many further frames are taken from ``rest`` as it needs. A tensor that fills one of them, aligned and writable, is that frame's memory and
-    keeps it alive; all others are copies. Either way it is the caller's.
+    As many further frames are taken from ``rest`` as it needs; large ones must begin where a tensor may. A large tensor that fills one of them, if it
+    is writable, is that frame's memory and keeps it alive; all others are copies. Either way it is the caller's.
     """
     try:
         magic, version, length, body_bytes, _ = _HEADER.unpack_from(head, at)
@@ -226,7 +230,7 @@ def unpack_frames(head: Bytes, at: int = 0, rest: Iterator[memoryview] = _NOTHIN
         raise BadMessage(f"header {magic!r} version {version} is not {MAGIC!r} version {VERSION}.")
     begin = at + _HEADER.size
     end = begin + length
-    signature = bytes(head[begin:end])
+    signature = head[begin:end]
     plan = _plans.get(signature) or _remember(signature)
     return plan.read(head, end, end + body_bytes, rest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import signal
 import threading
 import time
@@ -17,12 +18,14 @@ import torch
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import HashStore, TCPStore
 
 from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
 from tacit.messages import Message, TensorMessage, unpack_frames
 from tacit.network import SERVER
+from tacit.runtime.allocator import keep_memory
+from tacit.runtime.intake import Purpose, stamp
 from tacit.runtime.monitor import Monitor
 from tacit.runtime.post import Post
 
@@ -131,18 +134,22 @@ def test_small_tensors_that_are_large_together_arrive():
 
 
 def test_a_send_is_a_snapshot_unless_the_message_owns_its_tensors():
-    tensor = torch.zeros(100_000)
-    assert len(TensorMessage(tensor).frames()) == 2
-    for message, shares in ((TensorMessage(tensor), False), (TensorMessage(tensor).owned(), True)):
-        assert message.is_owned is shares
-        sent = torch.frombuffer(message.frames()[1], dtype=torch.float32)
-        assert (sent.data_ptr() == tensor.data_ptr()) is shares
+    for tensor in (
+        torch.zeros(100_000),
+        torch.zeros(100_000, dtype=torch.bfloat16),
+        nn.Parameter(torch.zeros(100_000)),
+    ):
+        assert len(TensorMessage(tensor).frames()) == 2
+        for message, shares in ((TensorMessage(tensor), False), (TensorMessage(tensor).owned(), True)):
+            assert message.is_owned is shares
+            sent = torch.frombuffer(message.frames()[1], dtype=tensor.dtype)
+            assert (sent.data_ptr() == tensor.data_ptr()) is shares
     assert TensorMessage(tensor).snapshot().is_owned and TensorMessage(tensor).snapshot().tensor is not tensor
 
 
 def unpacked(frames: Sequence[bytes | bytearray | memoryview]) -> Message:
-    head, *rest = (memoryview(frame) for frame in frames)
-    return unpack_frames(head, rest=iter(rest))
+    head, *rest = frames
+    return unpack_frames(bytes(head), rest=map(memoryview, rest))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,9 @@ def unpacked(frames: Sequence[bytes | bytearray | memoryview]) -> Message:
         TensorMessage(torch.empty(0, 3)),
         Parcel(torch.zeros(20_000), "nämlich", torch.ones(30_000, dtype=torch.bfloat16), b"", False),
         Parcel(torch.zeros(20_000), "", torch.ones(40_000, dtype=torch.bfloat16), b"", True),  # two large ones in a row
-        TensorMessage(torch.nn.Parameter(torch.zeros(20_000))),
+        TensorMessage(nn.Parameter(torch.zeros(20_000))),
+        TensorMessage(nn.Parameter(torch.zeros(300, 300, dtype=torch.bfloat16).t())),
+        TensorMessage(torch.zeros((), dtype=torch.bool)),
     ],
     ids=str,
 )
@@ -389,6 +398,26 @@ def test_garbage_behind_the_token_is_counted_and_dropped(garbage: list[list[byte
     a.post.send(1, Letter(7))
     assert b.post.receive(Letter) == (0, Letter(7))
     close(a, b)
+
+
+def test_a_large_message_whose_tensor_is_missing_takes_nothing_of_the_next():
+    store = HashStore()
+    a, b = End(store, 0, [1]), End(store, 1, [0])
+    token = bytes.fromhex(store.get("token").decode())
+    head, _ = TensorMessage(torch.zeros(100_000)).frames(b"", stamp(token, 0, Purpose.LARGE_MESSAGE))
+    with stranger(url_of(store, 1)) as socket:
+        socket.send(head)
+        socket.send(stamp(token, 0) + Letter(7).frames()[0])
+        assert b.post.receive(Letter) == (0, Letter(7))
+    assert b.post.bad_messages == 1
+    close(a, b)
+
+
+def test_encrypting_keeps_memory_unless_the_user_says_what_the_allocator_does(monkeypatch: pytest.MonkeyPatch):
+    if platform.libc_ver()[0] == "glibc":
+        assert keep_memory()
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    assert not keep_memory()
 
 
 def test_a_token_in_the_clear_stays_on_the_machine():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Lock
+from typing import TypeGuard
 
 from tacit.messages import Message
 
@@ -16,18 +17,18 @@ class Inbox:
 
     def __init__(self, handles: tuple[type[Message], ...]) -> None:
         self._lock = Lock()
-        self._waiting: deque[Letter] = deque()
+        self.waiting: deque[Letter] = deque()
         self.due: deque[Letter] = deque()
         self._handles, self._to_handle = handles, ()  # type: tuple[type[Message], ...], tuple[type[Message], ...]
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self.due)
+        return len(self.waiting) + len(self.due)
 
     def start_handling(self) -> None:
         """From now on messages of the handled kinds are due to the handler, those first that wait already."""
         with self._lock:
             self._to_handle = self._handles
-            early, self._waiting = self._waiting, deque()
+            early, self.waiting = self.waiting, deque()
             for letter in early:
                 self._add(letter)
 
@@ -36,24 +37,28 @@ class Inbox:
             self._add(letter)
 
     def _add(self, letter: Letter) -> None:
-        (self.due if isinstance(letter[1], self._to_handle) else self._waiting).append(letter)
+        (self.due if isinstance(letter[1], self._to_handle) else self.waiting).append(letter)
 
-    def is_for(self, letter: Letter, kind: type[Message], source: int | None) -> bool:
-        """Whether a ``receive`` of this kind and source may have the letter at once, without putting it in."""
-        message = letter[1]
-        return isinstance(message, kind) and source in (None, letter[0]) and not isinstance(message, self._to_handle)
+    @property
+    def is_handling(self) -> bool:
+        """Whether messages may be due to the handler."""
+        return bool(self._to_handle)
+
+    def is_for(self, came: tuple[int, object], kind: type[Message], source: int | None) -> TypeGuard[Letter]:
+        """Whether a ``receive`` of this kind and source may have what came at once, without putting it in."""
+        message = came[1]
+        return isinstance(message, kind) and source in (None, came[0]) and not isinstance(message, self._to_handle)
 
     def take(self, kind: type[Message], source: int | None) -> Letter | None:
         """Return the oldest message of the kind and from the source that waits to be received."""
-        if self._waiting:
-            with self._lock:
-                for place, letter in enumerate(self._waiting):
-                    if isinstance(letter[1], kind) and source in (None, letter[0]):
-                        del self._waiting[place]
-                        return letter
+        with self._lock:
+            for place, letter in enumerate(self.waiting):
+                if isinstance(letter[1], kind) and source in (None, letter[0]):
+                    del self.waiting[place]
+                    return letter
         return None
 
     def clear(self) -> None:
         with self._lock:
-            self._waiting.clear()
+            self.waiting.clear()
             self.due.clear()

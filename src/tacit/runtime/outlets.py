@@ -19,7 +19,7 @@ _WINDOW_MESSAGES: Final = 64
 """Messages to one peer that may wait before ``send`` from a hook blocks."""
 _WINDOW_BYTES: Final = 256 * 2**20
 """Bytes of one sender's large messages that may wait before ``send`` from a hook blocks, and before the next handler starts."""
-_COPY_BYTES: Final = 2**16
+_COPY_BYTES: Final = 2**19
 """Frames up to this size are copied by zmq, which is cheaper than to be told when they are sent."""
 _SETTLE_S: Final = 0.1
 """A lost peer's last messages may still be on their way through zmq when its connection has already broken."""
@@ -38,12 +38,14 @@ class Window:
     def __init__(self) -> None:
         self._lock = Lock()
         self._under_way: list[tuple[ref[memoryview], int]] = []
+        self._most_bytes = 0  # of those under way: some of them may have been sent
         self.in_line = 0
 
     def add(self, frame: memoryview) -> None:
         """Count a frame, of which only zmq keeps a reference, until zmq lets go of it."""
         with self._lock:
             self._under_way.append((ref(frame), len(frame)))
+            self._most_bytes += len(frame)
 
     def line_up(self, replies: int) -> None:
         """Count so many replies more, or fewer."""
@@ -52,11 +54,13 @@ class Window:
 
     @property
     def is_full(self) -> bool:
-        if not self._under_way:
-            return False
+        return self._most_bytes >= _WINDOW_BYTES and self._count() >= _WINDOW_BYTES
+
+    def _count(self) -> int:
         with self._lock:
             self._under_way = [(frame, size) for frame, size in self._under_way if frame() is not None]
-            return sum(size for _, size in self._under_way) >= _WINDOW_BYTES
+            self._most_bytes = sum(size for _, size in self._under_way)
+            return self._most_bytes
 
 
 class Outlet:
@@ -77,6 +81,7 @@ class Outlet:
         guard_sender(self._socket, mine, entry.public_key)
         self._events = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
         self._socket.connect(entry.url)
+        self._put = super(zmq.Socket, self._socket).send  # past pyzmq's wrapper for options that PUSH has not
 
     def offer(self, frames: Frames, *, may_queue: bool) -> bool:
         """Send ``frames`` if there is room, else put them in line or return False. For a peer that is gone they are dropped."""
@@ -141,10 +146,10 @@ class Outlet:
             for frame in frames:  # only the first can find the queue full
                 more -= 1
                 if len(frame) <= _COPY_BYTES:
-                    self._socket.send(frame, _MORE if more else _LAST)
+                    self._put(frame, _MORE if more else _LAST)
                 else:
-                    held = memoryview(frame)
-                    self._socket.send(held, _MORE if more else _LAST, copy=False)
+                    held = frame if isinstance(frame, memoryview) else memoryview(frame)
+                    self._put(held, _MORE if more else _LAST, False)
                     self._window.add(held)
         except zmq.Again:
             return False

@@ -19,6 +19,7 @@ from torch.distributed.distributed_c10d import Store
 from tacit.errors import MisplacedCall, PeerLost, RunError, TimedOut
 from tacit.messages import Message
 from tacit.runtime import collector
+from tacit.runtime.allocator import keep_memory
 from tacit.runtime.curve import check_security, make_keys
 from tacit.runtime.directory import Directory, Entry
 from tacit.runtime.inbox import Inbox, Letter
@@ -68,6 +69,8 @@ class Post:
         collector.enter()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         directory, keys = Directory(store), make_keys(security)
+        if keys.secret:
+            keep_memory()
         self._intake = Intake(self._context, host, directory.token, self.peers, keys)
         self._outlets = Outlets(self._context, directory, self.peers, keys)
         self._stamps = {purpose: stamp(directory.token, address, purpose) for purpose in Purpose}
@@ -97,12 +100,11 @@ class Post:
         is_reply = self._monitor.is_handling
         if is_reply:
             self._count_reply(to, message)
-        frames = message.frames(self._stamp)
-        if self._sent is not None:  # before it goes: an answer may be here before ``offer`` returns
-            self._sent(to, message, sum(map(len, frames)) - len(self._stamp))
+        frames = message.frames(self._stamp, self._large_stamp)
         self._sent_large = len(frames) > 1
-        if self._sent_large:
-            frames[0] = self._large_stamp + frames[0][len(self._stamp) :]
+        if self._sent is not None:  # before it goes: an answer may be here before ``offer`` returns
+            stamp_bytes = len(self._large_stamp if self._sent_large else self._stamp)
+            self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
         if not outlet.offer(frames, may_queue=is_reply):
             with self._monitor.released():
                 self._await_room(outlet, frames, to)
@@ -117,7 +119,7 @@ class Post:
             raise self._failure
         if not self._outlets.is_complete:
             self._connect()
-        found = self._inbox.take(kind, source)
+        found = self._inbox.take(kind, source) if self._inbox.waiting else None
         if found is None:
             depth = self._monitor.give_up()
             try:
@@ -200,21 +202,23 @@ class Post:
     # Receiving.
 
     def _await(self, kind: type[Message], source: int | None) -> Letter:
-        self._receiving_since_s = begun_s = time.monotonic()
+        inbox = self._inbox
+        self._receiving_since_s = begun_s = now_s = time.monotonic()
         try:
             while True:
-                if self._reading.acquire(timeout=_LOOK_S):
+                if self._reading.acquire(True, _LOOK_S):
                     try:
-                        found = self._inbox.take(kind, source) or self._read(kind, source)
+                        found = (inbox.waiting and inbox.take(kind, source)) or self._read(now_s, kind, source)
                     finally:
                         self._reading.release()
                     if isinstance(found, tuple):
                         return found
                     if not found:
                         self._raise_if_in_vain(kind, source, time.monotonic() - begun_s)
-                if self._inbox.due:
+                if inbox.due:
                     self._handle_due()
                 self.raise_if_failed()
+                now_s = time.monotonic()
         finally:
             self._receiving_since_s, self._received_s = None, time.monotonic()
             if self._received_s - begun_s > _LOOK_S:
@@ -246,7 +250,7 @@ class Post:
                 if self._worker_is_away and self._reading.acquire(blocking=False):
                     pause_s = _RETRY_S
                     try:
-                        self._read()
+                        self._read(time.monotonic())
                     finally:
                         self._reading.release()
                 else:  # ever longer: each waking takes the interpreter from a worker that is busy receiving
@@ -264,34 +268,34 @@ class Post:
 
     @property
     def _longest_pause_s(self) -> float:
-        """How long to step aside: a worker that has been receiving for long will say when it is through."""
+        """How long to step aside: a worker that has been receiving for long will say when it is through, and without handlers nobody waits."""
         since_s = self._receiving_since_s
-        return _LOOK_S if since_s is not None and time.monotonic() - since_s > _LOOK_S else 8 * _RETRY_S
+        is_long = since_s is not None and time.monotonic() - since_s > _LOOK_S
+        return _LOOK_S if is_long or not self._inbox.is_handling else 8 * _RETRY_S
 
-    def _read(self, kind: type[Message] | None = None, source: int | None = None) -> Letter | bool:
+    def _read(self, now_s: float, kind: type[Message] | None = None, source: int | None = None) -> Letter | bool:
         """As the reader: take in one message if one comes soon, and look after the peers now and then.
 
         Return the message if it is of ``kind`` and from ``source``; else put it in its place, and return whether one came.
         """
-        in_line = self._outlets.window.in_line
-        if in_line or time.monotonic() - self._looked_s > _LOOK_S:
-            self._looked_s = time.monotonic()
+        inbox, in_line = self._inbox, self._outlets.window.in_line
+        if in_line or now_s - self._looked_s > _LOOK_S:
+            self._looked_s = now_s
             self._outlets.look_after(self._now_s)
-        if len(self._inbox) + in_line >= _INBOX_MESSAGES:
+        if len(inbox.waiting) + len(inbox.due) + in_line >= _INBOX_MESSAGES:
             time.sleep(_RETRY_S)
             return False
         is_eager = kind is not None and not self._sent_large
-        came = self._intake.read(_RETRY_S if in_line or self._inbox.due else _LOOK_S, eagerly=is_eager)
+        came = self._intake.read(_RETRY_S if in_line or inbox.due else _LOOK_S, eagerly=is_eager)
         if came is None:
             return False
+        if kind is not None and inbox.is_for(came, kind, source):
+            return came
         sender, message = came
         if isinstance(message, Purpose):
             self._note(sender, message)
-            return True
-        letter = sender, message
-        if kind is not None and self._inbox.is_for(letter, kind, source):
-            return letter
-        self._inbox.add(letter)
+        else:
+            inbox.add((sender, message))
         return True
 
     def _note(self, sender: int, purpose: Purpose) -> None:
@@ -331,4 +335,4 @@ class Post:
         deadline_s = time.monotonic() + min(_FAREWELL_S, self._timeout_s)
         while time.monotonic() < deadline_s and not all(o.answered_goodbye or o.gone_s is not None for o in outlets):
             self._inbox.clear()
-            self._read()
+            self._read(time.monotonic())
