@@ -13,7 +13,7 @@
 #     sbatch examples/slurm.sh examples/train_gpt.py --data text.txt        a script of your own, with its arguments
 #
 # The folder the job is submitted from must be one that all nodes see: checkpoints and the run are written there.
-# A job that lost a worker, or ran out of time, goes on from its last checkpoint when it is submitted again:
+# A job that lost a worker, or was told that its time is up, has left a checkpoint and goes on from it when it is submitted again:
 #
 #     sbatch examples/slurm.sh -m tacit train --resume runs/slurm-JOB
 

@@ -152,9 +152,13 @@ class FolderExists(TacitError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run; ``run`` holds what there is."""
+    """Ctrl-C during a run, or SIGTERM; ``run`` holds what there is. ``is_together``: all workers end at this step, in the same round."""
 
     run: Run | None = None
+
+    def __init__(self, message: str = "", *, is_together: bool = False) -> None:
+        self.is_together = is_together
+        super().__init__(message)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

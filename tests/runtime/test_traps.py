@@ -595,12 +595,46 @@ def test_a_killed_worker_ends_the_run_with_its_name_and_a_checkpoint_of_the_othe
     assert not any(isinstance(r, Failed) for r in outcomes(3, rescued_run, str(tmp_path)))
 
 
-def rescued_run(folder: str) -> None:
+def rescued_run(folder: str) -> torch.Tensor:
     model = network()
     optimizer = sgd(model)
     with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2))) as session:
         assert session.resume(folder) == 6
+        begun = flat(model)
         learn(model, optimizer, batches(tacit.rank(), 3, first=6), session)
+    return begun
+
+
+def ending_run(folder: str, asked: tuple[int, ...]) -> None:
+    model = network()
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), rescue=folder) as session:
+        for number, x in enumerate(batches(tacit.rank(), 9)):
+            if number == 4 and tacit.rank() in asked:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)  # by a scheduler and by torchrun
+            if number == 4 and tacit.rank() == 0:
+                time.sleep(0.3)  # the others wait in the round meanwhile
+            learn(model, optimizer, [x], session)
+
+
+def six_steps() -> torch.Tensor:
+    model = network()
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2))) as session:
+        learn(model, optimizer, batches(tacit.rank(), 6), session)
+    return flat(model)
+
+
+@pytest.mark.parametrize("asked", [(0,), (2,), (0, 1, 2)], ids=str)
+def test_a_run_that_is_asked_to_end_leaves_a_checkpoint_and_goes_on_from_the_round_it_ended_in(tmp_path, asked):
+    ended = outcomes(3, ending_run, str(tmp_path), asked)
+    assert [one.name for one in ended] == ["Interrupted"] * 3
+    assert all("What all had is in" in one.text for one in ended)
+    assert checkpoints.step_of(tmp_path) == 6
+    assert len(checkpoints.read(tmp_path, 0, 3)) == 3
+    for begun, played in zip(together(3, rescued_run, str(tmp_path)), together(3, six_steps), strict=True):
+        torch.testing.assert_close(begun, played)
 
 
 def test_an_error_on_one_rank_is_told_on_the_others(tmp_path):

@@ -168,9 +168,11 @@ def _speaks(me: int, failure: BaseException | None) -> bool:
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    """End at the first Ctrl-C, undisturbed by a second."""
+    """End at the first Ctrl-C, undisturbed by a second: as a scheduler ends a run, where all workers stand at one step, once there is one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _described_processes() -> str:

@@ -46,7 +46,7 @@ def attach(
     buffers: of the model, when models are averaged: "average", "keep" each worker's own, or "recalibrate" BatchNorm on ``calibration``
         batches when the model is reported.
     optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset" its moments.
-    rescue: folder in which the survivors leave a checkpoint when a worker is lost.
+    rescue: folder in which the survivors leave a checkpoint when a worker is lost, and all of them when SIGTERM asks one to end.
     log: "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with write(step, numbers) and close().
     timeout_s: how long to wait for the others in a round; None: chosen from what was measured, five minutes at least.
     interface: network interface for traffic between machines; None: the one that leads to the master.

@@ -46,7 +46,7 @@ class Group:
         return tensor.device if self.backend == "nccl" else torch.device("cpu")
 
     def shut(self) -> None:
-        if self.backend == "nccl":
+        if self.backend == "nccl" and self._group is not None:
             self._group.abort()
         self._group = None
 

@@ -104,8 +104,8 @@ class ProcessNetwork:
         """Return the group to meet in; None for one alone."""
         if self._stage.is_handling:
             raise MisplacedCall(f"a handler may not block (it called {what}); let a hook do it.")
-        self._stage.end_on_termination(at_collective=True)
         ranks = tuple(range(self.size)) if group is None else tuple(group)
+        self._stage.end_on_termination(at_collective=True, is_together=len(ranks) == self.size)
         return self._stage.group(ranks) if len(ranks) > 1 else None
 
     def next_round(self, label: str, members: Group, continues: bool = False) -> tuple[str, int]:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tacit.errors import Disagreement, Interrupted
+from tacit.errors import Disagreement, Interrupted, PeerLost
 from tacit.messages import Message
 from tacit.network import server_address
 from tacit.runtime.environment import Environment
@@ -164,7 +164,7 @@ class ProcessStage:
 
     def compute(self, step: int) -> None:
         if self._termination.asked_s is not None:
-            self.end_on_termination(at_collective=False)
+            self.end_on_termination(at_collective=False, is_together=self.size == 1)
         if self.post is not None:
             self.post.raise_if_failed()  # the server's failure too
 
@@ -285,14 +285,21 @@ class ProcessStage:
             with self.monitor.released():
                 work.wait(timedelta(seconds=timeout_s))
         except RuntimeError as error:
-            raise self._roll_call.explained(error, members.ranks, what, timeout_s) from error
+            failure = self._roll_call.explained(error, members.ranks, what, timeout_s)
+            if isinstance(failure, PeerLost) and (failure.reason or "").startswith(Interrupted.__name__):
+                is_together = members.size == self.size
+                raise Interrupted(f"worker {failure.rank} was asked to end", is_together=is_together) from error
+            raise failure from error
         self._patience.collective_done(self.now_s())
 
-    def end_on_termination(self, *, at_collective: bool) -> None:
+    def end_on_termination(self, *, at_collective: bool, is_together: bool) -> None:
         """Raise where SIGTERM has come and this is the moment to end: ``PeerLost`` if somebody is gone, else ``Interrupted``."""
         if self._termination.is_due(at_collective=at_collective):
+            interrupted = Interrupted("terminated (SIGTERM)", is_together=is_together)
+            self._roll_call.leave(interrupted)
+            self._shut_groups()  # those who wait for this worker in a round hear of it
             self._roll_call.raise_if_missing("this run")
-            raise Interrupted("terminated (SIGTERM)")
+            raise interrupted
 
     # The end.
 
@@ -306,7 +313,10 @@ class ProcessStage:
         elif failure is None and self.size > 1:
             with contextlib.suppress(RuntimeError):  # nobody closes its sockets while another still reads from them
                 self.control.all_reduce(torch.zeros(1)).wait(timedelta(seconds=30))
+        self._shut_groups()
+        self._termination.put_back()
+
+    def _shut_groups(self) -> None:
         for group in (*self._groups.values(), *([self.control] if self.size > 1 else [])):
             group.shut()
         self._groups.clear()
-        self._termination.put_back()

@@ -11,6 +11,9 @@ from typing import Final
 _PATIENCE_S: Final = 10.0
 """How long after SIGTERM a step boundary without a collective is good enough: torchrun kills after 30 seconds."""
 
+_ECHO_S: Final = 3.0
+"""How long after SIGTERM another one is the same: a scheduler asks workers and torchrun alike, and torchrun passes it on."""
+
 
 class Termination:
     """Lets the step under way come to its end before the process does, unless the script has a handler of its own.
@@ -28,10 +31,12 @@ class Termination:
             signal.signal(signal.SIGTERM, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked_s is not None:  # asked twice: at once
+        now_s = time.monotonic()
+        if self.asked_s is None:
+            self.asked_s = now_s
+        elif now_s - self.asked_s > _ECHO_S:  # asked again: at once
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
-        self.asked_s = time.monotonic()
 
     def is_due(self, *, at_collective: bool) -> bool:
         """Whether to end now: at the next collective, or at the next step boundary where none comes soon."""

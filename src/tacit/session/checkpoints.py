@@ -49,8 +49,11 @@ def write(folder: Path, stage: Stage, shard: Shard, step: int) -> Path:
     return place
 
 
-def write_surviving(folder: Path, rank: int, alive: Sequence[int], size: int, shard: Shard, step: int) -> Path:
-    """Write this rank's shard without help from a group that is broken; the first of the survivors waits for the others' files."""
+def write_surviving(folder: Path, rank: int, alive: Sequence[int], shard: Shard, step: int) -> Path:
+    """Write this rank's shard without help from a group that is broken; the first of the survivors waits for the others' files.
+
+    It is never taken for whole: the round that could not be played any more is made up for by the mean from which all go on.
+    """
     place = _place(folder, step).with_suffix(".rescued")
     failure = _save(place / f"rank-{rank}.pt", shard)
     if failure:
@@ -59,7 +62,7 @@ def write_surviving(folder: Path, rank: int, alive: Sequence[int], size: int, sh
         until = time.monotonic() + _PATIENCE_S
         while not all((place / f"rank-{other}.pt").exists() for other in alive) and time.monotonic() < until:
             time.sleep(0.02)
-        _publish(folder, place, step, [other for other in alive if (place / f"rank-{other}.pt").exists()], size)
+        _publish(folder, place, step, [other for other in alive if (place / f"rank-{other}.pt").exists()], size=0)
     return place
 
 

@@ -258,16 +258,20 @@ class Session:
             self._let_go(error)
 
     def _rescue(self, error: BaseException) -> None:
-        """A lost worker must not cost the survivors' work."""
+        """A lost worker must not cost the survivors' work, nor the end of a job its last steps."""
         folder = self._policies.rescue
         is_real = self._stage.world == "processes"  # simulated ones could not wait for each other's files
         is_begun = self.step > 0  # before that there is nothing to lose, and perhaps an older checkpoint to keep
         has_diverged = isinstance(error, PeerLost) and (error.reason or "").startswith("NotFinite")
-        if folder is None or not (is_real and is_begun) or has_diverged or not isinstance(error, PeerLost | TimedOut):
+        if folder is None or not (is_real and is_begun) or has_diverged:
+            return
+        if not isinstance(error, PeerLost | TimedOut | Interrupted):
             return
         if self._serving is None:
-            kept = self._snapshots.rescue(folder, error)
-            error.add_note(f"What the others had is in {kept}; the same command resumes from it.")
+            if not isinstance(error, Interrupted) or error.is_together:
+                kept = self._snapshots.rescue(folder, error)
+                who = "all" if isinstance(error, Interrupted) else "the others"
+                error.add_note(f"What {who} had is in {kept}; the same command resumes from it.")
         elif self._serving.is_here:
             kept = self._serving.checkpoint(folder)
             error.add_note(f"The server's model is in {kept}; the same command resumes from it.")

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from tacit.errors import PeerLost, TacitError, TimedOut
+from tacit.errors import Interrupted, PeerLost, TacitError, TimedOut
 from tacit.session import checkpoints
 from tacit.session.chronicle import Chronicle
 from tacit.session.history import unpacked
@@ -54,12 +54,15 @@ class Snapshots:
         else:
             self._resume_from_mean(shards)
 
-    def rescue(self, folder: Path, error: PeerLost | TimedOut) -> Path:
+    def rescue(self, folder: Path, error: PeerLost | TimedOut | Interrupted) -> Path:
         """Write what is left of a run whose group is broken; the others that ``error`` does not miss do the same."""
-        missing = {error.rank} if isinstance(error, PeerLost) else set(error.missing)
-        rank, size = self._stage.rank, self._stage.size
-        alive = [other for other in range(size) if other not in missing]
-        return checkpoints.write_surviving(folder, rank, alive, size, self._shard(), self._stepper.step)
+        missing: set[int] = set()
+        if isinstance(error, TimedOut):
+            missing = set(error.missing)
+        elif isinstance(error, PeerLost):
+            missing = {error.rank}
+        alive = [other for other in range(self._stage.size) if other not in missing]
+        return checkpoints.write_surviving(folder, self._stage.rank, alive, self._shard(), self._stepper.step)
 
     def _shard(self) -> dict[str, Any]:
         return {
