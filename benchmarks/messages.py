@@ -42,6 +42,7 @@ from tacit.runtime.post import Post
 
 SIZES = {"1 KB": (1024, 300), "1 MB": (2**20, 100), "25 MB": (25_000_000, 6)}  # bytes, round trips a repetition
 REPETITIONS = 12
+SERVING_REPETITIONS = 36  # what a read costs is as small as the spread of the steps
 SERVED_ELEMENTS = 11_000_000
 BLOCK_STEPS = 8
 
@@ -222,7 +223,7 @@ def measure_serving(pipe: Connection, ours: Ours, bare: Bare) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for every in (1, 8):
         taken: dict[str, list[float]] = {"nobody": [], "bare": [], "ours": []}
-        for repetition in range(REPETITIONS + 1):
+        for repetition in range(SERVING_REPETITIONS + 1):
             for name in in_turn(taken, repetition):
                 seconds = block(step, lambda name=name: pipe.send(("read", name)) if name != "nobody" else None, every)
                 if repetition:
@@ -280,6 +281,12 @@ def combine(launches: list[Any]) -> Any:
     if isinstance(launches[0], dict):
         return {key: combine([one[key] for one in launches]) for key in launches[0]}
     return round(statistics.median(launches), 3)
+
+
+def ratios_of(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return what a launch is compared by: its ratios, and the rest of the tree without its leaves."""
+    inner = {key: value if "/" in key else ratios_of(value) for key, value in tree.items() if isinstance(value, dict)}
+    return {key: value for key, value in inner.items() if value}
 
 
 def summarize(results: dict[str, Any]) -> None:
@@ -354,9 +361,9 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "pyzmq": zmq.__version__,
                      "libzmq": zmq.zmq_version()},
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "repetitions": REPETITIONS,
+        "repetitions": {"trips": REPETITIONS, "serving": SERVING_REPETITIONS},
         **combine(launches),
-        "launches": launches,
+        "launches": [ratios_of(one) for one in launches],
     }  # fmt: skip
     summarize(results)
     if arguments.out:

@@ -1,7 +1,7 @@
 """What the C library does with the memory of messages that have gone.
 
-CURVE makes two copies of every message on its way. glibc gives a freed block of some megabytes back to the kernel and has every page of the next one
-mapped anew, which takes as long as a third of the encryption: it is asked to keep them.
+CURVE copies every message several times on its way. glibc gives freed blocks of some megabytes back to the kernel and has every page of the next ones
+mapped anew, which is a good part of what encryption costs: it is asked to keep them.
 """
 
 from __future__ import annotations
