@@ -42,10 +42,15 @@ class RollCall:
         """Return what a failed collective of ``ranks`` means: who of them does not answer, and why."""
         at_s = self._now_s()
         missing = [rank for rank in self.missing() if rank in ranks]
-        if "timed out" in str(error).lower() or "timeout" in str(error).lower():
+        told = {
+            rank: why for rank, why in self._environment.published("reason").items() if rank != self._environment.rank
+        }
+        first = [
+            rank for rank, why in told.items() if not why.startswith(TimedOut.__name__)
+        ]  # those waited in vain too
+        if not first and ("timed out" in str(error).lower() or "timeout" in str(error).lower()):
             return TimedOut(what, missing, timeout_s)
-        reasons = self._environment.published("reason")
-        missing = missing or [rank for rank in reasons if rank != self._environment.rank]
+        missing = missing or first or list(told)
         if not missing:
             return RunError(f"{what} failed although all workers answer: {error}")
         return self._lost(missing[0], what, at_s)
