@@ -76,7 +76,7 @@ class Intake:
         try:
             if head is None:
                 head = self._socket.recv(copy=False)
-            self._is_more = head.more  # a third of what it takes to ask the socket
+            self._is_more = head.more  # sooner than to ask the socket
             return self._open(head.bytes)
         except zmq.Again:
             return None
