@@ -174,10 +174,9 @@ def _tensor(dtype: torch.dtype, rank: int) -> Field:
     def make(raw: memoryview, shape: Sequence[int], is_frame: bool) -> Tensor:
         if not raw:
             return _empty(shape, dtype)
-        is_own = (
-            is_frame and len(raw) > INLINE_BYTES and not raw.readonly
-        )  # a block of zmq's, and aligned like every block
-        values = torch.frombuffer(raw if is_own else bytearray(raw), dtype=dtype)
+        # A large frame is a block of memory by itself, and aligned like every block; a part of one may begin anywhere.
+        is_block = is_frame and len(raw) > INLINE_BYTES and not raw.readonly
+        values = torch.frombuffer(raw if is_block else bytearray(raw), dtype=dtype)
         return values if rank == 1 else values.view(shape)
 
     return Field(f"{rank}Q", rank, dtype.itemsize, make, Tensor)

@@ -17,7 +17,7 @@ import torch
 from command_line import Command
 
 from tacit import Run
-from tacit.cli.part import _interrupt_once
+from tacit.cli.part import _end_in_round
 
 TRAIN = (sys.executable, "-m", "tacit", "train")
 LONGEST_S = 100  # of one launch; most of it is importing torch
@@ -102,12 +102,12 @@ def test_ctrl_c_ends_a_worker_as_a_scheduler_does_and_only_once() -> None:
     before, asked = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}, []
     try:
         signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
-        signal.signal(signal.SIGINT, _interrupt_once)
+        signal.signal(signal.SIGINT, _end_in_round)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         assert asked == [signal.SIGTERM]
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no session yet, and nothing to lose
-        signal.signal(signal.SIGINT, _interrupt_once)
+        signal.signal(signal.SIGINT, _end_in_round)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     finally:

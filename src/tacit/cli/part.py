@@ -57,7 +57,9 @@ class Plan:
 def take_part(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool) -> None:
     """Train among the others; the one who speaks for all saves the run and says how it ended."""
     me = int(os.environ["RANK"])
-    signal.signal(signal.SIGINT, _interrupt_once)
+    [strategy] = plan.settings.strategies
+    has_rounds = not (strategy.handles or strategy.has_server)
+    signal.signal(signal.SIGINT, _end_in_round if has_rounds else _interrupt_once)
     failure: RunError | Interrupted | None = None
     try:
         with Screen(console(quiet or me != 0), total=1, clock="s") as watcher:
@@ -168,10 +170,16 @@ def _speaks(me: int, failure: BaseException | None) -> bool:
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    """End at the first Ctrl-C, undisturbed by a second: as a scheduler ends a run, where all workers stand at one step, once there is one."""
+    """End at the first Ctrl-C, undisturbed by a second."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _end_in_round(number: int, frame: FrameType | None) -> None:
+    """End as a scheduler ends a run, in the next round, where all workers stand at one step; at once where there is no session yet."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        raise KeyboardInterrupt
+        _interrupt_once(number, frame)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.raise_signal(signal.SIGTERM)
 
 

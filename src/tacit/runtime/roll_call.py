@@ -42,12 +42,10 @@ class RollCall:
         """Return what a failed collective of ``ranks`` means: who of them does not answer, and why."""
         at_s = self._now_s()
         missing = [rank for rank in self.missing() if rank in ranks]
-        told = {
-            rank: why for rank, why in self._environment.published("reason").items() if rank != self._environment.rank
-        }
-        first = [
-            rank for rank, why in told.items() if not why.startswith(TimedOut.__name__)
-        ]  # those waited in vain too
+        told = self._environment.published("reason")
+        told.pop(self._environment.rank, None)
+        # Who timed out was not the first to end: it waited in vain too.
+        first = [rank for rank, why in told.items() if not why.startswith(TimedOut.__name__)]
         if not first and ("timed out" in str(error).lower() or "timeout" in str(error).lower()):
             return TimedOut(what, missing, timeout_s)
         missing = missing or first or list(told)
