@@ -5,11 +5,16 @@ F is c-strongly convex and L-smooth; a mini-batch of m has E‖g − ∇F‖² �
     E[F(w_J) − F*] ≤ floor + (1 − η c γ')^J (F(w_0) − F* − floor),     floor = η L σ² / (2 c γ' K m)
     (1/J) Σ_j E‖∇F(w_j)‖² ≤ 2 (F(w_0) − F*)/(η γ' J) + L η σ²/(γ' K m)     without convexity
 
-    sync kinds     γ' = 1                   η ≤ 1/(2L (M_G/(K m) + 1))
-    stale kinds    γ' = 1 − γ + p₀/2        η ≤ 1/(2L (M_G/(K m) + 1/K)),   E‖∇F(w_j) − ∇F(w_stale)‖² ≤ γ E‖∇F(w_j)‖², γ ≤ 1
+    all kinds      η ≤ 1/(2L (M_G/(K m) + 1))
+    sync kinds     γ' = 1
+    stale kinds    γ' = 1 − γ + p₀/2,      E‖∇F(w_j) − ∇F(w_stale)‖² ≤ γ E‖∇F(w_j)‖², γ ≤ 1
 
-γ is an assumption about the run that nobody knows beforehand: curves of stale kinds are drawn for a γ, not predicted. The conditions and the two
-bounds are from memory of the paper, not checked against its text.
+γ is an assumption about the run and unknown before it: curves of stale kinds are drawn for a γ, not predicted. The two bounds are from memory of
+the paper, not checked against its text; the condition on η is derived here. With g the mean of the K gradients of one update,
+
+    E‖g‖² ≤ σ²/(K m) + (M_G/(K m) + 1) (1/K) Σ_l E‖∇F(w_τ(l))‖²
+
+because the square of a mean is at most the mean of the squares; stale gradients may all be equal, so no factor 1/K can stand in place of the 1.
 """
 
 from __future__ import annotations
@@ -59,10 +64,9 @@ class Objective(Spec):
 
 
 def largest_step_size(kind: str, *, k: int, objective: Objective, batch_size: int) -> float:
-    """Return the largest η for which the bounds hold. k: gradients in an update, which is P for "sync"."""
+    """Return the largest η for which the bounds hold, 1/(2L (M_G/(K m) + 1)). k: gradients in an update, which is P for "sync"."""
     _check_update(kind, k, batch_size)
-    noise = objective.variance_growth / (k * batch_size)
-    return 1 / (2 * objective.smoothness * (noise + (1 if kind in FRESH_KINDS else 1 / k)))
+    return 1 / (2 * objective.smoothness * (objective.variance_growth / (k * batch_size) + 1))
 
 
 def error_bound(
@@ -81,11 +85,7 @@ def error_bound(
     k: gradients in an update, which is P for "sync". gamma: γ of the stale kinds, larger = staler. p0: as ``theory.p0`` gives it, larger = fresher.
     """
     pull, noise = _pull_and_noise(kind, k, objective, step_size, batch_size, gamma, p0)
-    contraction = step_size * objective.curvature * pull
-    require(
-        contraction <= 1,
-        f"step_size={step_size:g} is too large: 1 − η c γ' = {1 - contraction:g} must not be negative; at most {step_size / contraction:g}.",
-    )
+    contraction = step_size * objective.curvature * pull  # at most 3/4: η ≤ 1/(2L), c ≤ L, γ' ≤ 3/2
     floor = noise / (2 * objective.curvature)
     return np.asarray(floor + (1 - contraction) ** counted("updates", updates) * (objective.gap - floor))
 
