@@ -224,6 +224,7 @@ def test_objectives_check_themselves(arguments: dict, message: str):
 
 
 LUPA = {"workers": 4, "batch_size": 32, "objective": QUADRATIC}
+GROWING = theory.Objective(gap=2.0, smoothness=4.0, convexity=0.5, variance=3.0, variance_growth=2.0)
 
 
 def test_lupas_bound_is_the_papers():
@@ -248,6 +249,18 @@ def test_equal_periods_of_theorem_two_are_theorem_one_with_half_its_drift():
     assert equal == pytest.approx((without + with_drift) / 2)
     uneven = theory.lupa_adaptive_bound(periods=[1] * 900 + [100], offset=200.0, **LUPA)
     assert uneven > theory.lupa_adaptive_bound(periods=[10] * 100, offset=200.0, **LUPA)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: theory.lupa_bound(steps=10, period=4, workers=4, batch_size=32, objective=GROWING),
+    lambda: theory.lupa_bound(steps=10, period=4, workers=4, batch_size=32, objective=GROWING, offset=64.0),
+    lambda: theory.lupa_adaptive_bound(periods=[4, 8], workers=4, batch_size=32, objective=GROWING),
+    lambda: theory.lupa_curve(times_s=9.0, period=4, workers=4, batch_size=32, objective=GROWING, compute=EXPONENTIAL),
+    lambda: theory.lupa_offset(objective=GROWING, period=4),
+], ids=["bound", "bound with offset", "adaptive", "curve", "offset"])  # fmt: skip
+def test_lupa_refuses_a_variance_that_grows(call):
+    with pytest.raises(ValueError, match=r"variance_growth=2 must be 0: .* use variance=3 \+ 2 G² and variance_growth=0"):
+        call()
 
 
 def test_lupas_period_and_steps():

@@ -7,6 +7,9 @@ p workers, batches of B, variance σ²/B, F L-smooth and μ-PL, κ = L/μ, T ste
 and with periods τ_i that change, the last term is 128 κ² σ² Σ τ_i (τ_i − 1) / (μ p B (T+a)³). The error stays at O(1/(pBT)), a linear
 speed-up, up to τ = O(T^{2/3} / (pB)^{1/3}). The theorem has a = α τ + 4 with a side condition on α; a = max(8κ, τ + 4) works in practice, and below
 2κ the first steps are too long for the bound to hold. Step size and rates are the paper's; the constants 4, 256 and 128 are from memory of it.
+
+The paper allows a variance of C₁ ‖∇F‖² + σ²/B, with a condition on C₁ that we do not have. Objectives with ``variance_growth`` above 0 are
+therefore refused by the functions whose result would depend on it.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ def lupa_period(*, steps: int, workers: int, batch_size: int, gap: float | None 
 def lupa_offset(*, objective: Objective, period: int) -> float:
     """Return a = max(8κ, τ + 4), which starts the step sizes short enough."""
     check_whole("period", period)
+    _check_variance(objective)
     return max(8 * objective.smoothness / objective.curvature, period + 4.0)
 
 
@@ -103,6 +107,7 @@ def _bound(
     """Return the bound; ``drift`` is 256 T (τ−1) or 128 Σ τ_i (τ_i − 1)."""
     check_whole("workers", workers)
     check_whole("batch_size", batch_size)
+    _check_variance(objective)
     _check_offset(offset, objective)
     mu, condition = objective.curvature, objective.smoothness / objective.curvature
     cube = (steps + offset) ** 3
@@ -119,4 +124,13 @@ def _check_offset(offset: float, objective: Objective) -> None:
     require(
         offset >= least and math.isfinite(offset),
         f"offset={offset:g} must be at least max(2 L/mu, 4) = {least:g}, or the first steps are too long; lupa_offset gives a safe one.",
+    )
+
+
+def _check_variance(objective: Objective) -> None:
+    growth = objective.variance_growth
+    require(
+        growth == 0,
+        f"variance_growth={growth:g} must be 0: the bounds of LUPA-SGD here hold for a variance that does not grow with ‖∇F‖²; "
+        f"where ‖∇F‖² ≤ G² during the run, use variance={objective.variance:g} + {growth:g} G² and variance_growth=0.",
     )
