@@ -236,6 +236,81 @@ def test_k_async_of_many_kinds_falls_back_on_bounds(k: int):
     assert bounds.lower_s < Server(many, 16).k_async_s(k, 4000) < bounds.upper_s
 
 
+def simulated(k: int, workers: int, compute: Delay, **options) -> float:
+    return theory.update_time("k-async", k=k, workers=workers, compute=compute, method="simulated", **options)
+
+
+NARROW_LOG_NORMAL = tacit.LogNormal(median_s=1.0, sigma=0.7)
+
+
+@pytest.mark.parametrize(("compute", "k", "seconds"), [
+    (SHIFTED, 2, 0.127), (SHIFTED, 8, 0.561), (PARETO, 8, 0.470), (NARROW_LOG_NORMAL, 4, 0.168), (NARROW_LOG_NORMAL, 16, 0.830),
+])  # fmt: skip
+def test_simulated_k_async_is_what_an_independent_simulation_found(compute: Delay, k: int, seconds: float):
+    """Measured elsewhere with other code, 32 workers, given to three digits; the upper bound is 2 to 14 times as long."""
+    assert simulated(k, 32, compute) == pytest.approx(seconds, rel=0.012)
+
+
+@pytest.mark.parametrize("compute", [EXPONENTIAL, MIXTURE, tacit.Constant(mean_s=1.0)], ids=str)
+@pytest.mark.parametrize(("k", "workers"), [(1, 8), (2, 8), (5, 8), (8, 8), (2, 32), (16, 32), (3, 100)])
+def test_simulated_k_async_agrees_with_exact_values(compute: Delay, k: int, workers: int):
+    exact = theory.update_time("k-async", k=k, workers=workers, compute=compute)
+    assert simulated(k, workers, compute) == pytest.approx(exact, rel=0.015)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_simulated_k_async_with_unequal_workers(k: int):
+    exact = theory.update_time("k-async", k=k, workers=4, compute=EXPONENTIAL, speed=SLOW_ONE)
+    assert simulated(k, 4, EXPONENTIAL, speed=SLOW_ONE) == pytest.approx(exact, rel=0.015)
+    measured = Server(SHIFTED, 4, SLOW_ONE).k_async_s(k, 20_000)
+    assert simulated(k, 4, SHIFTED, speed=SLOW_ONE) == pytest.approx(measured, rel=0.02)
+
+
+def test_simulated_times_depend_on_the_seed_alone():
+    first, again, other = (simulated(3, 8, SHIFTED, seed=seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert other == pytest.approx(first, rel=0.01)
+
+
+@settings(max_examples=20, deadline=None)
+@given(draw.sampled_from([SHIFTED, PARETO, LOG_NORMAL, RECORDED]), draw.integers(2, 12), draw.data())
+def test_simulated_k_async_lies_between_its_bounds(compute: Delay, workers: int, data: draw.DataObject):
+    k = data.draw(draw.integers(1, workers))
+    lower_s, upper_s = theory.update_time_bounds("k-async", k=k, workers=workers, compute=compute)
+    found = simulated(k, workers, compute)
+    assert lower_s * 0.98 <= found <= upper_s * 1.02
+    assert found >= theory.update_time("k-batch-async", k=k, workers=workers, compute=compute)
+
+
+class Uniform(Delay):
+    """A user's own times, which can be drawn and nothing else."""
+
+    @property
+    def expected_s(self) -> float:
+        return 1.0
+
+    def draw(self, random: np.random.Generator, count: int) -> np.ndarray:
+        return random.uniform(0.5, 1.5, count)
+
+
+def test_simulating_needs_no_distribution_function():
+    found = theory.update_time("k-async", k=3, workers=8, compute=Uniform(), method="simulated")
+    assert found == pytest.approx(Server(Uniform(), 8).k_async_s(3, 20_000), rel=0.01)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"method": "guess"}, "method='guess' is unknown; 'exact' or 'simulated'"),
+    ({"kind": "k-sync", "method": "simulated"}, "method='simulated' is for 'async' and 'k-async'; kind='k-sync' has an exact time, leave method out"),
+    ({"compute": tacit.Spell(), "method": "simulated"}, "steps that depend on each other"),
+    ({"compute": tacit.Pareto(minimum_s=1.0, shape=0.9), "method": "simulated"}, "has no finite mean"),
+    ({"seed": -1, "method": "simulated"}, "seed=-1 must be a whole number, at least 0"),
+])  # fmt: skip
+def test_methods_explain_themselves(arguments: dict, message: str):
+    given = {"kind": "k-async", "k": 4, "workers": 8, "compute": SHIFTED, **arguments}
+    with pytest.raises(ValueError, match=message):
+        theory.update_time(given.pop("kind"), **given)
+
+
 def test_k_async_is_done_when_the_slowest_that_began_together_are():
     bounds = theory.update_time_bounds("k-async", k=2, workers=4, compute=LOG_NORMAL, speed=SLOW_ONE)
     assert bounds.upper_s == theory.order_statistic(LOG_NORMAL, k=2, workers=2, speed={1: 0.2})

@@ -30,7 +30,7 @@ from tacit.errors import require
 from tacit.specs import Spec
 from tacit.theory.checks import check_not_negative, check_positive, check_whole, counted
 from tacit.theory.freshness import p0 as proven_p0
-from tacit.theory.update_times import FRESH_KINDS, gradients_of, update_time_bounds
+from tacit.theory.update_times import FRESH_KINDS, gradients_of, update_time, update_time_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +124,12 @@ def error_curve(
 ) -> NDArray[np.float64]:
     """Return ``error_bound`` at moments ``times_s``, with J = t/E[T] updates by then: what happens on average, drawn without running anything.
 
-    Where E[T] is known between bounds only, its upper one is taken: fewer updates, a larger error. p0: None takes the proven one.
+    Where E[T] has no closed form (K-async for most times) it is simulated, always with the same seed. p0: None takes the proven one.
     """
     gradients = gradients_of(kind, k, workers)
-    per_update_s = update_time_bounds(kind, workers=workers, compute=compute, k=k, speed=speed).upper_s
+    lower_s, upper_s = update_time_bounds(kind, workers=workers, compute=compute, k=k, speed=speed)
+    method = "exact" if lower_s == upper_s else "simulated"
+    per_update_s = update_time(kind, workers=workers, compute=compute, k=k, speed=speed, method=method)
     if p0 is None:
         p0 = proven_p0(kind, workers=workers, compute=compute, k=k) if kind not in FRESH_KINDS and not speed else 0.0
     return error_bound(

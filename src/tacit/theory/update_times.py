@@ -11,7 +11,8 @@ X: time of one mini-batch. X_{K:P}: the K-th smallest of P.   H_n = 1 + 1/2 + �
     k-batch-async    K E[X] / P                                    K m / P                K (Δ + m) / P
 
 Messages take no time here, and cancelled steps end at once. K-async is exact for exponential and hyper-exponential times (each kind of step is
-memoryless), for constant ones from a common start (E[X] / ⌊P/K⌋), and for K = 1 and K = P. For all others:
+memoryless), for constant ones from a common start (E[X] / ⌊P/K⌋), and for K = 1 and K = P. For all others a simulation gives E[T] to a fraction of
+a percent (``method="simulated"``), and these bounds are proven:
 
     K E[X]/P ≤ E[T] ≤ E[X_{K:K}]      nobody is faster than never waiting; the K who have just begun are all done by then
     E[T] ≤ E[X_{K:P}]                 new longer than used: what is left of a step is shorter than a new one
@@ -24,12 +25,13 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tacit.delays import Constant, Delay, Exponential, HyperExponential, ShiftedExponential
+from tacit.delays import Constant, Delay, Exponential, HyperExponential, ShiftedExponential, Spell
 from tacit.errors import nearest, require
 from tacit.theory.checks import Crew, check_whole, crew_of, never_waiting_s
 from tacit.theory.hyper_exponential import k_async_time
 from tacit.theory.order_statistics import expected_order_statistic
 from tacit.theory.renewals import expected_kth_batch
+from tacit.theory.simulated_times import simulated_k_async_time
 
 FRESH_KINDS: Final = ("sync", "k-sync", "k-batch-sync")
 STALE_KINDS: Final = ("async", "k-async", "k-batch-async")
@@ -45,19 +47,31 @@ class TimeBounds(NamedTuple):
 
 
 def update_time(
-    kind: str, *, workers: int, compute: Delay, k: int | None = None, speed: Mapping[int, float] | None = None
+    kind: str,
+    *,
+    workers: int,
+    compute: Delay,
+    k: int | None = None,
+    speed: Mapping[int, float] | None = None,
+    method: str = "exact",
+    seed: int = 0,
 ) -> float:
     """Return the expected seconds per update, in the long run.
 
     kind: "sync", "k-sync", "k-batch-sync", "async", "k-async" or "k-batch-async". k: larger = fewer, better updates; of batches it may be above P.
-    speed: as in ``Cluster``, {3: 0.2} for a worker 3 that is five times slower. Where no exact value is known (K-async for most times) an error
-    says so; ``update_time_bounds`` always answers.
+    speed: as in ``Cluster``, {3: 0.2} for a worker 3 that is five times slower.
+    method: "exact" raises an error where no exact value is known (K-async for most times). "simulated" is for async and K-async: 50,000 updates of 32
+    workers take about 0.2 s; equal ``seed``, equal result. The standard error is about 0.3 % for times with a coefficient of variation of 1; it
+    grows with that coefficient, and without a variance (``Pareto`` with shape ≤ 2) expect a few percent.
     """
+    require(method in ("exact", "simulated"), f"method={method!r} is unknown; 'exact' or 'simulated'.")
+    if method == "simulated":
+        return _simulated(kind, gradients_of(kind, k, workers), compute, crew_of(workers, speed, compute), seed)
     bounds = update_time_bounds(kind, workers=workers, compute=compute, k=k, speed=speed)
     require(
         bounds.lower_s == bounds.upper_s,
         f"kind={kind!r} has no known exact time for compute={compute}: it lies between {bounds.lower_s:.4g} and {bounds.upper_s:.4g} s; "
-        f"update_time_bounds returns both, and tacit.simulate(…, timing_only=True) measures it.",
+        f"update_time_bounds returns both, and update_time(…, method='simulated') estimates it.",
     )
     return bounds.lower_s
 
@@ -136,6 +150,23 @@ def _exact(kind: str, k: int, workers: int, compute: Delay, crew: Crew) -> float
                 time_s = k_async_time(means_s, weights, k, workers)
                 return None if time_s is None else time_s / pace
     return None
+
+
+def _simulated(kind: str, k: int, compute: Delay, crew: Crew, seed: int) -> float:
+    require(
+        kind in ("async", "k-async"),
+        f"method='simulated' is for 'async' and 'k-async'; kind={kind!r} has an exact time, leave method out.",
+    )
+    require(isinstance(seed, int) and seed >= 0, f"seed={seed} must be a whole number, at least 0.")
+    require(
+        not isinstance(compute, Spell),
+        f"compute={compute} has steps that depend on each other, which this simulation does not model; use tacit.simulate(…, timing_only=True).",
+    )
+    require(
+        math.isfinite(compute.expected_s),
+        f"compute={compute} has no finite mean, so updates of kind={kind!r} take infinitely long; give times with one.",
+    )
+    return max(never_waiting_s(compute, crew, k), simulated_k_async_time(compute, k, crew, seed))
 
 
 def _k_async_bounds(k: int, compute: Delay, crew: Crew) -> TimeBounds:
