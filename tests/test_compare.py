@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tacit import AllReduce, Cluster, Constant, Crash, Every, LocalSGD, Run, workloads
+from tacit import AllReduce, Cluster, Constant, Crash, Every, LocalSGD, Run, SwarmSGD, workloads
 from tacit.compare import FACTORS, FURTHER, Candidate, Findings, Tuning, Watcher, compare, count_runs, learning_rates
 from tacit.report import Comparison
 
@@ -44,6 +44,13 @@ def test_every_strategy_runs_with_every_seed() -> None:
     ]
     assert found.baseline == "AllReduce()"
     assert len(journal.runs) == count_runs(strategies=2, seeds=2, tune=False)
+
+
+def test_a_plan_that_one_strategy_cannot_take_is_refused_before_the_first_run() -> None:
+    journal, back = Journal(), Cluster(workers=3, faults=[Crash(rank=1, at_s=0.05, for_s=0.05)])
+    with pytest.raises(ValueError, match=r"AllReduce\(\) takes no workers in mid-run.*remove for_s=0.05"):
+        compare(QUADRATIC, [SwarmSGD(), AllReduce()], cluster=back, steps=12, watcher=journal)
+    assert not journal.runs
 
 
 def test_equal_seeds_mean_equal_batches() -> None:

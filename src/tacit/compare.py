@@ -15,7 +15,7 @@ from tacit.errors import Interrupted, RunError, require
 from tacit.report import Comparison, Entry
 from tacit.run import Run
 from tacit.schedules import Schedule
-from tacit.simulation import Cluster, configuration, simulate
+from tacit.simulation import Cluster, check_joins, configuration, simulate
 from tacit.strategies import AllReduce, Strategy
 from tacit.workloads import Workload
 
@@ -133,6 +133,8 @@ def compare(
     the same settings are taken as they are, and so are ``earlier_tunings``.
     """
     _check(strategies, seeds, lr)
+    for strategy in strategies:
+        check_joins(strategy, cluster)
     settings = {
         "cluster": cluster, "steps": steps, "optimizer": optimizer, "momentum": momentum, "weight_decay": weight_decay,
         "schedule": schedule, "evaluate_every": evaluate_every, "engine": engine, "device": device,

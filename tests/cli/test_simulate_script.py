@@ -83,3 +83,16 @@ def test_unknown_keys_of_a_cluster_file_are_named(tacit: Command, script: str) -
     answer = tacit("simulate", script, "--cluster", "cluster.toml")
     assert answer.exit_code == 2
     assert "unknown key 'worker'; did you mean 'workers'?" in answer.errors
+
+
+@pytest.mark.parametrize(
+    ("fault", "way_out"),
+    [("Crash(rank=1, at_s=0.1, for_s=0.2)", "remove for_s=0.2"), ("Join(rank=1, at_s=0.1)", "remove it")],
+)
+def test_a_worker_that_returns_or_joins_is_refused_before_the_script_starts(
+    tacit: Command, script: str, fault: str, way_out: str
+) -> None:
+    answer = tacit("simulate", script, "--workers", "2", "--fault", fault, "--out", "a")
+    assert answer.exit_code == 2
+    assert f"faults contains {fault}, but a script cannot start while others train; {way_out}, or" in answer.errors
+    assert not Path("a").exists()

@@ -9,6 +9,7 @@ import pytest
 from toys import AskAround, Ball, PingPong
 
 import tacit
+from strategy_table import TABLE
 from tacit import workloads
 
 QUADRATIC = workloads.quadratic(dimension=6)
@@ -128,6 +129,45 @@ def test_lost_messages_leave_the_send_window():
     run = simulate(Shouting(), steps=5, faults=[tacit.Loss(probability=0.9)])
     assert run.status == "finished" and len(run.trace.of("send")) == 3 * 500
     assert 50 < len(run.trace.of("receive")) < 300
+
+
+RETURN, LATE = tacit.Crash(rank=2, at_s=1.2, for_s=0.1), tacit.Join(rank=1, at_s=2.5)
+
+
+@pytest.mark.parametrize("fault", [RETURN, LATE], ids=str)
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_a_worker_that_comes_in_mid_run_is_refused_at_the_start_unless_it_takes_a_trained_model(row, fault):
+    """It would bring its initial model, and the others would average it in."""
+    strategy, evaluations = row.strategy, []
+    takes_joiners = strategy.has_server or isinstance(strategy, tacit.PullSwarm)
+    takes_joiners |= isinstance(strategy, tacit.SwarmSGD) and not strategy.blocking
+    cluster = tacit.Cluster(workers=4, compute=tacit.Constant(mean_s=1.0), faults=[fault])
+
+    def run() -> tacit.Run:
+        return tacit.simulate(
+            QUADRATIC, strategy, cluster=cluster, steps=8, progress=lambda *told: evaluations.append(told)
+        )
+
+    if takes_joiners:
+        assert run().status == "finished" and evaluations
+        return
+    with pytest.raises(ValueError, match="takes no workers in mid-run") as caught:
+        run()
+    assert str(fault) in str(caught.value) and str(strategy) in str(caught.value)
+    assert ("remove for_s=0.1, or" if fault is RETURN else "remove it, or") in str(caught.value)
+    assert not evaluations
+
+
+def test_a_strategy_that_overrides_join_takes_workers_in():
+    class Fresh(tacit.LocalSGD):
+        def join(self, worker, state):
+            pass
+
+        def finish(self, worker, state):
+            pass
+
+    assert Fresh().takes_joiners and not LOCAL.takes_joiners
+    assert simulate(Fresh(period=tacit.OneShot()), faults=[RETURN]).status == "finished"
 
 
 def test_spells_slow_a_worker_for_a_while():

@@ -66,6 +66,15 @@ class Cluster(Spec):
         for fault in self.faults:
             self._check_fault(fault)
 
+    @property
+    def joins(self) -> list[Crash | Join]:
+        """The faults that bring a worker in while others train."""
+        return [
+            fault
+            for fault in self.faults
+            if isinstance(fault, Join) or (isinstance(fault, Crash) and fault.for_s < math.inf)
+        ]
+
     def table(self) -> dict[str, Any]:
         """Return the cluster as a TOML file holds it: numbers, and texts in the notation."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

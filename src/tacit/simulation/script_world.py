@@ -115,10 +115,7 @@ class ScriptWorld(Surroundings):
         self.assemblies.lose(rank, self.agenda.now_s)
 
     def returned(self, rank: int) -> None:
-        raise ScriptFailed(
-            rank,
-            "would have to begin anew after its crash, which scripts cannot; use Crash without for_s, and no Join.",
-        )
+        raise AssertionError("faults that bring a worker in are refused before a script starts")
 
     def tell(self, rank: int, step: int, steps: int | None, time_s: float) -> None:
         """Tell whoever watches how far rank 0 has come."""

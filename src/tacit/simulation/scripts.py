@@ -16,6 +16,7 @@ from tacit.run import Run, Tally
 from tacit.simulation.cluster import Cluster
 from tacit.simulation.evaluation import Progress
 from tacit.simulation.fibers import HOSTS, default_host
+from tacit.simulation.joins import check_script_joins
 from tacit.simulation.script_guards import guarded
 from tacit.simulation.script_state import Interpreter
 from tacit.simulation.script_world import Script, ScriptWorld
@@ -40,6 +41,7 @@ def simulate_script(
     An error in the run (and Ctrl-C) carries what there is of it as ``error.run``.
     """
     cluster = Cluster() if cluster is None else cluster
+    check_script_joins(cluster)
     require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
     script, streams = _compiled(Path(path), arguments), Streams(seed)
     interpreter = Interpreter(script.path.parent, streams)

@@ -23,6 +23,7 @@ from tacit.simulation.cluster import Cluster
 from tacit.simulation.engine import Engine, TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
+from tacit.simulation.joins import check_joins
 from tacit.simulation.races import run_race
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, turns_of
 from tacit.simulation.rows import ServerRow, row_optimizer
@@ -79,6 +80,7 @@ def simulate(
         check_replay(strategy, replay)
         cluster = cluster_of(replay)
     cluster = Cluster() if cluster is None else cluster
+    check_joins(strategy, cluster)
     may_race, host, every = host is None, host or default_host(), evaluate_every or max(1, steps // _ROWS)
     streams, target = Streams(seed), torch.device(device)
     factory = optimizer_factory(optimizer, lr, momentum, weight_decay)

@@ -52,7 +52,15 @@ class Strategy(Spec, ABC, Generic[State]):
         """A message of a kind in ``handles`` arrived while the worker computes or blocks. May send; may not block or touch parameters."""
 
     def join(self, worker: Worker, state: State) -> None:
-        """Called once, after ``init`` and before the first step, on a worker that comes (back) when others have trained. May block."""
+        """Called once, after ``init`` and before the first step, on a worker that comes (back) when others have trained. May block.
+
+        A strategy that does not override it takes no workers in mid-run: faults that bring one are refused (``takes_joiners``).
+        """
+
+    @property
+    def takes_joiners(self) -> bool:
+        """Whether a worker may start, or return after a crash, while others train: whether ``join`` is overridden."""
+        return type(self).join is not Strategy.join
 
     def quiet_steps(self, worker: Worker, state: State) -> int:
         """How many coming steps have hooks that do nothing, whatever others do: a world may run them ahead."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tacit.errors import BadMessage, MisplacedCall, PeerLost
+from tacit.errors import BadMessage, PeerLost
 from tacit.messages import Message
 from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.gossip.neighbours import check_topology, report_mean
@@ -74,9 +74,6 @@ class AsynchronousDPSGD(Strategy[AsynchronousState]):
         if worker.rank == 0:
             worker.note("period", 1)
         return AsynchronousState(worker.parameters.clone(), worker.parameters.clone())
-
-    def join(self, worker: Worker, state: AsynchronousState) -> None:
-        raise MisplacedCall("AsynchronousDPSGD cannot take workers in: their models have not trained; use SwarmSGD().")
 
     def before_step(self, worker: Worker, state: AsynchronousState) -> None:
         """The gradient of x̂ is there: average, and let the optimizer go on from the mean."""

@@ -23,7 +23,7 @@ from typing import Final
 import torch
 
 from tacit.compression import Lattice
-from tacit.errors import MisplacedCall, PeerLost, require
+from tacit.errors import PeerLost, require
 from tacit.messages import Message
 from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.strategy import Strategy
@@ -81,10 +81,6 @@ class SwarmSGD(Strategy[SwarmState]):
 
     def join(self, worker: Worker, state: SwarmState) -> None:
         """Take the model of a neighbour that has trained; until then nobody gets to see this node's own."""
-        if self.blocking:
-            raise MisplacedCall(
-                "SwarmSGD(blocking=True) cannot take workers in: who meets whom is drawn ahead; use blocking=False."
-            )
         state.is_member = False
         state.begun = int(worker.random.integers(2**31))  # an earlier life's numbers may still be in somebody's mind
         peers = self.topology.neighbours(worker.size)[worker.rank]
@@ -99,6 +95,11 @@ class SwarmSGD(Strategy[SwarmState]):
                     own.copy_(welcome.model)
                 break
         state.is_member, state.published, state.due = True, worker.step, self._next_due(worker)
+
+    @property
+    def takes_joiners(self) -> bool:
+        """Without waiting. Blocking nodes draw their partners from a stream that a joiner has not followed."""
+        return not self.blocking
 
     def quiet_steps(self, worker: Worker, state: SwarmState) -> int:
         return 0 if state.in_flight >= 0 or state.has_answer else max(0, state.due - worker.step - 1)
