@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from tacit.errors import require
+from tacit.errors import MisplacedCall, require
 from tacit.messages import Message
 
 SERVER: Final = -1
@@ -32,6 +32,16 @@ def check_one_for_each(messages: Sequence[Message], size: int) -> None:
         len(messages) == size,
         f"all_to_all got {len(messages)} messages for {size} ranks; give one for each, itself included.",
     )
+
+
+def count_reply(left: int, to: int, message: Message) -> int:
+    """Return how many replies a handler may still send after ``message``, or raise."""
+    if not left:
+        raise MisplacedCall(
+            f"a handler sends at most one reply per message received, and {message.kind} to {to} is its second; "
+            f"keep it in the state and let a hook send it."
+        )
+    return left - 1
 
 
 def server_address(shard: int) -> int:

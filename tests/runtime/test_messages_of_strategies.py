@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 import tacit
 from tacit import workloads
+from tacit.messages import Message
 from tacit.runtime.training import train
 from tacit.strategies import Strategy
 
@@ -80,21 +82,86 @@ def test_gathering_and_broadcasting():
     assert real[0]["bytes"] == run.summary()["bytes_sent"]
 
 
-def without_saying_so() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
+@dataclass(frozen=True)
+class Early(Message):
+    number: int
 
-    class Quiet(PingPong):
-        sends = False
 
+@dataclass(frozen=True, kw_only=True)
+class SendsFirst(Strategy[None]):
+    """Rank 0 sends before a collective that rank 1 enters before its first call for messages."""
+
+    sends = False  # of earlier versions; without effect
+
+    def after_step(self, worker, state):
+        if worker.rank == 0:
+            worker.network.send(1, Early(worker.step))
+        worker.network.all_reduce_mean(torch.ones(1))
+        if worker.rank == 1:
+            worker.note("received", worker.network.receive(Early)[1].number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGDWithMessages(tacit.LocalSGD):
+    """A subclass of a strategy that uses collectives alone may use messages."""
+
+    def after_step(self, worker, state):
+        super().after_step(worker, state)
+        worker.network.send(1 - worker.rank, Early(worker.step))
+        worker.note("received", worker.network.receive(Early)[1].number)
+
+
+def test_messages_need_no_flag():
+    for strategy, receivers in ((SendsFirst(), [1]), (LocalSGDWithMessages(period=tacit.Every(1)), [0, 1])):
+        real = together(2, play, strategy, 4)[0]["notes"]
+        run = tacit.simulate(QUADRATIC, strategy, cluster=tacit.Cluster(workers=2), steps=4, seed=1)
+        expected = [(rank, "received", step) for rank in receivers for step in range(1, 5)]
+        assert sorted(note for note in real if note[1] == "received") == expected
+        assert sorted((e.rank, e.label, e.value) for e in run.trace.of("note") if e.label == "received") == expected
+
+
+def replaced_kind() -> list[int]:
+    """Send a message of a class that a later one of the same kind has replaced."""
+    received = []
+
+    def make() -> Strategy:
+        @dataclass(frozen=True)
+        class Defined(Message):
+            number: int
+
+        class Throwing(Strategy[None]):
+            def after_step(self, worker, state):
+                worker.network.send(1 - worker.rank, Defined(worker.step))
+                _, ball = worker.network.receive(Defined)
+                [gathered, _] = worker.network.all_gather(ball)
+                assert type(ball) is type(gathered) is Defined
+                received.append(ball.number)
+
+        return Throwing()
+
+    first, _ = make(), make()
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with tacit.attach(model, optimizer, Quiet()):
+    with tacit.attach(model, optimizer, first, steps=2):
         optimizer.step()
+        optimizer.step()
+    return received
 
 
-def test_sending_without_saying_so_names_the_way_out():
-    first, _ = outcomes(2, without_saying_so)
-    assert first.name in ("MisplacedCall", "PeerLost") and "sends = True" in first.text
+def test_real_messages_too_are_instances_of_the_class_that_was_asked_for():
+    assert together(2, replaced_kind) == [[1, 2], [1, 2]]
+
+
+def hasty() -> None:
+    class Hasty(FirstOfAll):
+        cancels = False
+
+    train(QUADRATIC, Hasty(), steps=3, seed=1)
+
+
+def test_abandoning_without_saying_so_names_the_way_out():
+    failed = outcomes(2, hasty)
+    assert any("Hasty abandons steps; say cancels = True in its class" in one.text for one in failed), failed
 
 
 def subgroups() -> list[float]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import namespaces
 import pytest
@@ -57,8 +57,6 @@ def test_torchrun_on_two_hosts_trains_one_model():
 @dataclass(frozen=True, kw_only=True)
 class HandOn(Strategy[None]):
     """In every step hand a number to the next rank and add what the previous one handed on."""
-
-    sends: ClassVar[bool] = True
 
     def after_step(self, worker: Worker, state: None) -> None:
         worker.network.send((worker.rank + 1) % worker.size, TensorMessage(torch.tensor([10.0 + worker.rank])))

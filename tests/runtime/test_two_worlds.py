@@ -12,7 +12,7 @@ import tacit
 from strategy_table import TABLE
 from tacit import workloads
 from tacit.runtime.training import train
-from tacit.strategies import Strategy
+from tacit.strategies import Strategy, may_send
 
 SEED = 2
 
@@ -80,7 +80,7 @@ def record(rows: list[Strategy], workload: workloads.Workload, settings: dict) -
 def test_processes_that_send_messages_and_their_replay_reach_the_same_parameters(
     workload, workers, arguments, tolerance
 ):
-    has_messages = [row for row in TABLE if row.strategy.handles or row.strategy.sends or row.strategy.has_server]
+    has_messages = [row for row in TABLE if may_send(row.strategy)]
     rows = [row.strategy for row in has_messages if row.fewest_workers <= workers]
     settings = {"seed": SEED, "evaluate_every": 10, **arguments}
     for strategy, run in zip(rows, together(workers, record, rows, workload, settings)[0], strict=True):

@@ -46,8 +46,6 @@ class Heard:
 class PingPong(Strategy[Heard]):
     """Rank 0 and 1 throw a ball after every step; each waits for the other's."""
 
-    sends = True
-
     def init(self, worker) -> Heard:
         return Heard()
 

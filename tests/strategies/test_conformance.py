@@ -14,7 +14,7 @@ import tacit
 from strategy_table import TABLE, Row
 from tacit import workloads
 from tacit.registry import FAMILIES, parse
-from tacit.strategies import Strategy
+from tacit.strategies import Strategy, may_send
 
 each = pytest.mark.parametrize("row", TABLE, ids=str)
 QUADRATIC = workloads.quadratic(dimension=7, heterogeneity=0.5)
@@ -49,6 +49,11 @@ def test_it_learns(row: Row):
     assert run.status == "finished"
     assert run.history[-1]["loss"] < 0.5 * run.history[0]["loss"]
     assert run.summary()["steps"] == 60
+
+
+@each
+def test_real_processes_open_a_message_endpoint_for_all_that_send(row: Row):
+    assert may_send(row.strategy) == bool(simulate(row.strategy).trace.of("send"))
 
 
 @each

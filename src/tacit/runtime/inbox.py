@@ -19,7 +19,7 @@ class Inbox:
         self._lock = Lock()
         self.waiting: deque[Letter] = deque()
         self.due: deque[Letter] = deque()
-        self._handles, self._to_handle = handles, ()  # type: tuple[type[Message], ...], tuple[type[Message], ...]
+        self.handles, self._to_handle = handles, ()  # type: tuple[type[Message], ...], tuple[type[Message], ...]
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.due)
@@ -27,7 +27,7 @@ class Inbox:
     def start_handling(self) -> None:
         """From now on messages of the handled kinds are due to the handler, those first that wait already."""
         with self._lock:
-            self._to_handle = self._handles
+            self._to_handle = self.handles
             early, self.waiting = self.waiting, deque()
             for letter in early:
                 self._add(letter)
@@ -37,7 +37,7 @@ class Inbox:
             self._add(letter)
 
     def _add(self, letter: Letter) -> None:
-        (self.due if isinstance(letter[1], self._to_handle) else self.waiting).append(letter)
+        (self.due if letter[1].is_of(*self._to_handle) else self.waiting).append(letter)
 
     @property
     def is_handling(self) -> bool:
@@ -47,13 +47,15 @@ class Inbox:
     def is_for(self, came: tuple[int, object], kind: type[Message], source: int | None) -> TypeGuard[Letter]:
         """Whether a ``receive`` of this kind and source may have what came at once, without putting it in."""
         message = came[1]
-        return isinstance(message, kind) and source in (None, came[0]) and not isinstance(message, self._to_handle)
+        if not isinstance(message, Message) or source not in (None, came[0]):
+            return False
+        return message.is_of(kind) and not message.is_of(*self._to_handle)
 
     def take(self, kind: type[Message], source: int | None) -> Letter | None:
         """Return the oldest message of the kind and from the source that waits to be received."""
         with self._lock:
             for place, letter in enumerate(self.waiting):
-                if isinstance(letter[1], kind) and source in (None, letter[0]):
+                if letter[1].is_of(kind) and source in (None, letter[0]):
                     del self.waiting[place]
                     return letter
         return None

@@ -47,23 +47,27 @@ class ProcessNetwork:
         members = self.enter("all-gather", group)
         if members is None:
             return [message.snapshot()]
-        return self._swap("all-gather", members, [message.pack()] * members.size, continues)
+        packed = [message.pack()] * members.size
+        return self._swap("all-gather", members, packed, [type(message)], continues)
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
         check_one_for_each(messages, self.size if group is None else len(group))
         members = self.enter("all-to-all", group)
         if members is None:
             return [messages[0].snapshot()]
-        return self._swap("all-to-all", members, [message.pack() for message in messages])
+        packed = [message.pack() for message in messages]
+        return self._swap("all-to-all", members, packed, [type(message) for message in messages])
 
-    def _swap(self, name: str, members: Group, packed: list[bytes], continues: bool = False) -> list[Any]:
+    def _swap(
+        self, name: str, members: Group, packed: list[bytes], asked: list[type[Message]], continues: bool = False
+    ) -> list[Any]:
         """Give each member its message; count what leaves this process."""
         label, index = self.next_round(name, members, continues)
         started_s = self._stage.now_s()
         received = self._stage.swap_bytes(members, packed, label)
         sent = handed_out_bytes([len(part) for part in packed], members.place)
         self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
-        return [unpack(part) for part in received]
+        return [unpack(part).received_as(asked) for part in received]
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         members = self.enter("broadcast", group)
@@ -91,11 +95,8 @@ class ProcessNetwork:
 
     def _post(self, what: str) -> Any:
         if self._stage.post is None:
-            if self.size == 1:
-                raise MisplacedCall(f"{what} in a run of one: there is nobody to talk to.")
-            raise MisplacedCall(
-                f"{what}, but the strategy does not say that it uses messages; say sends = True in its class."
-            )
+            why = "there is nobody to talk to" if self.size == 1 else "its strategy uses collectives alone"
+            raise MisplacedCall(f"{what} in a run of {self.size}: {why}.")
         return self._stage.post
 
     # For collectives.

@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import Store
 
 from tacit.errors import MisplacedCall, PeerLost, RunError, TimedOut
 from tacit.messages import Message
+from tacit.network import count_reply
 from tacit.runtime import collector
 from tacit.runtime.allocator import keep_memory
 from tacit.runtime.curve import check_security, make_keys
@@ -99,7 +100,7 @@ class Post:
         outlet = self._outlets.open.get(to) or self._connect_to(to)
         is_reply = self._monitor.is_handling
         if is_reply:
-            self._count_reply(to, message)
+            self._replies_left = count_reply(self._replies_left, to, message)
         frames = message.frames(self._stamp, self._large_stamp)
         self._sent_large = len(frames) > 1
         if self._sent is not None:  # before it goes: an answer may be here before ``offer`` returns
@@ -128,7 +129,7 @@ class Post:
                 self._monitor.take_back(depth)
         if self._received is not None:
             self._received(*found)
-        return found  # type: ignore[return-value]
+        return found[0], found[1].received_as((kind,))  # type: ignore[return-value]
 
     def start_handling(self) -> None:
         """Deliver messages of the handled kinds from now on, those first that have come already."""
@@ -182,14 +183,6 @@ class Post:
             raise ValueError(f"send to {peer}: the peers of {self.address} are {', '.join(map(str, self.peers))}.")
         self._connect()
         return self._outlets.open[peer]
-
-    def _count_reply(self, to: int, message: Message) -> None:
-        if not self._replies_left:
-            raise MisplacedCall(
-                f"a handler sends at most one reply per message received, and {message.kind} to {to} is its second; "
-                f"keep it in the state and let a hook send it."
-            )
-        self._replies_left -= 1
 
     def _await_room(self, outlet: Outlet, frames: Frames, to: int) -> None:
         deadline_s = time.monotonic() + self._timeout_s
@@ -321,7 +314,7 @@ class Post:
         if self._received is not None:
             self._received(source, message)
         try:
-            self._handler(source, message)
+            self._handler(source, message.received_as(self._inbox.handles))
         except BaseException as error:  # noqa: BLE001 - whichever thread this is, the worker raises it
             self._failure = error
 

@@ -28,7 +28,7 @@ from tacit.runtime.termination import Termination
 from tacit.session import Session
 from tacit.session.agreement import first_difference
 from tacit.session.server_model import ServerLife, ServerModel
-from tacit.strategies.strategy import Strategy
+from tacit.strategies import Strategy, may_send
 from tacit.trace import CANCELLED, COMPUTE, RECEIVE, SEND, PlainEvent, Trace
 
 if TYPE_CHECKING:  # a run without messages needs no zmq
@@ -82,8 +82,8 @@ class ProcessStage:
         self._server_mail = host.mail
         self.network = ProcessNetwork(self)
         self._roll_call = RollCall(self._environment, self.now_s)
-        is_collective = self.size > 1 and not (strategy.handles or strategy.has_server)
-        self._termination = Termination(waits_for_collective=is_collective)
+        self._is_collective = self.size > 1 and not (strategy.handles or strategy.has_server)
+        self._termination = Termination(waits_for_collective=self._is_collective)
         if self.size > 1:
             try:
                 self._meet(interface)
@@ -99,7 +99,7 @@ class ProcessStage:
         self.address, self.backend = meeting.address, meeting.backend
         self.control = self._open("control", tuple(range(self.size)), "gloo")
         self.group(tuple(range(self.size)))
-        if self._strategy.sends or self._strategy.handles or self._strategy.has_server:
+        if may_send(self._strategy):  # now and by all: a message may come before this rank sends or receives one
             self._security = self._security or ("token" if meeting.is_local else "curve")
             self.post = self._open_post(self.rank, self.monitor, self._mail)
             if self._host.is_here:
@@ -307,12 +307,12 @@ class ProcessStage:
         if failure is not None:
             self._roll_call.leave(failure)
         self._take_mail()
+        if failure is None and self._is_collective:
+            with contextlib.suppress(RuntimeError):  # nobody closes its sockets while another still reads from them
+                self.control.all_reduce(torch.zeros(1)).wait(timedelta(seconds=30))
         if self.post is not None:
             self.post.close()
             self._host.close()
-        elif failure is None and self.size > 1:
-            with contextlib.suppress(RuntimeError):  # nobody closes its sockets while another still reads from them
-                self.control.all_reduce(torch.zeros(1)).wait(timedelta(seconds=30))
         self._shut_groups()
         self._termination.put_back()
 

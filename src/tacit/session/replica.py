@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
@@ -13,6 +15,7 @@ from tacit.session.flat import FlatModel
 from tacit.session.meter import SKIPPED_WEIGHT, Meter
 from tacit.session.riders import RidingNetwork
 from tacit.session.stage import Stage
+from tacit.strategies.strategy import Strategy, check_cancels
 from tacit.trace import NOTE
 from tacit.worker import Observed
 
@@ -21,9 +24,16 @@ class Replica:
     """The ``Worker`` that hooks are given."""
 
     def __init__(
-        self, stage: Stage, network: RidingNetwork, model: FlatModel, optimizer: Optimizer, steps: int | None, seed: int
+        self,
+        stage: Stage,
+        network: RidingNetwork,
+        model: FlatModel,
+        optimizer: Optimizer,
+        strategy: Strategy[Any],
+        steps: int | None,
+        seed: int,
     ) -> None:
-        self._stage, self._model, self._optimizer = stage, model, optimizer
+        self._stage, self._model, self._optimizer, self._strategy = stage, model, optimizer, strategy
         self.rank, self.size, self.network, self.steps = stage.rank, stage.size, network, steps
         streams = Streams(seed)
         self.random: np.random.Generator = streams.numpy("strategy", stage.rank)
@@ -86,6 +96,7 @@ class Replica:
         self.update_is_skipped = True
 
     def abandon_step(self) -> None:
+        check_cancels(self._strategy)
         if self._stage.abandon():
             self.is_abandoned = True
 

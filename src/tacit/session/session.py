@@ -62,7 +62,7 @@ class Session:
             self._spread_start()
             self._chronicle = Chronicle(stage, open_log(policies.log, stage.rank), steps)
             network = RidingNetwork(stage.network, riders, stage.exchange)
-            self._replica = Replica(stage, network, self._flat, optimizer, steps, seed)
+            self._replica = Replica(stage, network, self._flat, optimizer, strategy, steps, seed)
             self._serving = (
                 Serving(stage, self._flat, optimizer, strategy, steps, seed) if strategy.has_server else None
             )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import MisplacedCall, PeerLost
-from tacit.messages import Message
+from tacit.messages import Kinds, Message
 from tacit.network import Envelope, server_address
 from tacit.session.states import restore, store
 from tacit.simulation.fibers import Fiber, make_fiber
@@ -38,6 +38,8 @@ class Endpoint(ABC):
         self.waiting: tuple[object, float] | None = None  # for what, since when
         self.is_lost = False
         self.is_handling = False  # a handler runs: blocking and parameters are off limits
+        self.replies_left = 0  # of the handler that runs
+        self.kinds: Kinds | None = None  # message classes of its own; None: all share theirs
         self._inbox: deque[Envelope] = deque()
         self._wanted: tuple[type[Message], int | None] | None = None
         self.in_flight = 0
@@ -99,7 +101,7 @@ class Endpoint(ABC):
             for place, envelope in enumerate(self._inbox):
                 if _matches(envelope, kind, source):
                     del self._inbox[place]
-                    return envelope.source, envelope.message  # type: ignore[return-value]
+                    return envelope.source, envelope.message.received_as((kind,), self.kinds)  # type: ignore[return-value]
             self._raise_if_lost(kind, source)
             self._wanted = (kind, source)
             since_s = self.world.agenda.now_s
@@ -188,4 +190,4 @@ class SimulatedServer(Endpoint):
 
 
 def _matches(envelope: Envelope, kind: type[Message], source: int | None) -> bool:
-    return isinstance(envelope.message, kind) and (source is None or envelope.source == source)
+    return envelope.message.is_of(kind) and (source is None or envelope.source == source)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message
-from tacit.network import SERVER, Parts, check_one_for_each
+from tacit.network import SERVER, Parts, check_one_for_each, count_reply
 from tacit.simulation.meetings import Meeting
 
 if TYPE_CHECKING:
@@ -45,15 +45,15 @@ class SimulatedNetwork:
     def all_gather(
         self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
     ) -> list[MessageType]:
-        gathered: list[MessageType] = self._meet("all-gather", message.snapshot(), float(continues), group)
-        return gathered
+        gathered: list[Message] = self._meet("all-gather", message.snapshot(), float(continues), group)
+        return self._as_own(gathered, [message])
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
         ranks = range(self.size) if group is None else group
         check_one_for_each(messages, len(ranks))
         payload = {rank: message.snapshot() for rank, message in zip(ranks, messages, strict=True)}
-        given: list[MessageType] = self._meet("all-to-all", payload, 1.0, group)
-        return given
+        given: list[Message] = self._meet("all-to-all", payload, 1.0, group)
+        return self._as_own(given, messages)
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         return self._own(self._meet("broadcast", tensor, source, group))
@@ -62,6 +62,8 @@ class SimulatedNetwork:
         world = self._end.world
         if not (0 <= to < self.size or world.has_shard_at(to)):
             raise ValueError(f"send to {to}: there are the ranks 0 to {self.size - 1}" + _server_hint(to))
+        if self._end.is_handling:
+            self._end.replies_left = count_reply(self._end.replies_left, to, message)
         self._end.await_window()
         world.send(self._end, to, message if message.is_owned or world.is_timing else message.snapshot())
 
@@ -84,6 +86,11 @@ class SimulatedNetwork:
             end.block(meeting)
             end.world.meetings.record_wait(meeting, self.rank, since_s)
         return meeting.results[self.rank]
+
+    def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:
+        """Return ``gathered`` as instances of this endpoint's classes."""
+        asked, kinds = [type(message) for message in given], self._end.kinds
+        return [message.received_as(asked, kinds) for message in gathered]  # type: ignore[misc]
 
     def _own(self, result: Tensor) -> Tensor:
         return result if self._end.world.is_timing else result.clone()

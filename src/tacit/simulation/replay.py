@@ -23,7 +23,7 @@ from tacit.simulation.ports import SimulatedNetwork
 from tacit.simulation.rows import ServerRow
 from tacit.simulation.workers import Flight, SimulatedWorker
 from tacit.simulation.world import World
-from tacit.strategies.strategy import Strategy
+from tacit.strategies import Strategy, may_send
 from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, RECEIVE, Event, Trace
 
 MessageType = TypeVar("MessageType", bound=Message)
@@ -37,7 +37,7 @@ Record = Mapping[int, Sequence[Event]]
 def check_replay(strategy: Strategy[Any], run: Run) -> None:
     """Raise unless ``run`` is one whose order can be followed and matters."""
     require(
-        bool(strategy.handles) or strategy.sends or strategy.has_server,
+        may_send(strategy),
         f"{strategy} sends no messages whose order a replay could follow; simulated from the same seed it reaches the same model anyway.",
     )
     require(
@@ -112,9 +112,9 @@ class Turns:
         """Return the message that the recorded run received here."""
         turn = self.wait_for(RECEIVE, what=kind.__name__)
         envelope = self._here[turn.peer, turn.label].popleft()
-        if not isinstance(envelope.message, kind) or source not in (None, turn.peer):
+        if not envelope.message.is_of(kind) or source not in (None, turn.peer):
             raise Diverged(self._end.rank, f"receives {kind.__name__}", _described(turn))
-        return envelope.source, envelope.message
+        return envelope.source, envelope.message.received_as((kind,))  # type: ignore[return-value]
 
     def take_place(self) -> None:
         """Let happen what it is time for; no fiber runs meanwhile."""
@@ -143,7 +143,7 @@ class Turns:
         here = self._here[turn.peer, turn.label]
         if not here:
             return False, False
-        is_handled = isinstance(here[0].message, self._handles)
+        is_handled = here[0].message.is_of(*self._handles)
         return is_handled, self.may_handle if is_handled else RECEIVE in self._awaited
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from tacit.messages import Kinds, kinds_in_use, latest_kinds, restore_latest_kinds, use_kinds
 from tacit.randomness import Streams
 from tacit.session.stage import Stage, current, put
 
@@ -95,6 +96,7 @@ class Belongings:
         self.main, self.arguments, self.environment, self.generators = main, arguments, environment, generators
         self.stage: Stage | None = None
         self.modules: dict[str, ModuleType] = {}  # those that lie beside the script
+        self.kinds = Kinds()  # message classes that it defines
 
 
 class Interpreter:
@@ -109,8 +111,9 @@ class Interpreter:
         self._host = self._present = Belongings(
             sys.modules["__main__"], sys.argv, environment, Generators(self._streams, -1)
         )
-        self._host.stage = current()
+        self._host.stage, self._host.kinds = current(), kinds_in_use()
         self._path, self._before = list(sys.path), set(sys.modules)
+        self._kinds = latest_kinds()
         self._settings = torch.get_num_threads(), torch.get_default_dtype()
         self._modules = len(sys.modules)
         self._is_beside: dict[str, bool] = {}  # by top-level name: whether it lies beside the script
@@ -119,6 +122,7 @@ class Interpreter:
 
     def __exit__(self, *_: object) -> None:
         self.give_to(self._host)
+        restore_latest_kinds(self._kinds)
         sys.path[:] = self._path
         threads, dtype = self._settings
         torch.set_num_threads(threads)
@@ -136,6 +140,7 @@ class Interpreter:
         self._present = next_one
         sys.modules["__main__"], sys.argv = next_one.main, next_one.arguments
         put(next_one.stage)
+        use_kinds(next_one.kinds)
         next_one.generators.load()
         for name, value in next_one.environment.items():
             if value != last.environment[name]:

@@ -54,6 +54,7 @@ class ScriptWorker(Endpoint):
         arguments, environment = [str(script.path), *script.arguments], environment_of(rank, self.size)
         self.belongings = Belongings(script.main(), arguments, environment, Generators(world.streams, rank))
         self.belongings.stage = self.stage
+        self.kinds = self.belongings.kinds
         self.fiber = Turn(self, self.fiber)
 
     # Its life.
@@ -155,17 +156,17 @@ class ScriptWorker(Endpoint):
             agenda.at(awake_s, lambda: self.accept(envelope))
         elif self.is_lost:
             return
-        elif self._handler is not None and isinstance(envelope.message, self._handles):
+        elif self._handler is not None and envelope.message.is_of(*self._handles):
             self._handle(self._handler, envelope)
         else:
             super().accept(envelope)
 
     def _handle(self, handler: Handler, envelope: Envelope) -> None:
         self.world.interpreter.give_to(self.belongings)
-        self.is_handling = True
+        self.is_handling, self.replies_left = True, 1
         try:
             with torch.no_grad():
-                handler(envelope.source, envelope.message)
+                handler(envelope.source, envelope.message.received_as(self._handles, self.kinds))
         finally:
             self.is_handling = False
 

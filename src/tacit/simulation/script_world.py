@@ -95,6 +95,7 @@ class ScriptWorld(Surroundings):
 
         def open_outside() -> None:  # a greenlet parks into the one that made it, which must not be a worker's
             server = self._beside[worker.rank] = ScriptServer(self, worker.rank, life, model, steps, seed)
+            server.kinds = worker.kinds
             self.admit(server)
             worker.fiber.resume()
 

@@ -14,6 +14,7 @@ from tacit.layout import Layout
 from tacit.network import Envelope
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import is_grad_enabled, set_grad_enabled
+from tacit.strategies.strategy import check_cancels
 from tacit.trace import CANCELLED, COMPUTE
 from tacit.worker import Observed
 from tacit.workloads.workload import Token
@@ -93,9 +94,7 @@ class SimulatedWorker(Endpoint):
         self._update_is_skipped = True
 
     def abandon_step(self) -> None:
-        if not self.world.cancels:
-            name = type(self.world.strategy).__name__
-            raise MisplacedCall(f"{name} abandons steps; say cancels = True in its class, so that none runs ahead.")
+        check_cancels(self.world.strategy)
         if self._flight is not None:
             self._flight.abandon()
 
@@ -219,18 +218,19 @@ class SimulatedWorker(Endpoint):
             agenda.at(awake_s, lambda: self.accept(envelope))
         elif self.is_lost:
             return
-        elif self._is_initialised and isinstance(envelope.message, self.world.strategy.handles):
+        elif self._is_initialised and envelope.message.is_of(*self.world.strategy.handles):
             self._handle(envelope)
         else:
             super().accept(envelope)
 
     def _handle(self, envelope: Envelope) -> None:
-        self.step = self.progress()
-        self.is_handling = True
+        strategy, self.step = self.world.strategy, self.progress()
+        self.is_handling, self.replies_left = True, 1
         grad = is_grad_enabled()
         set_grad_enabled(False)
         try:
-            self.world.strategy.on_message(self, self.state, envelope.source, envelope.message)
+            message = envelope.message.received_as(strategy.handles)
+            strategy.on_message(self, self.state, envelope.source, message)
         finally:
             self.is_handling = False
             set_grad_enabled(grad)

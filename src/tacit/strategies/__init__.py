@@ -1,6 +1,7 @@
 """Strategies: how workers talk. Each is a frozen specification, a state and hooks, written once for both worlds."""
 
 from tacit.strategies.all_reduce import AllReduce
+from tacit.strategies.collective import may_send
 from tacit.strategies.compressed_gradient import CompressedGradient
 from tacit.strategies.gossip import CHOCO, DPSGD, SGP, AsynchronousDPSGD
 from tacit.strategies.local_sgd import LocalSGD
@@ -24,4 +25,5 @@ __all__ = [
     "PullSwarm",
     "Strategy",
     "SwarmSGD",
+    "may_send",
 ]

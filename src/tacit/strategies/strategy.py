@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from tacit.errors import MisplacedCall
 from tacit.messages import Message
 from tacit.specs import Spec
 from tacit.worker import Server, Worker
@@ -34,9 +35,6 @@ class Strategy(Spec, ABC, Generic[State]):
 
     shards: int = 1
     """Endpoints among which a server's model is divided."""
-
-    sends: ClassVar[bool] = False
-    """Whether hooks use ``send`` and ``receive``: real processes open sockets only then (and for ``handles`` and servers)."""
 
     def init(self, worker: Worker) -> State:
         """Return the worker's state: a dataclass of tensors and numbers, checkpointable."""
@@ -87,3 +85,10 @@ class Strategy(Spec, ABC, Generic[State]):
 
     def dismiss(self, server: Server, state: State) -> None:
         """Server strategies only: after ``serve``, where workers do not end with the server, answer those that still come until all have left."""
+
+
+def check_cancels(strategy: Strategy[Any]) -> None:
+    """Raise unless ``strategy`` may abandon steps. Every world calls this when it abandons one."""
+    if not strategy.cancels:
+        name = type(strategy).__name__
+        raise MisplacedCall(f"{name} abandons steps; say cancels = True in its class, so that none runs ahead.")

@@ -48,7 +48,6 @@ class CHOCO(Strategy[CHOCOState]):
     compressor: Compressor = field(default=TopK(fraction=0.1), metadata=ALWAYS_SPELLED)
     gamma: float = field(default=0.2, metadata=ALWAYS_SPELLED)  # γ; larger = sooner agreed, too large = divergence
 
-    sends = True
     is_gossip = True
 
     def __post_init__(self) -> None:

@@ -32,7 +32,6 @@ class DPSGD(Strategy[GossipState]):
 
     topology: Topology = field(default=Ring(), metadata=ALWAYS_SPELLED)
 
-    sends = True
     is_gossip = True
 
     def __post_init__(self) -> None:

@@ -44,7 +44,6 @@ class SGP(Strategy[SGPState]):
 
     topology: Topology = field(default=OnePeer(), metadata=ALWAYS_SPELLED)
 
-    sends = True
     is_gossip = True
 
     def __post_init__(self) -> None:

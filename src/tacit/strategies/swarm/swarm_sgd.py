@@ -52,7 +52,6 @@ class SwarmSGD(Strategy[SwarmState]):
         False  # the sender's outdated model goes before and is the reference: twice the bytes, a finer lattice
     )
 
-    sends = True
     is_gossip = True
 
     def __post_init__(self) -> None:
