@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _WITHOUT_THE_FAULT = "remove the fault, or use a strategy that does not wait for all workers."
+WITHOUT_THE_WORKER = "remove the fault, or let the strategy catch PeerLost and go on without that worker."
 
 
 class TacitError(Exception):
@@ -44,13 +45,23 @@ class RunError(TacitError):
 
 
 class PeerLost(RunError):
-    """Worker ``rank``, which others wait for, is gone since ``at_s``; ``reason`` is what it told before its end."""
+    """Worker ``rank``, which others wait for, is gone since ``at_s``; ``reason`` is what it told before its end.
+
+    need: what ``waiting_for`` needs of the lost worker.
+    """
 
     def __init__(
-        self, rank: int, at_s: float, waiting_for: str, way_out: str = _WITHOUT_THE_FAULT, reason: str | None = None
+        self,
+        rank: int,
+        at_s: float,
+        waiting_for: str,
+        way_out: str = _WITHOUT_THE_FAULT,
+        reason: str | None = None,
+        *,
+        need: str = "needs every worker",
     ) -> None:
         self.rank, self.at_s, self.waiting_for, self.reason = rank, at_s, waiting_for, reason
-        super().__init__(f"{_who(rank)} was lost at {at_s:.6g} s and {waiting_for} needs every worker; {way_out}")
+        super().__init__(f"{_who(rank)} was lost at {at_s:.6g} s and {waiting_for} {need}; {way_out}")
 
 
 class TimedOut(RunError):
@@ -100,17 +111,35 @@ class NotFinite(RunError):
 
 
 class Disagreement(RunError):
-    """Ranks that must hold the same ``what`` do not."""
+    """Ranks that must hold the same ``what`` do not: ``rank`` has ``mine`` where the mean over all, or each of ``others``, is ``mean``."""
 
-    def __init__(self, what: str, mine: object, mean: object, rank: int, *, at_attach: bool = False) -> None:
-        self.what, self.mine, self.mean, self.rank = what, mine, mean, rank
-        super().__init__(
-            f"ranks came with different settings to tacit.attach: {what} is {mine} on rank {rank} and {mean} on rank 0; "
-            f"all ranks must run the same script with the same arguments."
-            if at_attach
-            else f"ranks disagree on the {what}: rank {rank} holds {mine}, the mean over all ranks is {mean}; "
-            f"a {what} must follow from reduced values alone, never from a rank's own."
-        )
+    def __init__(
+        self,
+        what: str,
+        mine: object,
+        mean: object,
+        rank: int,
+        *,
+        at_attach: bool = False,
+        others: Iterable[int] = (),
+        rule: str = "all ranks must make the same calls in the same order.",
+    ) -> None:
+        """others: the ranks on which it is ``mean``, where that is no mean over all; ``rule``: what such ranks must do."""
+        self.what, self.mine, self.mean, self.rank, self.others = what, mine, mean, rank, tuple(others)
+        if at_attach:
+            text = (
+                f"ranks came with different settings to tacit.attach: {what} is {mine} on rank {rank} and {mean} on rank 0; "
+                f"all ranks must run the same script with the same arguments."
+            )
+        elif self.others:
+            they = f"rank{'s' * (len(self.others) > 1)} {', '.join(map(str, self.others))}"
+            text = f"ranks disagree on the {what}: {mine} on rank {rank}, {mean} on {they}; {rule}"
+        else:
+            text = (
+                f"ranks disagree on the {what}: rank {rank} holds {mine}, the mean over all ranks is {mean}; "
+                f"a {what} must follow from reduced values alone, never from a rank's own."
+            )
+        super().__init__(text)
 
 
 class MisplacedCall(RunError):

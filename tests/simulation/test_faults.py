@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from toys import AskAround, Ball, PingPong
+from toys import AskAround, Ball, FirstOfAll, PingPong
 
 import tacit
 from strategy_table import TABLE
@@ -47,8 +47,31 @@ def test_those_who_wait_in_a_round_are_told_of_a_crash_at_once():
 
 
 def test_waiting_for_a_message_of_a_dead_worker_is_told():
-    with pytest.raises(tacit.PeerLost, match=r"worker 1 was lost at 2\.5 s and receive\(Ball, source=1\)"):
+    with pytest.raises(
+        tacit.PeerLost,
+        match=r"worker 1 was lost at 2\.5 s and receive\(Ball, source=1\) needs a message from it; remove the fault, or let the strategy",
+    ):
         simulate(PingPong(), faults=[tacit.Crash(rank=1, at_s=2.5)])
+
+
+def test_a_collective_of_some_needs_those_alone():
+    class Pairs(tacit.Strategy[None]):
+        def after_step(self, worker, state):
+            group = (0, 1) if worker.rank < 2 else (2,)
+            worker.network.all_reduce_mean(worker.parameters, group=group)
+
+    with pytest.raises(
+        tacit.PeerLost, match=r"worker 1 was lost at 2\.5 s and all-reduce . needs every worker of ranks 0, 1;"
+    ):
+        simulate(Pairs(), workers=3, faults=[tacit.Crash(rank=1, at_s=2.5)])
+
+
+def test_a_server_that_loses_a_worker_is_told_to_catch_it():
+    why = (
+        r"worker 1 was lost at 2\.5 s and receive\(Gradient\) may need a message from it; remove the fault, or let the"
+    )
+    with pytest.raises(tacit.PeerLost, match=why):
+        simulate(FirstOfAll(), faults=[tacit.Crash(rank=1, at_s=2.5)])
 
 
 def test_workers_that_need_nobody_survive_a_crash():

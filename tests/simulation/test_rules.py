@@ -238,9 +238,20 @@ def test_collectives_that_do_not_match_are_told():
         def after_step(self, worker, state):
             worker.network.all_reduce_mean(torch.zeros(2 + worker.rank))
 
-    with pytest.raises(tacit.Disagreement, match="ranks disagree on the collective"):
+    with pytest.raises(
+        tacit.Disagreement,
+        match=r"ranks disagree on the collective: (broadcast|all-reduce) on rank \d, (broadcast|all-reduce) on ranks? [\d, ]+; "
+        r"all ranks must make the same calls in the same order\.",
+    ) as caught:
         simulate(Odd())
-    with pytest.raises(tacit.Disagreement, match="size of a round"):
+    error = caught.value
+    called = {rank: "broadcast" if rank == 1 else "all-reduce" for rank in range(4)}
+    assert error.mine == called[error.rank] and {called[rank] for rank in error.others} == {error.mean}
+    with pytest.raises(
+        tacit.Disagreement,
+        match=r"disagree on the size of a round: \(3,\) of torch.float32 on rank 1, \(2,\) of torch.float32 on rank 0; "
+        r"all ranks must give tensors of one shape and type\.",
+    ):
         simulate(Uneven())
 
 

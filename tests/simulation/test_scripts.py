@@ -441,6 +441,23 @@ def test_communicating_inside_backward_is_refused(play):
         play("session = attach()\nmodel.weight.register_hook(lambda g: optimizer.step())\nstep()")
 
 
+def test_calls_that_differ_are_a_disagreement_of_the_ranks_that_make_them(play):
+    why = (
+        r"disagree on the call that all ranks make together: an exchange of states on rank 2, a mean of the models on ranks "
+        r"0, 1; all ranks must make the same calls in the same order\."
+    )
+    with pytest.raises(tacit.Disagreement, match=why):
+        play(
+            """
+            session = attach()
+            if rank == 2:
+                session.checkpoint(folder / "kept")
+            with session.reported_model():
+                pass
+            """
+        )
+
+
 def test_different_settings_are_a_disagreement(play):
     with pytest.raises(tacit.Disagreement, match="steps is 7 on rank 1 and 6 on rank 0"):
         play("session = attach(steps=7 if rank == 1 else 6)")

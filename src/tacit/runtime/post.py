@@ -226,7 +226,8 @@ class Post:
         if awaited and all(peer in silent for peer in awaited):
             last = max(awaited, key=lambda peer: silent[peer].gone_s or 0.0)
             why = "it had closed its session." if silent[last].said_goodbye else "its own output says why."
-            raise PeerLost(last, silent[last].gone_s or 0.0, what, why)
+            need = "needs a message and no peer is left" if source is None else "needs a message from it"
+            raise PeerLost(last, silent[last].gone_s or 0.0, what, why, need=need)
         if waited_s > self._timeout_s:
             raise TimedOut(what, () if source is None else (source,), self._timeout_s)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.errors import MisplacedCall, PeerLost
+from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost
 from tacit.messages import Kinds, Message
 from tacit.network import Envelope, server_address
 from tacit.session.states import restore, store
@@ -112,7 +112,8 @@ class Endpoint(ABC):
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
         """Raise where what is waited for can never come."""
         if source is not None and (lost_s := self.world.lost_at(source)) is not None:
-            raise PeerLost(source, lost_s, f"receive({kind.__name__}, source={source})")
+            what, need = f"receive({kind.__name__}, source={source})", "needs a message from it"
+            raise PeerLost(source, lost_s, what, WITHOUT_THE_WORKER, need=need)
 
     def peer_lost(self, rank: int) -> None:
         """Somebody crashed: whoever waits for a message from there must know."""
@@ -186,7 +187,8 @@ class SimulatedServer(Endpoint):
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
         if self._unheard:
             rank = self._unheard.popleft()
-            raise PeerLost(rank, self.world.lost_at(rank) or self.world.agenda.now_s, f"receive({kind.__name__})")
+            lost_s, what = self.world.lost_at(rank) or self.world.agenda.now_s, f"receive({kind.__name__})"
+            raise PeerLost(rank, lost_s, what, WITHOUT_THE_WORKER, need="may need a message from it")
 
 
 def _matches(envelope: Envelope, kind: type[Message], source: int | None) -> bool:

@@ -75,10 +75,10 @@ class Meetings:
         if meeting is None:
             meeting = self._open[key] = Meeting(kind, members, counts[rank])
         if meeting.kind != kind:
-            raise Disagreement("collective", kind, meeting.kind, rank)
+            raise Disagreement("collective", kind, meeting.kind, rank, others=sorted(meeting.joined))
         for lost, at_s in self._lost.items() if not self.goes_on else ():
             if lost in members:
-                raise PeerLost(lost, at_s, str(meeting))
+                raise PeerLost(lost, at_s, str(meeting), need=self._need(meeting))
         meeting.joined[rank] = (payload, weight, self._agenda.now_s)
         self._start_if_all_came(key, meeting)
         return meeting
@@ -107,7 +107,11 @@ class Meetings:
                 self._start_if_all_came(key, meeting)
             elif rank in meeting.group:
                 del self._open[key]
-                self._fail(meeting, PeerLost(rank, at_s, str(meeting)))
+                self._fail(meeting, PeerLost(rank, at_s, str(meeting), need=self._need(meeting)))
+
+    def _need(self, meeting: Meeting) -> str:
+        of_some = "" if meeting.group == self.everyone else f" of ranks {', '.join(map(str, meeting.group))}"
+        return f"needs every worker{of_some}"
 
     def readmit(self, rank: int) -> None:
         """Let a fresh worker take part where one was lost: it comes to the next collective that nobody has left yet."""
@@ -169,7 +173,10 @@ class Meetings:
                 first = tensors[0]
                 for rank, tensor in zip(group, tensors, strict=True):
                     if tensor.shape != first.shape or tensor.dtype != first.dtype:
-                        raise Disagreement("size of a round", _described(tensor), _described(first), rank)
+                        rule = "all ranks must give tensors of one shape and type."
+                        raise Disagreement(
+                            "size of a round", _described(tensor), _described(first), rank, others=group[:1], rule=rule
+                        )
                 elements = first.numel() + 1  # the weight travels too
                 price = self._fabric.price_all_reduce(group, elements, first.element_size())
                 return price, tensors if self._is_timing else mean_of(tensors, [weight for _, weight, _ in joined])

@@ -233,7 +233,8 @@ class Assemblies:
         number = self._counts[worker.rank] = self._counts[worker.rank] + 1
         assembly = self._open.setdefault(number, Assembly(what, self._size))
         if assembly.what != what:
-            raise Disagreement("call that all ranks must make together", what, assembly.what, worker.rank)
+            others = sorted(assembly.brought)
+            raise Disagreement("call that all ranks make together", what, assembly.what, worker.rank, others=others)
         for rank, at_s in self._lost.items():
             raise PeerLost(rank, at_s, what)
         assembly.brought[worker.rank] = own

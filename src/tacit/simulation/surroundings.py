@@ -189,7 +189,13 @@ class Surroundings(ABC):
         if self._servers:
             now_s = self.agenda.now_s
             self.trace.record(FAULT, SERVER, now_s, now_s, label="crash")
-            raise PeerLost(SERVER, now_s, "the run")
+            raise PeerLost(
+                SERVER,
+                now_s,
+                "the run",
+                "remove the fault, or continue with simulate(…, start=error.run).",
+                need="needs it",
+            )
 
     @abstractmethod
     def lost(self, rank: int) -> None:

@@ -132,8 +132,8 @@ class Counter:
             self._forget(lost.rank)
             needed = self._state.k if self._kind.waits and self._adapting is None else 1
             if self._here < needed:
-                left = f"{self._kind}, with {self._here} left,"
-                raise PeerLost(lost.rank, lost.at_s, left, "use a smaller k, or remove the fault.") from None
+                way_out, need = "use a smaller k, or remove the fault.", f"needs {needed} workers and has {self._here}"
+                raise PeerLost(lost.rank, lost.at_s, str(self._kind), way_out, need=need) from None
             return
         match message:
             case ServerPush():
