@@ -454,6 +454,23 @@ def test_what_was_sent_before_goodbye_arrives_and_then_the_peer_is_gone():
         b.post.send(0, Letter(1))  # dropped
 
 
+def test_a_server_hears_once_of_each_peer_that_is_gone_and_receives_what_it_sent_before():
+    with ends(0, 1, 2, SERVER) as (*workers, server):
+        for worker in workers:
+            worker.post.send(SERVER, Letter(worker.post.address))
+        workers[1].post.close()
+        workers[0].post.close()
+        heard, lost = [], []
+        while len(lost) < 2:
+            try:
+                heard.append(server.post.receive(Letter)[1].number)
+            except PeerLost as error:
+                lost.append(error.rank)
+        assert sorted(heard) == [0, 1, 2] and sorted(lost) == sorted(server.post.lost) == [0, 1]
+        workers[2].post.send(SERVER, Letter(5))
+        assert server.post.receive(Letter) == (2, Letter(5))  # the loss of the others is not reported again
+
+
 def test_nothing_is_left_after_close_and_closing_twice_is_fine():
     before = set(threading.enumerate())
     with ends(0, 1, SERVER) as made:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from processes import outcomes, together
+from processes import Failed, outcomes, together
 
 import tacit
 from tacit import workloads
@@ -30,12 +31,15 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     folder = rest.pop("checkpoint", None)
     resumed = rest.pop("resume", None)
+    victims = rest.pop("victims", ())
     session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=20.0, **rest)
     begun = 0 if resumed is None else session.resume(resumed)
     draw, taken, looked = torch.Generator().manual_seed(tacit.rank()), 0, None
     for batch in range(batches[tacit.rank()]):
         if session.is_done:
             break
+        if batch == 4 and tacit.rank() in victims:
+            os.kill(os.getpid(), signal.SIGKILL)
         x = torch.randn(8, 4, generator=draw)
         optimizer.zero_grad()
         loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
@@ -144,6 +148,70 @@ def test_the_server_may_be_a_process_of_its_own(strategy: tacit.Strategy):
     assert workers[0]["run"]["steps"] == 30  # the server's part of the trace came with its model
     for result in workers:
         assert torch.equal(result["model"], workers[0]["model"])
+
+
+def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | str:
+    """As ``play``, where ``victims`` are killed in the middle of the run; the server is beside rank 0, or the last process."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - (server == "apart")
+    os.environ["WORLD_SIZE"] = str(size)
+    is_server = rank == size
+    if is_server:
+        os.environ.update(TACIT_SERVE="1", RANK="0")
+    try:
+        return play(strategy, 40, [400] * size, pause_s=0.01, victims=() if is_server else victims, server=server)
+    except SystemExit:
+        return "served"
+
+
+LOSSES = [
+    (strategy, workers, server)
+    for workers in (3, 4)
+    for server in ("beside", "apart")
+    for strategy in (tacit.KSync(k=workers), tacit.KSync(k=2), tacit.KAsync(k=1), tacit.KBatchAsync(k=3))
+]
+
+
+@pytest.mark.parametrize(("strategy", "workers", "server"), LOSSES, ids=lambda value: str(value))
+def test_a_killed_learner_holds_nobody_up(strategy: tacit.Strategy, workers: int, server: str):
+    """The server hears of it, waits for the learners that are left, and the run finishes with the model of all its updates."""
+    results = outcomes(workers + (server == "apart"), killed, strategy, [workers - 1], server)
+    lost = results.pop(workers - 1)
+    assert lost.name == "Died"
+    if server == "apart":
+        assert results.pop() == "served"
+    for result in results:
+        assert not isinstance(result, Failed), str(result)
+        assert result["updates"] == 40 and torch.equal(result["model"], results[0]["model"])
+    assert results[0]["run"]["steps"] == 40
+
+
+def test_a_run_that_lost_a_learner_cannot_be_replayed():
+    run = together(3, one_closes_early, tacit.KSync(k=3))[0]
+    assert run.status == "finished" and run.summary()["steps"] == 30
+    with pytest.raises(ValueError, match="has lost worker 2, and with it that worker's part of the trace"):
+        tacit.simulate(DIGITS, tacit.KSync(k=3), steps=30, replay=run)
+
+
+def one_closes_early(strategy: tacit.Strategy) -> tacit.Run | None:
+    """Worker 2 raises an error in its loop, and says goodbye to the server."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    try:
+        with tacit.attach(model, optimizer, strategy, steps=30, timeout_s=20.0) as session:
+            while not session.is_done:
+                model(torch.ones(1, 4)).sum().square().backward()
+                optimizer.step()
+                if tacit.rank() == 2 and session.step == 5:
+                    raise ZeroDivisionError("a bug in the loop")
+    except ZeroDivisionError:
+        return None
+    return session.run
+
+
+def test_without_learners_the_server_apart_ends_with_an_error():
+    *_, server = outcomes(3, killed, tacit.KSync(k=2), [0, 1], "apart")
+    assert server.name == "PeerLost" and "with no learner left" in server.text
 
 
 def slow_one(strategy: tacit.Strategy) -> dict:

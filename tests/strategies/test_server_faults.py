@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,52 @@ def test_a_learner_that_is_away_is_not_missed(kind, fault):
 
 @pytest.mark.parametrize("fault", [FAULTS["crash"], FAULTS["return"], FAULTS["join"]], ids=["crash", "return", "join"])
 @pytest.mark.parametrize("kind", WAITING)
-def test_k_learners_that_are_not_there_are_an_error_that_names_the_strategy(kind, fault):
-    why = rf"worker 2 was lost at .* s and {kind.__name__}\(k=5\) needs 5 workers and has 4; use a smaller k"
-    with pytest.raises(tacit.PeerLost, match=why):
-        simulate(kind(k=5), faults=[fault])
+def test_k_is_capped_at_the_learners_that_are_left(kind, fault, caplog):
+    """Updates wait for four while only four are there, and for all five again once the fifth is back; both are noted, the first is logged."""
+    run = simulate(kind(k=5), steps=60, lr=0.2, faults=[fault])
+    assert run.status == "finished" and run.summary()["steps"] == 60
+    torch.testing.assert_close(run.parameters, replayed(run, lambda *_: 0.2), rtol=1e-10, atol=1e-12)
+    returns = not isinstance(fault, tacit.Crash) or fault.for_s < 10
+    last = used(run)[-1]
+    assert len(last) == (5 if returns else 4) and (2 in {rank for rank, _ in last}) == returns
+    ks = [note.value for note in notes(run, "k")]
+    assert sorted(ks[:2]) == [4, 5] and ks[2:] == [5] * returns
+    [logged] = caplog.messages
+    assert f"worker 2 is missing; {kind.__name__}(k=5) continues with k=4" in logged
+
+
+@each
+def test_when_no_learner_is_left_the_run_ends_with_an_error(kind):
+    faults = [tacit.Crash(rank=rank, at_s=2.0 + rank) for rank in range(5)]
+    with pytest.raises(tacit.PeerLost, match=rf"worker 4 was lost at 6 s and {kind.__name__}\(k=3\) has no learner left"):
+        simulate(kind(k=3), steps=400, faults=faults)
+
+
+LATE = {
+    "bounded staleness": (tacit.KAsync(k=1, maximum_staleness=2), 0.5, 1.2, {}),
+    "bounded staleness of batches": (tacit.KBatchAsync(k=2, maximum_staleness=2), 0.5, 1.2, {}),
+    "staleness rate": (tacit.KAsync(k=1, rate=tacit.StalenessRate(c=0.05)), 1.0, 4.1, {1: 0.25}),
+    "all learners": (tacit.KSync(k=3), 0.5, 1.2, {}),
+}
+
+
+@pytest.mark.parametrize(("strategy", "latency_s", "at_s", "speed"), LATE.values(), ids=LATE)
+@pytest.mark.parametrize("for_s", [math.inf, 0.1], ids=["for good", "and returns"])
+def test_a_push_that_arrives_after_its_learner_was_lost_is_dropped(strategy, latency_s, at_s, speed, for_s):
+    """Also where a fresh learner has taken its place meanwhile: the push is not the fresh learner's."""
+    crash = tacit.Crash(rank=1, at_s=at_s, for_s=for_s)
+    run = simulate(
+        strategy, workers=3, compute=tacit.Constant(mean_s=1.0), latency_s=latency_s, speed=speed, faults=[crash]
+    )
+    assert run.status == "finished" and run.summary()["steps"] == 40
+    late = [note for note in notes(run, "staleness") if note.peer == 1 and at_s <= note.time_s <= at_s + latency_s]
+    assert not late
+
+
+def test_a_learner_that_is_lost_again_before_the_server_hears_of_its_return_is_not_waited_for():
+    faults = [tacit.Crash(rank=1, at_s=3.2, for_s=1.0), tacit.Crash(rank=1, at_s=4.4)]
+    run = simulate(tacit.KSync(k=3), workers=3, compute=tacit.Constant(mean_s=1.0), latency_s=0.5, faults=faults)
+    assert run.status == "finished" and {rank for rank, _ in used(run)[-1]} == {0, 2}
 
 
 @pytest.mark.parametrize("kind", [tacit.KBatchSync, tacit.KBatchAsync])

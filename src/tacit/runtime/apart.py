@@ -11,6 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -105,7 +106,7 @@ class _Served:
         trace = Trace()
         trace.rows.extend(self._mail)
         record, kept = packed(trace, Curve(None)), packed_models(self.model.kept)
-        post.send(0, Remains(parameters.cpu(), record, kept))
+        post.send(0, Remains(parameters.cpu(), record, kept, torch.tensor(post.lost, dtype=torch.int64)))
 
     def now_s(self) -> float:
         return time.perf_counter() - self._origin_s

@@ -19,10 +19,13 @@ _TIMEOUT: Final = timedelta(days=7)
 class Group:
     """One process group of the ranks ``ranks``, of whom this process is one."""
 
-    def __init__(self, store: Store, name: str, ranks: list[int], rank: int, *, address: str, backend: str) -> None:
+    def __init__(
+        self, store: Store, name: str, ranks: list[int], rank: int, *, address: str, backend: str, timeout_s: float | None = None
+    ) -> None:  # fmt: skip
         self.ranks, self.place, self.size, self.backend = ranks, ranks.index(rank), len(ranks), backend
         prefixed = PrefixStore(name, store)
-        self._group: Any = _gloo(prefixed, self.place, self.size, address) if backend == "gloo" else _nccl(
+        timeout = _TIMEOUT if timeout_s is None else timedelta(seconds=timeout_s)
+        self._group: Any = _gloo(prefixed, self.place, self.size, address, timeout) if backend == "gloo" else _nccl(
             prefixed, self.place, self.size
         )  # fmt: skip
 
@@ -69,10 +72,10 @@ def swap(
     return [part.numpy().tobytes() for part in torch.split(received.cpu(), sizes)]
 
 
-def _gloo(store: Store, place: int, size: int, address: str) -> Any:
+def _gloo(store: Store, place: int, size: int, address: str, timeout: timedelta) -> Any:
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    options._timeout = _TIMEOUT
+    options._timeout = timeout
     options._threads = 2
     return dist.ProcessGroupGloo(store, place, size, options)
 

@@ -44,6 +44,7 @@ class Post:
     """One endpoint's way to its peers.
 
     Make all posts of a process before using one: the first call of ``send``, ``receive`` or ``start_handling`` waits for everybody's address.
+    A server's post (one with a negative address) raises ``PeerLost`` from ``receive`` once for each lost peer, so that it can continue without.
     ``sent`` is told of every message, in whatever thread sends it, and ``received`` when one is handed over, the monitor taken: its calls come in the
     order in which messages take effect. Neither may block.
     """
@@ -79,6 +80,8 @@ class Post:
         self._sent_large = False  # last: what answers it takes longer than it is worth staying awake for
         self._begun_s = self._looked_s = time.monotonic()
 
+        self._unreported = [peer for peer in self.peers if peer != address] if address < 0 else []
+        self._gone: list[int] = []  # of these, the ones whose connection has broken, or who said goodbye
         self._inbox = Inbox(handles)
         self._reading = Lock()  # held by whoever reads, until what came is in its place
         self._receiving_since_s: float | None = None
@@ -147,6 +150,11 @@ class Post:
             raise self._failure
 
     @property
+    def lost(self) -> list[int]:
+        """The peers whose loss ``receive`` has reported, where this is a server's post."""
+        return [peer for peer in self.peers if peer != self.address and peer not in self._unreported]
+
+    @property
     def waiting(self) -> int:
         """Messages that were read and not handed over yet."""
         return len(self._inbox)
@@ -201,7 +209,11 @@ class Post:
             while True:
                 if self._reading.acquire(True, _LOOK_S):
                     try:
-                        found = (inbox.waiting and inbox.take(kind, source)) or self._read(now_s, kind, source)
+                        found: Letter | bool | None = inbox.take(kind, source) if inbox.waiting else None
+                        if found is None:
+                            if self._gone and source is None:
+                                self._report_loss(kind)
+                            found = self._read(now_s, kind, source)
                     finally:
                         self._reading.release()
                     if isinstance(found, tuple):
@@ -216,6 +228,15 @@ class Post:
             self._receiving_since_s, self._received_s = None, time.monotonic()
             if self._received_s - begun_s > _LOOK_S:
                 self._wake.set()
+
+    def _report_loss(self, kind: type[Message]) -> None:
+        """Raise if a peer is lost that this server has not been told of. All that came from it before is received by then."""
+        for peer in self._gone:
+            outlet = self._outlets.open[peer]
+            if outlet.is_silent(self._now_s):
+                self._unreported.remove(peer)
+                self._gone = [other for other in self._gone if other != peer]
+                raise PeerLost(peer, outlet.gone_s or 0.0, f"receive({kind.__name__})", need="may need a message from it")
 
     def _raise_if_in_vain(self, kind: type[Message], source: int | None, waited_s: float) -> None:
         what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
@@ -276,6 +297,8 @@ class Post:
         if in_line or now_s - self._looked_s > _LOOK_S:
             self._looked_s = now_s
             self._outlets.look_after(self._now_s)
+            outlets = self._outlets.open
+            self._gone = [p for p in self._unreported if p in outlets and outlets[p].gone_s is not None]
         if len(inbox.waiting) + len(inbox.due) + in_line >= _INBOX_MESSAGES:
             time.sleep(_RETRY_S)
             return False

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from tacit.errors import PeerLost
 from tacit.messages import Message, TensorMessage
 from tacit.network import SERVER
 from tacit.runtime.monitor import Monitor
@@ -29,13 +31,21 @@ class Remains(Message):
     parameters: Tensor
     record: bytes  # its part of the trace
     kept: bytes  # models on the way, as ``packed_models`` packs them
+    lost: Tensor  # ranks of the learners that were lost
+
+
+@dataclass(frozen=True)
+class Survivors(Message):
+    """From worker 0 to the others when the server is done: the ranks that close the run together. Not part of the strategy's traffic."""
+
+    ranks: Tensor
 
 
 class ServerHost:
     """One worker's side of the server, wherever that lives; idle where the strategy has none."""
 
     def __init__(self, strategy: Strategy[Any], rank: int, *, server: str) -> None:
-        self._rank = rank
+        self._rank, self._shards, self._lost = rank, strategy.shards, set[int]()
         self.is_apart = strategy.has_server and server == "apart"
         self.is_here = strategy.has_server and rank < strategy.shards and not self.is_apart
         self.monitor = Monitor()
@@ -63,7 +73,10 @@ class ServerHost:
     def join(self, post: Post) -> Tensor | None:
         """Wait until the server is done and return its model, or the shard's part; None where neither is this worker's business."""
         if self._server is not None:
-            return self._server.join()
+            assert self.post is not None
+            part = self._server.join()
+            self._lost.update(self.post.lost)
+            return part
         return self._take_remains(post) if self.is_apart and self._rank == 0 else None
 
     def _take_remains(self, post: Post) -> Tensor:
@@ -71,7 +84,25 @@ class ServerHost:
         _, left = post.receive(Remains, source=SERVER)
         self.mail.extend(unpacked(left.record)[0])
         self.kept.extend(unpacked_models(left.kept))
+        self._lost.update(left.lost.tolist())
         return left.parameters
+
+    def survivors(self, post: Post) -> list[int]:
+        """Return the ranks that the first server has not lost. Worker 0 tells them to the others; after ``join``."""
+        if self._rank != 0:
+            try:
+                return [int(rank) for rank in post.receive(Survivors, source=0)[1].ranks]
+            except PeerLost as lost:
+                way_out = "start the run again; the server resumes from its checkpoint if it wrote one."
+                need = "passes through that worker"
+                raise PeerLost(lost.rank, lost.at_s, "the last model", way_out, need=need) from None
+        ranks = [rank for rank in post.peers if rank >= 0 and rank not in self._lost]
+        for shard in range(0 if self.is_apart else self._shards):
+            if shard not in ranks:
+                raise PeerLost(shard, 0.0, f"shard {shard} of the model", "start the run again.", need="was in its process")
+        for rank in ranks[1:]:
+            post.send(rank, Survivors(torch.tensor(ranks)))
+        return ranks
 
     def close(self) -> None:
         if self.post is not None:

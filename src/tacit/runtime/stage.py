@@ -23,7 +23,7 @@ from tacit.runtime.monitor import Monitor
 from tacit.runtime.patience import Patience
 from tacit.runtime.ports import Mean, ProcessNetwork
 from tacit.runtime.roll_call import RollCall
-from tacit.runtime.server_host import ServerHost
+from tacit.runtime.server_host import ServerHost, Survivors
 from tacit.runtime.termination import Termination
 from tacit.session import Session
 from tacit.session.agreement import first_difference
@@ -105,9 +105,11 @@ class ProcessStage:
             if self._host.is_here:
                 self._host.post = self._open_post(server_address(self.rank), self._host.monitor, self._host.mail)
 
-    def _open(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
-        store = self._environment.store
-        return Group(store, f"{name}/{ranks}", list(ranks), self.rank, address=self.address, backend=backend)
+    def _open(self, name: str, ranks: tuple[int, ...], backend: str, timeout_s: float | None = None) -> Group:
+        return Group(
+            self._environment.store, f"{name}/{ranks}", list(ranks), self.rank, address=self.address, backend=backend,
+            timeout_s=timeout_s,
+        )  # fmt: skip
 
     def _open_post(self, address: int, monitor: Monitor, mail: deque[PlainEvent]) -> Post:
         from tacit.runtime.post import Post
@@ -116,12 +118,16 @@ class ProcessStage:
         peers = [*range(self.size), *(server_address(shard) for shard in range(shards))]
 
         def sent(to: int, message: Message, size_bytes: int) -> None:
+            if isinstance(message, Survivors):
+                return
             now_s = self.now_s()
             mail.append((now_s, address, SEND, now_s, 0, 0, to, size_bytes, 0.0, message.kind))
 
         stamp_s = self.stamp_s if address == self.rank else Stamps(self.now_s)
 
         def received(source: int, message: Message) -> None:
+            if isinstance(message, Survivors):
+                return
             now_s = stamp_s()
             mail.append((now_s, address, RECEIVE, now_s, 0, 0, source, message.size_bytes, 0.0, message.kind))
 
@@ -237,7 +243,11 @@ class ProcessStage:
 
     def join_server(self) -> Tensor | None:
         assert self.post is not None
-        return self._host.join(self.post)
+        part = self._host.join(self.post)
+        survivors = self._host.survivors(self.post)
+        if len(survivors) < self.size:  # what is left to exchange, is left to them
+            self.control = self._open("survivors", tuple(survivors), "gloo", self._patience.timeout_s)
+        return part
 
     # Among sessions: uncounted.
 
@@ -257,7 +267,12 @@ class ProcessStage:
         self._origin_s = time.perf_counter()
 
     def exchange(self, data: bytes) -> list[bytes]:
-        return [data] if self.size == 1 else self.swap_bytes(self.control, [data] * self.size, "exchange of states")
+        """Return what every rank gave; nothing (``b""``) in the place of one that a server strategy has lost."""
+        if self.size == 1:
+            return [data]
+        given = self.swap_bytes(self.control, [data] * self.control.size, "exchange of states")
+        by_rank = dict(zip(self.control.ranks, given, strict=True))
+        return [by_rank.get(rank, b"") for rank in range(self.size)]
 
     def swap_bytes(self, members: Group, given: Sequence[bytes], what: str) -> list[bytes]:
         """Give ``given[j]`` to the j-th member and return what every member gave to this one."""
@@ -266,7 +281,8 @@ class ProcessStage:
     def spread(self, tensor: Tensor, source: int = 0) -> None:
         if self.size > 1:
             wire = tensor.detach().to("cpu").contiguous()
-            self.wait_for(self.control.broadcast(wire, source), self.control, "broadcast of the model")
+            place = self.control.ranks.index(source)
+            self.wait_for(self.control.broadcast(wire, place), self.control, "broadcast of the model")
             tensor.copy_(wire)
 
     def mean(self, tensor: Tensor) -> Tensor:
@@ -274,7 +290,7 @@ class ProcessStage:
             return tensor.clone()
         wire = tensor.detach().to("cpu", torch.promote_types(tensor.dtype, torch.float32), copy=True)
         self.wait_for(self.control.all_reduce(wire), self.control, "mean of the models")
-        return wire.div_(self.size).to(tensor)
+        return wire.div_(self.control.size).to(tensor)
 
     # Waiting, and when it is in vain.
 

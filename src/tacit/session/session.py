@@ -156,7 +156,8 @@ class Session:
             self._reporting.settle_buffers()
             self._chronicle.add_row(self.step)
             records = self._stage.exchange(self._chronicle.packed())
-            self._make_run(records if self.rank == 0 else [records[self.rank]], "finished")
+            records = [record for record in records if record] if self.rank == 0 else [records[self.rank]]
+            self._make_run(records, "finished")
         self._let_go(None)
         return self.run
 

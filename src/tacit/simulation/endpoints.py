@@ -178,6 +178,11 @@ class SimulatedServer(Endpoint):
         self._kept, self.updates = kept, kept["updates"]
         self.model.load_state_dict(kept["optimizer"])
 
+    def accept(self, envelope: Envelope) -> None:
+        if self.world.lost_at(envelope.source) is not None:  # sent before its end: the loss is reported again after it
+            self._unheard.append(envelope.source)
+        super().accept(envelope)
+
     def peer_lost(self, rank: int) -> None:
         self._unheard.append(rank)
         if self._wanted is not None:

@@ -24,7 +24,7 @@ from tacit.simulation.rows import ServerRow
 from tacit.simulation.workers import Flight, SimulatedWorker
 from tacit.simulation.world import World
 from tacit.strategies import Strategy, may_send
-from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, RECEIVE, Event, Trace
+from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, Event, Trace
 
 MessageType = TypeVar("MessageType", bound=Message)
 _STEPS: Final = (COMPUTE, CANCELLED)
@@ -47,6 +47,12 @@ def check_replay(strategy: Strategy[Any], run: Run) -> None:
     require(
         run.status == "finished",
         f"this run of {run.strategy} {run.status}; only a finished one can be followed to its end.",
+    )
+    lost = sorted({event.peer for event in run.trace.of(NOTE) if event.label == "lost"})
+    require(
+        not lost,
+        f"this run of {run.strategy} has lost worker {', '.join(map(str, lost))}, and with it that worker's part of the trace; "
+        f"only a run that all workers finished can be followed.",
     )
 
 

@@ -114,9 +114,11 @@ class Surroundings(ABC):
         trace.pack_if_long()
         trace.rows.append((now_s, source, SEND, now_s, 0, 0, to, size_bytes, 0.0, kind))
         target = self._servers[shard_at(to)] if to < 0 else self._learners[to]
-        life = target.life
+        life, own_life = target.life, sender.life
 
         def delivered() -> None:
+            if sender.life != own_life:  # a fresh worker has taken the sender's place: what it left under way is lost
+                return
             sender.sent_arrived()
             if target.life == life and not target.is_lost:
                 arrived_s = agenda.now_s

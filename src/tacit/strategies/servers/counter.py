@@ -10,6 +10,7 @@ the one that goes with the first shard's.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -40,6 +41,8 @@ NOTHING: Final = 2.0**-30
 _AWAY: Final = -1
 _LOST: Final = 100
 """Late pushes in a row that tell a lost model from one on its way: nobody has so many under way."""
+
+_log = logging.getLogger(__name__)
 
 Pushed = tuple[int, ServerPush]
 """A learner's rank, and what it pushed."""
@@ -73,6 +76,8 @@ class Counter:
         self._held = [state.version] * server.size  # by learner: the version it computes at, or ``_AWAY``
         self._is_here = [not left for left in state.has_left]
         self._here = sum(self._is_here)
+        self._noted_k: int | None = None  # K as the trace has it
+        self._has_warned = False  # that fewer than K learners are left
         self._late = [0] * server.size  # by learner: late pushes since it was given a model
         self._decrees: list[ServerDecree] = []
         self._leader_is_over = self._is_leader
@@ -93,8 +98,7 @@ class Counter:
 
     def serve(self) -> None:
         """Update until all updates are made, or everybody has left."""
-        if self._is_leader:
-            self._server.note("k", self._state.k)
+        self._note_k()
         while not self._is_complete and (self._here or not self._leader_is_over or self._decrees):
             self._listen()
             while not self._is_complete and (batch := self._due()):
@@ -113,7 +117,7 @@ class Counter:
             try:
                 source, message = self._server.network.receive(ToServer)
             except PeerLost as lost:
-                self._forget(lost.rank)
+                self._lose(lost)
                 continue
             match message:
                 case ServerPush() if self._answers:
@@ -129,11 +133,9 @@ class Counter:
         try:
             source, message = self._server.network.receive(ToServer)
         except PeerLost as lost:
-            self._forget(lost.rank)
-            needed = self._state.k if self._kind.waits and self._adapting is None else 1
-            if self._here < needed:
-                way_out, need = "use a smaller k, or remove the fault.", f"needs {needed} workers and has {self._here}"
-                raise PeerLost(lost.rank, lost.at_s, str(self._kind), way_out, need=need) from None
+            self._lose(lost)
+            if not self._here:
+                raise PeerLost(lost.rank, lost.at_s, str(self._kind), need="has no learner left") from None
             return
         match message:
             case ServerPush():
@@ -148,8 +150,10 @@ class Counter:
                 self._decrees.append(message)
 
     def _take(self, source: int, push: ServerPush) -> None:
-        """Put a push with the others, or drop it: cancelled work never reaches the model."""
+        """Put a push with the others, or drop it: cancelled work never reaches the model, nor does a push that comes after its learner was lost."""
         kind, version = self._kind, self._state.version
+        if not self._is_here[source]:
+            return
         if push.version > version and self._is_leader:
             raise BadMessage(f"learner {source} pushed a gradient at version {push.version} of a model at {version}.")
         push = self._up.opened(source, push)
@@ -175,7 +179,34 @@ class Counter:
         self._is_here[source], self._state.has_left[source] = True, False
         self._up.begin(source)
         self._down.begin(source)
+        self._note_k()
         self._give(source)
+
+    def _lose(self, lost: PeerLost) -> None:
+        """Continue without a learner that was lost; without another shard of the model nothing can continue."""
+        if lost.rank < 0:
+            raise lost
+        was_here, waited_for = self._is_here[lost.rank], self._waited_for
+        self._forget(lost.rank)
+        if not was_here or not self._is_leader:
+            return
+        self._server.note("lost", self._here, about=lost.rank)
+        self._note_k()
+        if self._waited_for < waited_for and self._here and not self._has_warned:
+            self._has_warned = True
+            _log.warning("worker %d is missing; %s continues with k=%d.", lost.rank, self._kind, self._waited_for)
+
+    @property
+    def _waited_for(self) -> int:
+        """How many gradients make an update: K, but not more learners than are here where each pushes one."""
+        k = self._state.k
+        return min(k, max(1, self._here)) if self._kind.waits else k
+
+    def _note_k(self) -> None:
+        """Put K into the trace when it has changed."""
+        if self._is_leader and self._waited_for != self._noted_k:
+            self._noted_k = self._waited_for
+            self._server.note("k", self._noted_k)
 
     def _forget(self, rank: int) -> None:
         self._here -= self._is_here[rank]
@@ -189,9 +220,7 @@ class Counter:
         """Return the pushes that make up the next update, where there are enough."""
         if not self._is_leader:
             return self._decreed()
-        k, pending = self._state.k, self._pending
-        if self._kind.waits:  # those who have left cannot be waited for
-            k = min(k, max(1, self._here))
+        k, pending = self._waited_for, self._pending
         if len(pending) < k:
             return []
         if (bound := self._kind.staleness_bound) is None:
@@ -225,10 +254,8 @@ class Counter:
         used = {id(push) for _, push in batch}
         self._pending = [] if self._kind.cancels else [one for one in self._pending if id(one[1]) not in used]
         if self._adapting is not None and self._is_leader:
-            k = min(server.size, max(1, self._adapting.next_k(server, state, batch)))
-            if k != state.k:
-                state.k = k
-                server.note("k", k)
+            state.k = min(server.size, max(1, self._adapting.next_k(server, state, batch)))
+            self._note_k()
         if self._kind.cancels:
             self._restart()
         elif self._kind.waits:
