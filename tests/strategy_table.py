@@ -96,4 +96,5 @@ TABLE = [
     Row(tacit.KBatchAsync(k=2, compressor=TOP, down=TOP), depends_on_data=True, **ALONE),
     Row(tacit.KSync(k=2, compressor=TOP, down=tacit.QSGD(bits=8)), depends_on_data=True, fewest_workers=2, **ALONE),
     Row(tacit.AdaSync(tacit.KAsync(k=1), every=5), depends_on_data=True, fewest_workers=2, **ALONE),
+    Row(tacit.AdaSync(tacit.KBatchAsync(k=1), every_s=0.01), depends_on_data=True, **ALONE),
 ]

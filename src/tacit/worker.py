@@ -118,6 +118,9 @@ class Server(Protocol):
     @property
     def random(self) -> np.random.Generator: ...
 
+    def now_s(self) -> float:
+        """Return the time on the run's clock at which the last message was received: the same in a run and in its replay."""
+
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
         """Apply rank 0's optimizer to the server's model with ``gradient``: one update, counted and evaluated."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from collections import deque
@@ -34,6 +35,7 @@ class ScriptedServer:
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     alive: list[weakref.ref[Tensor]] = field(default_factory=list)
     most_alive: int = 0
+    time_s: float = 0.0
 
     @property
     def network(self) -> ScriptedServer:
@@ -52,6 +54,9 @@ class ScriptedServer:
         self.parameters -= learning_rate * gradient
 
     def note(self, name: str, value: float, about: int | None = None) -> None: ...
+
+    def now_s(self) -> float:
+        return self.time_s
 
 
 def push(version: int, number: int = 0, loss: float = math.nan, weight: float = 1.0) -> ServerPush:
@@ -117,8 +122,8 @@ def chosen(strategy: tacit.AdaSync, losses: list[float], workers: int = 8) -> li
     server, state, ks = ScriptedServer(workers, torch.zeros(4)), ServerState(strategy.base.k), []
     for loss in losses:
         for _ in range(strategy.every):
-            state.version += 1
-            state.k = strategy.next_k(server, state, [(0, push(0, loss=loss))])
+            version, state.version = state.version, state.version + 1
+            state.k = strategy.next_k(server, state, [(0, push(version, loss=loss))])
         ks.append(state.k)
     return ks
 
@@ -133,6 +138,59 @@ def test_k_follows_the_loss_by_the_rule(rule, initial, expected):
     ratios = [1, 2, 4, 9, 20]
     assert chosen(strategy, [10 / ratio for ratio in ratios]) == expected
     assert [round(theory.adasync_k(rule, initial, 8, ratio)) for ratio in ratios] == expected
+
+
+def test_the_first_loss_is_that_of_the_model_all_begin_with():
+    """F_0 = F(w_0): the weighted mean of the pushes of version 0, late ones too, and not the mean of the first interval."""
+    strategy, state = tacit.AdaSync(tacit.KBatchAsync(k=1), every=2), ServerState(1)
+    server, ks = ScriptedServer(100, torch.zeros(4)), []
+    for batch in ([push(0, loss=16.0)], [push(1, loss=0.0)], [push(0, loss=64.0, weight=3.0)], [push(3, loss=4.0)]):
+        state.version += 1
+        state.k = strategy.next_k(server, state, [(0, one) for one in batch])
+        ks.append(state.k)
+    assert ks[1] == round(math.sqrt(16 / 8))
+    assert ks[3] == round(math.sqrt((16 + 3 * 64) / 4 / ((3 * 64 + 4) / 4)))
+
+
+def test_in_a_run_the_first_loss_is_the_one_the_history_begins_with():
+    """Split data and no noise: each learner's first push has its own loss at w_0, and their mean is F(w_0). A resumed server keeps it."""
+    strategy = tacit.AdaSync(tacit.KAsync(k=1), every=20)
+    run = simulate(strategy, steps=60, lr=0.02, speed={4: 0.05})
+    memory = run.server[0]["state"]["memory"]
+    assert memory["first_sum"] / memory["first_weight"] == pytest.approx(run.history[0]["loss"], rel=1e-12)
+    assert memory["first_weight"] == 5
+    resumed = simulate(strategy, steps=90, lr=0.02, start=run).server[0]["state"]["memory"]
+    assert (resumed["first_sum"], resumed["first_weight"]) == (memory["first_sum"], 5)
+
+
+def test_k_may_be_chosen_again_by_time():
+    """At the first update at least ``every_s`` after the last choice, however many updates that takes."""
+    strategy, server, state = (
+        tacit.AdaSync(tacit.KBatchAsync(k=1), every_s=1.0),
+        ScriptedServer(8, torch.zeros(4)),
+        ServerState(1),
+    )
+    changed = []
+    for time_s, loss in ((0.0, 16.0), (0.9, 1.0), (1.2, 1.0), (1.4, 16.0), (2.1, 16.0), (2.3, 16.0)):
+        state.version += 1
+        server.time_s = time_s
+        k = strategy.next_k(server, state, [(0, push(state.version - 1, loss=loss))])
+        if k != state.k:
+            changed.append((time_s, k))
+        state.k = k
+    assert changed == [(1.2, round(math.sqrt(16 / 6))), (2.3, 1)]
+
+
+def test_in_a_run_intervals_are_of_equal_time():
+    strategy = tacit.AdaSync(tacit.KBatchAsync(k=1), every_s=1.5)
+    workload = workloads.quadratic(dimension=5, condition=3.0, noise=0.01)
+    run = simulate(strategy, workload, steps=150, lr=0.2, workers=6)
+    times_s = [note.time_s for note in notes(run, "k")]
+    assert len(times_s) > 3 and all(later - earlier >= 1.5 for earlier, later in itertools.pairwise(times_s))
+    updates = [note.time_s for note in notes(run, "update")]
+    for time_s in times_s[1:]:  # the first update of an interval chooses
+        assert time_s in updates
+    assert simulate(strategy, workload, steps=150, lr=0.2, workers=6).digest == run.digest
 
 
 def test_a_known_least_loss_raises_k_sooner():
@@ -188,6 +246,8 @@ def test_adasync_needs_the_loss():
         (lambda: tacit.KSync(k=1, down=0.1), "down=0.1 must be a compressor"),
         (lambda: tacit.AdaSync(tacit.AllReduce()), "must be a server strategy such as KAsync"),
         (lambda: tacit.AdaSync(tacit.KAsync(k=1), every=0), "every=0 must be at least 1"),
+        (lambda: tacit.AdaSync(tacit.KAsync(k=1), every_s=0.0), "every_s=0.0 must be positive"),
+        (lambda: tacit.AdaSync(tacit.KAsync(k=1), every=5, every_s=1.0), "give one of every=5 and every_s=1.0"),
         (lambda: tacit.AdaSync(tacit.KAsync(k=1), rule="cubic"), "rule='cubic' must be one of"),
         (lambda: simulate(tacit.KSync(k=9)), "k=9 is more learners than workers=5; use k=5"),
         (lambda: simulate(tacit.KSync(k=1, shards=2)), "shards=2 cannot divide 1 parameter tensors"),

@@ -86,7 +86,7 @@ class _Served:
         self.model.every = keep_every
         self._strategy, self._life = strategy, ServerLife(strategy, self.model)
         self.monitor, self._mail = Monitor(), deque[PlainEvent]()
-        self._origin_s = time.perf_counter()
+        self._origin_s, self._received_s = time.perf_counter(), 0.0
         folder, _, every = os.environ.get(KEEPS, "").rpartition(":")
         self._folder = Path(folder) if folder else None
         self._every = int(every or 1)
@@ -94,13 +94,25 @@ class _Served:
     def run(self, post: Post, size: int, steps: int | None, seed: int) -> None:
         _, start = post.receive(TensorMessage, source=0)
         self._origin_s = time.perf_counter()
+        self._received_s = 0.0
         self._mail.clear()  # the start is no part of the strategy's traffic
         if self._folder is not None and checkpoints.step_of(self._folder) is not None:
             self._life.load_state_dict(checkpoints.read_server(self._folder))
         else:
             self.model.parameters.copy_(start.tensor)
         self.model.updated = self._checkpoint
-        server = ProcessServer(post, self.monitor, self.model, size, steps, seed, self.now_s, self._mail, post.fail)
+        server = ProcessServer(
+            post,
+            self.monitor,
+            self.model,
+            size,
+            steps,
+            seed,
+            self.now_s,
+            lambda: self._received_s,
+            self._mail,
+            post.fail,
+        )
         server.start(self._life)
         parameters = server.join()
         trace = Trace()
@@ -116,7 +128,7 @@ class _Served:
         self._mail.append((now_s, SERVER, SEND, now_s, 0, 0, to, size_bytes, 0.0, message.kind))
 
     def received(self, source: int, message: Message) -> None:
-        now_s = self.now_s()
+        self._received_s = now_s = self.now_s()
         self._mail.append((now_s, SERVER, RECEIVE, now_s, 0, 0, source, message.size_bytes, 0.0, message.kind))
 
     def _checkpoint(self, updates: int) -> None:

@@ -35,11 +35,12 @@ class ProcessServer:
         steps: int | None,
         seed: int,
         now_s: Callable[[], float],
+        received_s: Callable[[], float],
         mail: deque[PlainEvent],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._model, self.size, self.steps, self._now_s, self._mail = model, size, steps, now_s, mail
-        self._failed = failed
+        self._failed, self.now_s = failed, received_s
         self.shard, self._monitor = shard_at(post.address), monitor
         self.network = ServerNetwork(post, size)
         self.random: np.random.Generator = Streams(seed).numpy("strategy", post.address)

@@ -52,6 +52,7 @@ class ServerHost:
         self.mail: deque[PlainEvent] = deque()  # messages, written down by whatever thread sends or reads them
         self.kept: list[KeptModel] = []  # what a server apart kept of its models on the way
         self.post: Post | None = None  # the server's own, where one lives here
+        self.received_s = 0.0  # when the server received its last message, as the trace has it
         self._server: ProcessServer | None = None
 
     def start(
@@ -62,7 +63,10 @@ class ServerHost:
         from tacit.runtime.server import ProcessServer
 
         assert self.post is not None
-        self._server = ProcessServer(self.post, self.monitor, model, size, steps, seed, now_s, self.mail, failed)
+        received_s = lambda: self.received_s  # noqa: E731
+        self._server = ProcessServer(
+            self.post, self.monitor, model, size, steps, seed, now_s, received_s, self.mail, failed
+        )
         self._server.start(life)
 
     def send_off(self, model: Tensor, post: Post) -> None:

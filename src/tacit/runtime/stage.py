@@ -129,6 +129,8 @@ class ProcessStage:
             if isinstance(message, Survivors):
                 return
             now_s = stamp_s()
+            if address < 0:
+                self._host.received_s = now_s
             mail.append((now_s, address, RECEIVE, now_s, 0, 0, source, message.size_bytes, 0.0, message.kind))
 
         assert self._security is not None

@@ -150,6 +150,9 @@ class SimulatedServer(Endpoint):
     def parameters(self) -> Tensor:
         return self.model.parameters
 
+    def now_s(self) -> float:
+        return self.world.agenda.now_s
+
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
         self.updates += 1
         if not self.world.is_timing:

@@ -88,6 +88,7 @@ class Turns:
         self._left, self._handles, self._handle = deque(events), handles, handle
         self._here: dict[tuple[int, str], deque[Envelope]] = defaultdict(deque)  # by source and kind
         self._awaited: tuple[str, ...] = ()  # the kinds of turn that the fiber is parked for
+        self.received_s = 0.0  # when the recorded run received what was received last
         self._passed = 0  # steps whose turn nobody waits for
         self.may_handle = False
 
@@ -117,6 +118,7 @@ class Turns:
     def receive(self, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
         """Return the message that the recorded run received here."""
         turn = self.wait_for(RECEIVE, what=kind.__name__)
+        self.received_s = turn.time_s
         envelope = self._here[turn.peer, turn.label].popleft()
         if not envelope.message.is_of(kind) or source not in (None, turn.peer):
             raise Diverged(self._end.rank, f"receives {kind.__name__}", _described(turn))
@@ -199,6 +201,9 @@ class ReplayedServer(SimulatedServer):
     def __init__(self, world: World, shard: int, model: ServerRow, record: Record) -> None:
         super().__init__(world, shard, model)
         self.turns = Turns(self, record.get(self.rank, ()), (), self._inbox.append)
+
+    def now_s(self) -> float:
+        return self.turns.received_s  # decisions by time are those of the recorded run
 
     def accept(self, envelope: Envelope) -> None:
         self.turns.arrived(envelope)

@@ -194,6 +194,9 @@ class ScriptServer(Endpoint):
     def random(self) -> np.random.Generator:
         return self._own_random
 
+    def now_s(self) -> float:
+        return self.world.agenda.now_s
+
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
         self._model.update(gradient, learning_rate, self.world.agenda.now_s)
         if self.shard == 0:

@@ -3,7 +3,9 @@
     batch kinds         K = K_0 √(F_0/F)
     K-sync, K-async     K²/(P−K) = K_0²/(P−K_0) · F_0/F      (``theory.adasync``)
 
-F is the mean loss of the mini-batches pushed since K was last looked at, F_0 that of the first such interval, both above ``f_star`` where known.
+F is the mean loss of the mini-batches since K was last chosen. F_0 = F(w_0) is the mean loss of all mini-batches taken at the first model; in the
+async kinds some of them are used late, and F_0 becomes more accurate with each. Both are counted above ``f_star`` where that is known.
+The rule is derived for intervals of equal time, which is ``every_s``; ``every`` counts updates, so its intervals get longer as K grows.
 Why: early on the error is far above the noise of a single gradient, and updates are worth more than averages; at the end it is the other way round.
 """
 
@@ -26,6 +28,8 @@ from tacit.strategies.strategy import Strategy
 from tacit.theory.adasync import RULES, next_k
 from tacit.worker import Server, Worker
 
+_EVERY: Final = 50
+"""Updates between two choices of K unless something else is given."""
 _TINY: Final = 1e-12
 _NO_DATA: Final = 2.0**-50
 """A step of less weight had no data, or a GradScaler skipped it, and need not have a loss."""
@@ -35,7 +39,8 @@ _NO_DATA: Final = 2.0**-50
 class AdaSync(Strategy[Any]):
     """Adapt K of a server strategy while it runs: small at first, larger as the loss falls; ``base`` says which kind, and K_0.
 
-    every: updates between looks at the loss; larger = steadier.
+    every: updates between two choices of K; larger = steadier. Default: 50, unless every_s is given.
+    every_s: seconds between two choices of K, on the run's clock: virtual in the simulator.
     rule: "square-root" or "quadratic"; None takes the one that is derived for the kind.
     f_star: the loss that no model goes below, where it is known to be above 0; larger = K raised sooner.
     """
@@ -43,13 +48,19 @@ class AdaSync(Strategy[Any]):
     has_server: ClassVar[bool] = True
 
     base: KofP = field(metadata=ALWAYS_SPELLED)
-    every: int = field(default=50, kw_only=True)
+    every: int | None = field(default=None, kw_only=True)
+    every_s: float | None = field(default=None, kw_only=True)
     rule: str | None = field(default=None, kw_only=True)
     f_star: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         require(isinstance(self.base, KofP), f"base={self.base!r} must be a server strategy such as KAsync(k=1).")
-        require(self.every >= 1, f"every={self.every} must be at least 1 update.")
+        require(self.every is None or self.every >= 1, f"every={self.every} must be at least 1 update.")
+        require(self.every_s is None or self.every_s > 0, f"every_s={self.every_s} must be positive.")
+        require(
+            self.every is None or self.every_s is None,
+            f"give one of every={self.every} and every_s={self.every_s}: K is chosen by updates or by time.",
+        )
         require(
             self.rule is None or self.rule in RULES, f"rule={self.rule!r} must be one of {', '.join(RULES)}, or None."
         )
@@ -98,6 +109,7 @@ class AdaSync(Strategy[Any]):
 
     def serve(self, server: Server, state: ServerState) -> None:
         state.has_left = [False] * server.size
+        state.memory["chosen_s"] = server.now_s()  # the clock of an earlier life is not this one's
         Counter(self.base, server, state, self).serve()
 
     def dismiss(self, server: Server, state: ServerState) -> None:
@@ -108,14 +120,29 @@ class AdaSync(Strategy[Any]):
         return self.rule or ("quadratic" if self.base.waits else "square-root")
 
     def next_k(self, server: Server, state: ServerState, batch: Sequence[tuple[int, ServerPush]]) -> int:
-        """Return K for the next updates: looked at every so often, from the losses that came with the gradients."""
+        """Return K for the next updates: chosen every so often, from the losses that came with the gradients."""
         memory = state.memory
         for _, push in batch:
             if math.isfinite(push.loss):
-                memory["sum"] = memory.get("sum", 0.0) + push.loss * push.weight
-                memory["weight"] = memory.get("weight", 0.0) + push.weight
-        if state.version % self.every or not memory.get("weight"):
+                _add(memory, "", push)
+                if push.version == 0:
+                    _add(memory, "first_", push)
+        if not self._is_due(server, state) or not memory.get("weight"):
             return state.k
-        gap = max(_TINY, memory.pop("sum") / memory.pop("weight") - self.f_star)  # F − F*
-        first = memory.setdefault("first", gap)  # F_0 − F*
-        return round(next_k(self._rule, self.base.k, server.size, first / gap))
+        loss = memory.pop("sum") / memory.pop("weight")  # F
+        first = memory["first_sum"] / memory["first_weight"] if "first_weight" in memory else loss  # F_0
+        memory["chosen_s"] = server.now_s()
+        ratio = max(_TINY, first - self.f_star) / max(_TINY, loss - self.f_star)
+        return round(next_k(self._rule, self.base.k, server.size, ratio))
+
+    def _is_due(self, server: Server, state: ServerState) -> bool:
+        """Whether K is to be chosen after this update."""
+        if self.every_s is not None:
+            return server.now_s() - state.memory.get("chosen_s", 0.0) >= self.every_s
+        return state.version % (self.every or _EVERY) == 0
+
+
+def _add(memory: dict[str, float], which: str, push: ServerPush) -> None:
+    """Add the loss of ``push`` to one of the two means."""
+    memory[which + "sum"] = memory.get(which + "sum", 0.0) + push.loss * push.weight
+    memory[which + "weight"] = memory.get(which + "weight", 0.0) + push.weight
