@@ -140,6 +140,53 @@ def test_models_agree_by_one_part_in_n_minus_1_per_interaction():
     assert np.std(ratios) / math.sqrt(len(ratios)) < 0.003  # enough of them to tell 1/15 from 1/16 and 1/14 at least
 
 
+class EveryRound(Watched):
+    """Records Γ of the buffers whenever rank 0 ends a step: with a meeting after every step, once a round."""
+
+    def hooks(self) -> dict[str, object]:
+        self.gammas: list[float] = []
+
+        def after_step(this: Strategy, worker, state) -> None:
+            if worker.rank == 0:
+                self.gammas.append(gamma(self.buffers))
+            self.kind.after_step(this, worker, state)
+
+        return {"after_step": after_step}
+
+
+LOCKSTEP = {"compute": tacit.Constant(mean_s=0.02), **NOWHERE}  # all nodes ask at the same moment
+
+
+@pytest.mark.parametrize("lattice", [None, LATTICE])
+def test_two_nodes_that_ask_each_other_at_once_meet_in_the_middle(lattice: tacit.Lattice | None):
+    watched = EveryRound(tacit.SwarmSGD(local_steps=1, compressor=lattice), 2)
+    watched.run(steps=2, **LOCKSTEP)
+    assert watched.gammas[1] < 1e-3 * watched.gammas[0]
+
+
+def test_two_nodes_in_lockstep_train_as_well_as_two_that_wait_for_each_other():
+    cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=0.02))
+    without_waiting, blocking = (
+        tacit.simulate(
+            workloads.digits(), tacit.SwarmSGD(local_steps=8, blocking=b), cluster=cluster, steps=120, lr=0.1
+        )
+        for b in (False, True)
+    )
+    assert without_waiting.history[-1]["loss"] == pytest.approx(blocking.history[-1]["loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("workers", [16, 32])
+def test_nodes_that_all_ask_at_once_agree_nearly_as_fast_as_one_pair_after_another(workers: int):
+    """Atomic exchanges leave (1 − 1/(n − 1))ⁿ of Γ per n exchanges, 0.332 with 16 nodes. At most 10 % more is left in lockstep."""
+    ratios = []
+    for seed in range(150):
+        watched = EveryRound(tacit.SwarmSGD(local_steps=1), workers, seed)
+        watched.run(steps=5, seed=seed, **LOCKSTEP)
+        ratios += [after / before for before, after in zip(watched.gammas, watched.gammas[1:], strict=False)]
+    assert np.std(ratios) / math.sqrt(len(ratios)) < 0.005
+    assert np.mean(ratios) < 1.1 * (1 - 1 / (workers - 1)) ** workers
+
+
 def spread(strategy: Strategy, lr: float, **problem: float) -> float:
     """Return the models' mean spread in a run that begins at the optimum."""
     workload = workloads.quadratic(dimension=10, condition=2.0, **problem)

@@ -1,8 +1,11 @@
-"""SwarmSGD's exchanges without waiting: one side asks, the other answers from its handler, and both add half of the difference.
+"""SwarmSGD's exchanges without waiting: one side asks, the other answers from its handler, and both add a part w of the difference.
 
     i asks     Q(X_i)                                       one at a time
-    j answers  Q(X_j), and X_j ← X_j + (Q(X_i) − Q(X_j))/2  and keeps both in mind until i is done
-    i is done  X_i ← X_i + (Q(X_j) − Q(X_i))/2
+    j answers  Q(X_j) and w; X_j ← X_j + w (Q(X_i) − Q(X_j))  and keeps both in mind until i is done
+    i is done  X_i ← X_i + w (Q(X_j) − Q(X_i))
+
+w = 1/2 is the paper's average. A node that answers while its own request is unanswered will still replace a part of the model it answers with; two
+halves at once would replace all of it, so that models swap instead of meeting. It therefore chooses a smaller w (``_weight``).
 
 Words that cannot be decoded change nothing and are said again with more bits, the same lattice points. What is asked and never answered, and
 what is given and never acknowledged, is set right at the end of the run (``endings``): Σ X stays, whatever happens on the way.
@@ -11,7 +14,7 @@ what is given and never acknowledged, is set right at the end of the run (``endi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from torch import Tensor
 
@@ -34,6 +37,11 @@ from tacit.strategies.swarm.words import (
 )
 from tacit.worker import Worker
 
+_OVERLAPPING_WEIGHT: Final = 1 / 3
+"""w of a node whose own request to another node is unanswered: 1/(1 + 2), the Metropolis weight of a node with two exchanges at once."""
+_CROSSING_WEIGHT: Final = 1 / 4
+"""w of a node whose own request to the same node is unanswered: the two answers together make both models the mean."""
+
 HANDLED: tuple[type[Message], ...] = (SwarmAsk, SwarmAnswer, SwarmAgain, SwarmDone, SwarmDecline, SwarmHello)
 
 
@@ -55,6 +63,7 @@ class SwarmState:
     given: dict[int, Tensor] = field(
         default_factory=dict
     )  # answered and not acknowledged: what was added to the buffer
+    weights: dict[int, float] = field(default_factory=dict)  # w of these answers
     silent: list[int] = field(default_factory=list)  # peers that are taken for gone
     memory: Memory = field(default_factory=dict)  # the lattice's
     is_member: bool = True  # has a model worth averaging
@@ -88,7 +97,7 @@ class Exchanges(NamedTuple):
             case SwarmAgain():
                 self._say_again(source, message)
             case SwarmDone(number=number) if number in state.given:
-                del state.given[number], state.points[number]
+                del state.given[number], state.weights[number], state.points[number]
             case SwarmDecline(number=number) if number in state.asked:
                 self._forget(number)
             case SwarmHello():
@@ -104,12 +113,20 @@ class Exchanges(NamedTuple):
         if theirs is None:
             return
         spoken = self.tongue.say(state.buffer, state.base, theirs)
-        change = (theirs - spoken.points).div_(2)
+        weight = self._weight(source)
+        change = (theirs - spoken.points).mul_(weight)
         state.buffer.add_(change)
-        state.given[number], state.points[number] = change, spoken.points
+        state.given[number], state.weights[number], state.points[number] = change, weight, spoken.points
         worker.note("met", source)
         worker.note("staleness", worker.step - state.published)
-        worker.network.send(source, SwarmAnswer(number, spoken.body, spoken.outdated).owned())
+        worker.network.send(source, SwarmAnswer(number, spoken.body, spoken.outdated, weight).owned())
+
+    def _weight(self, source: int) -> float:
+        """Return which part of the difference to ``source`` this node and ``source`` add, from what this node has in flight itself."""
+        state = self.state
+        if state.in_flight < 0:
+            return 1 / 2
+        return _CROSSING_WEIGHT if state.asked[state.in_flight] == source else _OVERLAPPING_WEIGHT
 
     def _take(self, source: int, answer: SwarmAnswer) -> None:
         state, number = self.state, answer.number
@@ -119,7 +136,7 @@ class Exchanges(NamedTuple):
         theirs = self._heard(source, answer, own)
         if theirs is None:
             return
-        state.buffer.add_((theirs - own).div_(2))
+        state.buffer.add_((theirs - own).mul_(answer.weight))
         state.has_answer |= number == state.in_flight
         self._forget(number)
         self.worker.note("met", source)
@@ -144,8 +161,12 @@ class Exchanges(NamedTuple):
         if number not in state.points:
             return
         spoken = self.tongue.say_again(state.points[number], again.bits, again.side)
-        kind = SwarmAsk if number in state.asked else SwarmAnswer
-        self.worker.network.send(source, kind(number, spoken.body, spoken.outdated).owned())
+        words: SwarmWords
+        if number in state.asked:
+            words = SwarmAsk(number, spoken.body, spoken.outdated)
+        else:
+            words = SwarmAnswer(number, spoken.body, spoken.outdated, state.weights[number])
+        self.worker.network.send(source, words.owned())
 
     def _forget(self, number: int) -> None:
         state = self.state

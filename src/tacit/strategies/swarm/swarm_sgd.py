@@ -6,7 +6,8 @@
 
 X is the communication buffer, which others read and write while its owner computes. Across a wire an assignment would lose what was written in
 between, so both sides add: j, in one handler, (Q(X_i) − Q(X_j))/2 when it is asked, and i (Q(X_j) − Q(X_i))/2 when the answer comes; its working
-model follows at the next step boundary. Whatever interleaves, Σ X stays, and where nothing does this is the paper's update.
+model follows at the next step boundary. A node that answers while its own request is unanswered adds less than half (``exchanges``). Whatever
+interleaves, Σ X stays, and where nothing does this is the paper's update.
 
 Blocking, both partners end with the mean of their working models after H steps each (``rounds``).
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from tacit.compression import Lattice
 from tacit.compression.compressor import Memory
 from tacit.compression.lattice import LatticeVector
-from tacit.errors import BadMessage
+from tacit.errors import BadMessage, require
 from tacit.messages import Message, unpack
 
 _NOTHING: Final = torch.empty(0, dtype=torch.uint8)
@@ -43,7 +43,12 @@ class SwarmAsk(SwarmWords):
 
 @dataclass(frozen=True)
 class SwarmAnswer(SwarmWords):
-    """The partner's Q(X_j), as it was before it took its half."""
+    """The partner's Q(X_j) as it was before it added its part, and ``weight``: which part of the difference both sides add."""
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.weight <= 1 / 2, f"weight={self.weight} must be above 0 and at most 1/2.")
 
 
 @dataclass(frozen=True)
