@@ -37,6 +37,7 @@ TABLE = [
     Row(tacit.LocalSGD(period=tacit.Every(5), warmup_steps=7)),
     Row(tacit.LocalSGD(period=tacit.Every(6), overlap_steps=3)),
     Row(tacit.LocalSGD(period=tacit.VariancePeriod(initial=2), overlap_steps=4), depends_on_data=True),
+    Row(tacit.LocalSGD(period=tacit.AdaCommPeriod(initial=5), overlap_steps=3), depends_on_data=True),
     Row(tacit.LocalSGD(period=tacit.Every(5), outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True))),
     Row(tacit.LocalSGD(period=tacit.Every(5), outer=tacit.SlowMo(), overlap_steps=2)),
     Row(tacit.LocalSGD(period=tacit.Every(5), outer=tacit.OuterAdam(lr=0.05))),
@@ -60,6 +61,7 @@ TABLE = [
     ),
     Row(tacit.LocalSGD(period=tacit.Every(5), compressor=tacit.QSGD(bits=8), feedback=tacit.NoFeedback())),
     Row(tacit.LocalSGD(period=tacit.Every(5), compressor=TOP), depends_on_data=True),
+    Row(tacit.LocalSGD(period=tacit.LossPeriod(initial=3), compressor=TOP, warmup_steps=3), depends_on_data=True),
     Row(
         tacit.LocalSGD(period=tacit.VariancePeriod(initial=3), compressor=tacit.Sign(), aggregate="scatter"),
         depends_on_data=True,

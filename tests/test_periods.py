@@ -78,24 +78,33 @@ def test_linear_period_is_the_printed_schedule():
     assert sum(periods[:9]) < 5469  # the tenth and last round absorbs the rest
 
 
-def losses(rule: Period, first: float, sequence: list[float]) -> list[int]:
-    return trajectory(
-        rule, [Round(i, 0, 0.1, first_loss=first if i == 0 else 0.0, loss=f) for i, f in enumerate(sequence)]
-    )
+def losses(rule: Period, sequence: list[float | None]) -> list[int]:
+    """Feed F(x̄₀), F(x̄₁), … as rounds bring them: the first round brings the loss at the start."""
+    return trajectory(rule, [Round(i, 0, 0.1, first_loss=loss) for i, loss in enumerate(sequence)])
 
 
 def test_loss_period_is_the_ceiling_of_the_cube_root():
     """§1.4(a): τ = ⌈(F₀/F)^{1/3}⌉ τ₀."""
-    assert losses(tacit.LossPeriod(initial=5), 8.0, [8.0, 4.0, 1.0, 8 / 27, 0.2962]) == [5, 5, 10, 10, 15, 20]
-    assert losses(tacit.LossPeriod(initial=5, f_star=1.0), 9.0, [2.0]) == [5, 10]
-    assert losses(tacit.LossPeriod(initial=5), 8.0, [0.0]) == [5, UNTIL_THE_END]
+    assert losses(tacit.LossPeriod(initial=5), [8.0, 4.0, 1.0, 8 / 27, 0.2962]) == [5, 5, 10, 10, 15, 20]
+    assert losses(tacit.LossPeriod(initial=5, f_star=1.0), [9.0, 2.0]) == [5, 5, 10]
+    assert losses(tacit.LossPeriod(initial=5), [8.0, 0.0]) == [5, 5, UNTIL_THE_END]
     with pytest.raises(ValueError, match="f_star=9 is not below the first loss 8"):
-        losses(tacit.LossPeriod(initial=5, f_star=9), 8.0, [2.0])
+        losses(tacit.LossPeriod(initial=5, f_star=9), [8.0])
 
 
 def test_adacomm_is_the_ceiling_of_the_square_root_and_shrinks():
-    assert losses(tacit.AdaCommPeriod(initial=16), 4.0, [4.0, 1.0, 0.25, 1e-9]) == [16, 16, 8, 4, 1]
-    assert losses(tacit.AdaCommPeriod(initial=16, interval_rounds=2), 4.0, [4.0, 1.0, 0.25, 0.25]) == [16, 16, 8, 8, 4]
+    assert losses(tacit.AdaCommPeriod(initial=16), [4.0, 1.0, 0.25, 1e-9]) == [16, 16, 8, 4, 1]
+    assert losses(tacit.AdaCommPeriod(initial=16, interval_rounds=2), [4.0, 1.0, 0.25, 0.25]) == [16, 16, 8, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("rule", "periods"),
+    [(tacit.LossPeriod(initial=5), [5, 5, 5, 10, 10, 15]), (tacit.AdaCommPeriod(initial=16), [16, 16, 16, 8, 8, 6])],
+    ids=str,
+)
+def test_a_round_that_brings_no_loss_leaves_the_period_as_it_is(rule: Period, periods: list[int]):
+    """F₀ is then the first loss that comes: ranks that took no step still hold the model they began with."""
+    assert losses(rule, [None, 4.0, 1.0, None, 0.4]) == periods
 
 
 def test_a_list_of_periods_repeats_its_last():

@@ -31,8 +31,7 @@ class Round:
     step: int  # completed steps, this period's included
     learning_rate: float  # γ of the last step
     variance: float | None = None  # (1/n) Σ ‖w_i − w̄‖² just before averaging
-    first_loss: float | None = None  # mean over ranks of the loss in the period's first step, taken at the common model
-    loss: float | None = None  # mean over ranks and the period's steps
+    first_loss: float | None = None  # F(x̄), from the first step after the previous averaging; None: not known
 
 
 @dataclass
@@ -132,7 +131,11 @@ class LinearPeriod(Period):
 class LossPeriod(Period):
     """ADA-LUPA's loss rule: τ_i = ⌈((F(x̄₀) − f*) / (F(x̄_i) − f*))^{1/3}⌉ τ₀ (arXiv 1910.13598; the poster prints f* = 0).
 
-    F(x̄₀) is the mean loss of the very first step, F(x̄_i) the mean loss over the period that the round ends.
+    F(x̄) is estimated from the mini-batch losses of the first step after an averaging: each rank's loss on its own data, taken at the averaged
+    model, averaged over ranks with their weights. It travels with the next round, so the period after round i is computed from F(x̄_{i−1}) and the
+    second period is always τ₀. F(x̄₀) is the loss at the common start; after ``warmup_steps``, at the last average of the warm-up. With
+    ``overlap_steps`` it is the loss of the first step after the average was applied. A round in which no rank has such a loss leaves the period as
+    it is.
     """
 
     initial: int = field(default=8, metadata=ALWAYS_SPELLED)  # τ₀
@@ -148,12 +151,17 @@ class LossPeriod(Period):
 
     def update(self, state: PeriodState, reduced: Round) -> None:
         ratio = _loss_ratio(state, reduced, self.f_star)
+        if ratio is None:
+            return
         state.period = math.ceil(_cube_root(1 / ratio)) * self.initial if ratio > 0 else UNTIL_THE_END
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaCommPeriod(Period):
-    """AdaComm, the rival that shrinks: τ_l = ⌈√(F_l / F₀) τ₀⌉ (Wang & Joshi 2018, arXiv 1810.08313), adapted every ``interval_rounds``."""
+    """AdaComm, the rival that shrinks: τ_l = ⌈√(F(x̄_l) / F(x̄₀)) τ₀⌉ (Wang & Joshi 2018, arXiv 1810.08313), adapted every ``interval_rounds``.
+
+    F(x̄) is estimated as in ``LossPeriod``: mini-batch losses of the first step after an averaging, at the averaged model, one round old.
+    """
 
     initial: int = field(default=16, metadata=ALWAYS_SPELLED)  # τ₀
     interval_rounds: int = 1
@@ -170,7 +178,7 @@ class AdaCommPeriod(Period):
 
     def update(self, state: PeriodState, reduced: Round) -> None:
         ratio = _loss_ratio(state, reduced, self.f_star)
-        if (reduced.index + 1) % self.interval_rounds == 0:
+        if ratio is not None and (reduced.index + 1) % self.interval_rounds == 0:
             state.period = max(1, math.ceil(_trimmed(math.sqrt(max(0.0, ratio)) * self.initial)))
 
 
@@ -219,14 +227,15 @@ class VariancePeriod(Period):
             state.period = max(1, state.period - 1)
 
 
-def _loss_ratio(state: PeriodState, reduced: Round, f_star: float) -> float:
-    """(F_i − f*) / (F₀ − f*), remembering F₀ from the first round."""
-    assert reduced.loss is not None and reduced.first_loss is not None
+def _loss_ratio(state: PeriodState, reduced: Round, f_star: float) -> float | None:
+    """Return (F(x̄) − f*) / (F(x̄₀) − f*), with F(x̄₀) from the first round that brings a loss; None where this round brings none."""
+    if reduced.first_loss is None:
+        return None
     start = state.memory.setdefault("first_loss", reduced.first_loss)
     require(
         start > f_star, f"f_star={f_star} is not below the first loss {start:.6g}; it must bound the loss from below."
     )
-    return (reduced.loss - f_star) / (start - f_star)
+    return (reduced.first_loss - f_star) / (start - f_star)
 
 
 def _cube_root(value: float) -> float:

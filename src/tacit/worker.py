@@ -16,7 +16,7 @@ class Observed(NamedTuple):
 
     steps: int
     weight: float  # the sum of the steps' weights
-    first_loss: float | None  # of the first of these steps
+    first_loss: float | None  # of the first of these steps that was not skipped; None: not observed in that step
     loss: float | None  # their mean
 
 

@@ -18,6 +18,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 import tacit
+from tacit.periods import PeriodState, Round
 from tacit.session import checkpoints
 
 
@@ -267,6 +268,45 @@ def test_a_skipped_step_changes_nothing_locally_in_local_sgd_and_counts():
     assert torch.equal(b["trail"][1][0], b["trail"][1][1]) and not torch.equal(a["trail"][1][0], a["trail"][1][1])
     close(a["end"], b["end"])
     assert a["steps"] >= 6
+
+
+class Watched(tacit.Every):
+    """A fixed period that asks for losses and records what each round brings."""
+
+    needs_loss = True
+
+    def update(self, state: PeriodState, reduced: Round) -> None:
+        self.__dict__.setdefault("seen", []).append(reduced.first_loss)
+
+
+def told_run(bad_steps: dict[int, list[int]], counts: list[int], sizes: list[int] | None = None) -> list[float | None]:
+    """Rank r tells the loss 10 r + k in its k-th step, counted from 1; return what the rounds of two steps brought."""
+    model, period, me = network(), Watched(2), tacit.rank()
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=period), steps=max(counts), timeout_s=20) as session:
+        for step, x in enumerate(batches(me, counts[me]), 1):
+            optimizer.zero_grad()
+            scale = float("inf") if step in bad_steps.get(me, ()) else 1.0
+            scaler.scale(model(x).square().mean() * scale).backward()
+            session.observe(10.0 * me + step, samples=sizes[me] if sizes else None)
+            scaler.step(optimizer)
+            scaler.update()
+    return period.__dict__["seen"]
+
+
+def test_the_loss_of_a_round_is_the_mean_over_the_ranks_that_have_one():
+    """A rank that skips all steps of a period has none, nor has one whose data has ended. Ranks weigh what they weigh in the round."""
+    for seen in together(2, told_run, {}, [6, 6]):
+        assert seen == [6, 8, 10]
+    for seen in together(2, told_run, {0: [3, 4], 1: [1, 3, 4]}, [6, 6]):
+        assert seen == [pytest.approx((1 + 12 / 2) / 1.5), None, 10]  # rank 1 had data in one of two steps
+    for seen in together(2, told_run, {1: [1, 2]}, [6, 6]):
+        assert seen == [1, 8, 10]
+    for seen in together(2, told_run, {}, [6, 2]):
+        assert seen == [6, 3, 5]
+    for seen in together(2, told_run, {}, [2, 2], [1, 3]):
+        assert seen == [(1 + 3 * 11) / 4]
 
 
 # Micro-batches.

@@ -46,7 +46,7 @@ def play(rows: list[Strategy], workload: workloads.Workload, settings: dict) -> 
 def test_real_processes_reach_the_simulators_parameters(workload, workers, arguments, tolerance):
     strategies = [row.strategy for row in TABLE if not row.is_asynchronous]
     settings = {"seed": SEED, "evaluate_every": 10, **arguments}
-    real = together(workers, play, strategies, workload, settings)
+    real = together(workers, play, strategies, workload, settings, timeout_s=180)
     for index, strategy in enumerate(strategies):
         run = tacit.simulate(workload, strategy, cluster=tacit.Cluster(workers=workers), **settings)
         # Adam divides by moments near zero, which blows rounding errors up a hundredfold where there are any.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import tacit
@@ -62,6 +64,35 @@ def test_the_order_of_periods_at_a_constant_rate():
     )]  # fmt: skip
     assert last == sorted(last)
     assert last[-1] > 2 * last[1]
+
+
+def losses_at_averages(run: tacit.Run) -> list[tuple[float, int]]:
+    """Return F(x̄) on all training data at the start and at each round but the last, each with the period that a round later begins."""
+    loss = {row["step"]: row["loss"] for row in run.history}
+    noted = [int(event.value) for event in run.trace.of("note")]
+    starts = [0, *(sum(noted[: index + 1]) for index in range(len(noted) - 1))]
+    return [(loss[step], period) for step, period in zip(starts, noted[1:], strict=False)]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_the_loss_rule_of_ada_lupa_goes_by_the_averaged_model(momentum: float):
+    """τ_i = ⌈(F(x̄₀)/F(x̄))^{1/3}⌉ τ₀. On label-sorted data the local losses are a tenth of F(x̄), and would make τ 64 in place of 32."""
+    run = digits(tacit.LossPeriod(initial=16), steps=400, evaluate_every=1, momentum=momentum)
+    found = losses_at_averages(run)
+    assert [period for _, period in found[:2]] == [16, 32]
+    for loss, period in found[1:]:
+        least, most = (math.ceil((found[0][0] / (loss * noise)) ** (1 / 3)) * 16 for noise in (1.2, 0.8))
+        assert least <= period <= most  # F(x̄) is estimated on one mini-batch a worker
+
+
+@pytest.mark.parametrize("split", ["sorted", "shuffled"])
+def test_adacomm_goes_by_the_averaged_model(split: str):
+    """τ = ⌈√(F(x̄)/F(x̄₀)) τ₀⌉, within the noise of a mini-batch a worker."""
+    run = digits(tacit.AdaCommPeriod(initial=32), steps=300, split=split, evaluate_every=1)
+    found = losses_at_averages(run)
+    ratios = [period / (math.sqrt(loss / found[0][0]) * 32) for loss, period in found]
+    assert all(0.7 < ratio < 1.4 for ratio in ratios)
+    assert 0.9 < sum(ratios) / len(ratios) < 1.15
 
 
 def test_time_to_a_loss_improves_with_fewer_rounds_on_a_slow_network():

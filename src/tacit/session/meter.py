@@ -43,12 +43,13 @@ class Meter:
 
     def count(self, weight: float) -> None:
         """The gradient of the step under way is there: from now on it is among what was seen."""
+        is_first = self._weight <= self.steps * SKIPPED_WEIGHT  # skipped steps left the model where it was
         self._is_counted = True
         self.steps += 1
         self._weight += weight
         if self._part_samples and weight != SKIPPED_WEIGHT:  # the loss of an overflow may be anything
             loss = self._part / self._part_samples
-            self._first = loss if self._first is None else self._first
+            self._first = loss if is_first else self._first
             self._loss = self._loss + loss
             self._losses += 1
 

@@ -108,6 +108,7 @@ class Session:
     def observe(self, loss: float | Tensor, samples: float | None = None) -> None:
         """Tell the loss of this step's mini-batch, before ``optimizer.step()``; once per micro-batch where gradients are accumulated.
 
+        ``LossPeriod`` and ``AdaCommPeriod`` use the loss of the first step after each averaging: call it in every step.
         samples: how many samples are behind it. Tell it on all ranks or on none: rounds are then weighted by it.
         """
         value = loss if not isinstance(loss, Tensor) else loss.item() if loss.is_cpu else loss.detach()

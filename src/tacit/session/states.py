@@ -45,6 +45,7 @@ def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
         inner = {
             field.name: restore(getattr(template, field.name), stored[field.name], finished)
             for field in dataclasses.fields(template)
+            if field.name in stored  # a checkpoint of an earlier version may lack a field: its default stays
         }
         return dataclasses.replace(template, **inner)
     if isinstance(stored, dict) and _PENDING in stored:

@@ -35,6 +35,7 @@ from tacit.outer import Outer, OuterState
 from tacit.periods import UNTIL_THE_END, Every, Period, PeriodState, Round
 from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.compressed_mean import Aggregate, CompressedMean, statistics_of, weighted_mean
+from tacit.strategies.interval import Interval
 from tacit.strategies.sketch import NUMBERS, sketch, variance_of
 from tacit.strategies.strategy import Strategy
 from tacit.worker import Worker
@@ -56,6 +57,7 @@ class LocalSGDState:
     pending: Pending | None = None
     snapshot: Tensor | None = None  # s, where rounds overlap: what the round under way averages
     feedback: FeedbackState | None = None  # where rounds are compressed
+    interval: Interval = field(default_factory=Interval)  # what this rank observed since the latest round began
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,31 +129,39 @@ class LocalSGD(Strategy[LocalSGDState]):
 
     def _begin_round(self, worker: Worker, state: LocalSGDState, overlap: bool = True) -> None:
         """Send parameters and statistics as one buffer; wait for the mean unless it may overlap with the coming steps."""
-        seen, steps, parameters = worker.take_observed(), worker.step - state.last_round, worker.parameters
+        self._observe(worker, state)
+        interval, steps, parameters = state.interval, worker.step - state.last_round, worker.parameters
+        overlaps = overlap and self.overlap_steps > 0
         statistics = [float(state.period.period % _CHECK)]
         if self._needs_rate:
             statistics.append(worker.learning_rate)
-        if self.period.needs_loss:
-            if seen.loss is None and seen.weight > 0:
-                raise MisplacedCall(
-                    f"{self.period} needs the loss; call session.observe(loss) in the training loop, before optimizer.step()."
-                )
-            statistics += [seen.first_loss or 0.0, seen.loss or 0.0]
+        if self.period.needs_loss:  # whether there is a loss travels too: the mean is over ranks that have one
+            statistics += [interval.loss or 0.0, float(interval.loss is not None)]
         if self.period.needs_variance and self.compressor is None:
             assert state.common is not None
             statistics.append(_squared_distance(parameters, state.common))
         sent = (parameters, parameters.new_tensor(statistics))
-        weight = seen.weight / steps  # equal batches weigh 1.0, exactly
+        weight = interval.weight / steps  # equal batches weigh 1.0, exactly
         state.last_round = worker.step
+        state.interval = Interval(is_averaged=interval.is_averaged or not overlaps)
         if self.compressor is not None:
             self._compressed_round(worker, state, *sent, weight)
-        elif overlap and self.overlap_steps:
+        elif overlaps:
             state.snapshot = torch.empty_like(parameters) if state.snapshot is None else state.snapshot
             state.snapshot.copy_(parameters)
             state.pending = worker.network.start_all_reduce_mean(sent, weight)
         else:
             said = worker.network.all_reduce_mean(sent, weight, into=parameters)
             self._end_reduced(worker, state, parameters, parameters, said)
+
+    def _observe(self, worker: Worker, state: LocalSGDState) -> None:
+        """Add the steps since the last call to the interval."""
+        seen = worker.take_observed()
+        if self.period.needs_loss and state.interval.lacks_loss(seen):
+            raise MisplacedCall(
+                f"{self.period} needs the loss; call session.observe(loss) in every step of the training loop, before optimizer.step()."
+            )
+        state.interval.add(seen)
 
     def _compressed_round(
         self, worker: Worker, state: LocalSGDState, parameters: Tensor, statistics: Tensor, weight: float
@@ -174,6 +184,9 @@ class LocalSGD(Strategy[LocalSGDState]):
     def _end_overlapped(self, worker: Worker, state: LocalSGDState, received: Tensor) -> None:
         parameters = worker.parameters
         numbers = parameters.numel()
+        if self.period.needs_loss:
+            self._observe(worker, state)
+            state.interval.is_averaged = True
         self._end_reduced(worker, state, parameters, received[:numbers], received[numbers:])
 
     def _end_reduced(
@@ -225,8 +238,9 @@ class LocalSGD(Strategy[LocalSGDState]):
         """What every rank now knows."""
         at = 1 + self._needs_rate
         rate = statistics[1] if self._needs_rate else worker.learning_rate
-        first_loss, loss = statistics[at : at + 2] if self.period.needs_loss else (None, None)
-        return Round(state.rounds, state.last_round - self.warmup_steps, rate, variance, first_loss, loss)
+        loss, share = statistics[at : at + 2] if self.period.needs_loss else (0.0, 0.0)
+        first_loss = loss / share if share > 0 else None
+        return Round(state.rounds, state.last_round - self.warmup_steps, rate, variance, first_loss)
 
     @cached_property
     def _words(self) -> CompressedMean:
