@@ -723,3 +723,31 @@ def test_the_reported_model_is_the_mean_and_looking_changes_nothing():
     close(a["seen"], (a["own"] + b["own"]) / 2)
     assert torch.equal(a["seen"], b["seen"])
     assert torch.equal(a["end"], together(2, tacit_run, tacit.LocalSGD(period=tacit.Every(5)), 9)[0])
+
+
+def evaluating_after_a_round(strategy: tacit.LocalSGD) -> dict[str, torch.Tensor]:
+    model = network()
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, strategy, steps=9) as session:
+        learn(model, optimizer, batches(tacit.rank(), 5))
+        after_the_round = flat(model)
+        learn(model, optimizer, batches(tacit.rank(), 2, first=5))
+        own = flat(model)
+        with session.reported_model() as reported:
+            seen = flat(reported)
+        learn(model, optimizer, batches(tacit.rank(), 2, first=7))
+    return {"round": after_the_round, "own": own, "seen": seen, "end": flat(model)}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"compressor": tacit.TopK(fraction=0.2)}, {"outer": tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True)}],
+    ids=str,
+)
+def test_between_rounds_that_bring_no_mean_the_last_rounds_model_is_reported(rules: dict):
+    strategy = tacit.LocalSGD(period=tacit.Every(5), **rules)
+    a, b = together(2, evaluating_after_a_round, strategy)
+    close(a["seen"], a["round"])
+    assert torch.equal(a["seen"], b["seen"])
+    assert not torch.equal(a["own"], b["own"])
+    assert torch.equal(a["end"], together(2, tacit_run, strategy, 9)[0])

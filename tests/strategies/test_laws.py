@@ -266,3 +266,48 @@ def test_local_sgd_equals_the_loop_one_would_write(engine: str, name: str):
                         parameter.copy_(mean)
     plain = nn.utils.parameters_to_vector(models[0].parameters()).detach()
     torch.testing.assert_close(run.parameters, plain, rtol=1e-4, atol=2e-6)
+
+
+TOP = tacit.TopK(fraction=0.01)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"compressor": TOP},
+        {"compressor": TOP, "outer": tacit.OuterSGD(lr=0.7)},
+        {"outer": tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True)},
+        {"outer": tacit.SlowMo()},
+        {"outer": tacit.OuterAdam(lr=0.05), "overlap_steps": 2},
+    ],
+    ids=str,
+)
+def test_between_rounds_the_model_of_the_last_round_is_evaluated(rules: dict):
+    """The mean of the workers' models is not what a compressed round or an outer optimizer would make of them."""
+    run = simulate(tacit.LocalSGD(period=tacit.Every(6), **rules), steps=21, evaluate_every=1)
+    losses, late = [row["loss"] for row in run.history], rules.get("overlap_steps", 0)
+    held = [losses[: 6 + late], losses[6 + late : 12 + late], losses[12 + late : 18 + late], losses[18 + late : 21]]
+    assert all(len({f"{loss:.5g}" for loss in same}) == 1 for same in held)
+    assert len({same[0] for same in held} | {losses[21]}) == 5
+    assert losses[21] == run.summary()["loss"]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tacit.AllReduce(),
+        tacit.LocalSGD(period=tacit.Every(6)),
+        tacit.LocalSGD(period=tacit.Every(6), overlap_steps=3),
+        tacit.LocalSGD(period=tacit.VariancePeriod(initial=2)),
+        tacit.CompressedGradient(compressor=TOP),
+        tacit.DPSGD(),
+        tacit.CHOCO(),
+        tacit.SGP(),
+        tacit.SwarmSGD(local_steps=4, blocking=True),
+    ],
+    ids=str,
+)
+def test_an_evaluation_shows_what_a_run_that_ends_there_reports(strategy: tacit.Strategy):
+    losses = [row["loss"] for row in simulate(strategy, steps=12, evaluate_every=1).history]
+    for step in (5, 8, 10):
+        assert losses[step] == pytest.approx(simulate(strategy, steps=step).summary()["loss"], rel=1e-5)

@@ -127,6 +127,7 @@ class Session:
     def reported_model(self) -> Iterator[nn.Module]:
         """Swap in, for a while, the model the strategy would report now. Collective; the run's clock stands still meanwhile.
 
+        That is the mean of the workers' models, or the last round's model with a compressor or an outer optimizer (``Strategy.reported``).
         In server strategies, whose workers are not in step, it is neither: whoever calls it gets the server's model.
         """
         self._refuse_if_over("reported_model()")

@@ -76,7 +76,8 @@ class Stepper:
 
     def reported(self) -> Tensor:
         """Return this worker's share of the model to report, whose mean over workers is reported; in server strategies the whole. In a hook."""
-        return self._strategy.reported(self._replica, self.state)
+        share = self._strategy.reported(self._replica, self.state)
+        return self._replica.parameters if share is None else share
 
     def handle(self, source: int, message: Message) -> None:
         """Give a message to the strategy; the stage has taken the monitor."""

@@ -150,10 +150,16 @@ class SimulatedWorker(Endpoint):
     def _report(self) -> None:
         world = self.world
         world.evaluator.reached(self.step, world.agenda.now_s)
-        if world.calls_reported:
-            world.evaluator.after(self.rank, self.step, world.strategy.reported(self, self.state))
-        else:
+        share = self._share()
+        if share is None:
             world.engine.snapshot(self.rank, self.step, world.evaluator.after)
+        else:
+            world.evaluator.after(self.rank, self.step, share)
+
+    def _share(self) -> Tensor | None:
+        """Return this worker's share of the model to evaluate, as it is now; None: its parameters."""
+        world = self.world
+        return world.strategy.reported(self, self.state) if world.calls_reported and not world.is_timing else None
 
     def _compute(self) -> bool:
         """Spend the time of the coming quiet steps and of one loud one; return whether there was a loud one."""
@@ -205,9 +211,14 @@ class SimulatedWorker(Endpoint):
         queued = first
         for due in evaluator.due_between(first + 1, done):
             engine.advance(rank, queued, batches[queued - first : due - first])
-            engine.snapshot(rank, due, evaluator.both)
+            self.step = due  # for ``reported``, which looks at the worker after this step
+            share = self._share()
+            engine.snapshot(rank, due, evaluator.both if share is None else evaluator.before)
+            if share is not None:
+                evaluator.after(rank, due, share)
             evaluator.reached(due, times_s[due - first])
             queued = due
+        self.step = first
         engine.advance(rank, queued, batches[queued - first :])
 
     def accept(self, envelope: Envelope) -> None:

@@ -121,6 +121,10 @@ class LocalSGD(Strategy[LocalSGDState]):
         if worker.step > state.last_round:
             self._begin_round(worker, state, overlap=False)
 
+    def reported(self, worker: Worker, state: LocalSGDState) -> Tensor | None:
+        """Return r, the model of the last round, where a round does not bring the mean of the models; no worker ever has that mean then."""
+        return None if self.compressor is None and self.outer is None else state.common
+
     def merged(self, states: Sequence[LocalSGDState], rank: int, size: int) -> LocalSGDState:
         """All start from the mean of their models, which a round under way would not change: it is forgotten."""
         remembered = [state.feedback for state in states if state.feedback is not None]

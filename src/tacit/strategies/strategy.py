@@ -67,9 +67,14 @@ class Strategy(Spec, ABC, Generic[State]):
     def finish(self, worker: Worker, state: State) -> None:
         """Bring the model to report into ``worker.parameters``, the same on every rank."""
 
-    def reported(self, worker: Worker, state: State) -> Tensor:
-        """This worker's share of the model that would be reported now; a world averages the shares, without communication, to evaluate."""
-        return worker.parameters
+    def reported(self, worker: Worker, state: State) -> Tensor | None:
+        """Return this worker's share of the model to evaluate now; None: ``worker.parameters``. Both worlds evaluate the mean of the shares.
+
+        The mean must be a model that the run can really end with. The mean of all parameters is one where ``finish`` takes that mean exactly. Where
+        a round makes something else of the parameters (compression, an outer optimizer), return the model that the last round left on all workers.
+        May not change anything or communicate; a server strategy asks its server instead, and each worker's share is then the whole model.
+        """
+        return None
 
     def merged(self, states: Sequence[State], rank: int, size: int) -> State:
         """The state of ``rank`` when a run goes on with ``size`` workers from a checkpoint of ``len(states)``, all starting from the mean model."""

@@ -101,6 +101,10 @@ class AsynchronousDPSGD(Strategy[AsynchronousState]):
             worker.parameters.copy_(state.buffer)
             report_mean(worker)
 
+    def reported(self, worker: Worker, state: AsynchronousState) -> Tensor | None:
+        """Return X_i: neighbours may have changed it since the last step."""
+        return state.buffer if worker.size > 1 else None
+
     def merged(self, states: Sequence[AsynchronousState], rank: int, size: int) -> AsynchronousState:
         """All start from the mean of their models."""
         mean = torch.stack([state.buffer for state in states]).mean(0)

@@ -99,7 +99,7 @@ class AdaSync(Strategy[Any]):
     def finish(self, worker: Worker, state: Learner) -> None:
         self.base.finish(worker, state)
 
-    def reported(self, worker: Worker, state: Learner) -> Tensor:
+    def reported(self, worker: Worker, state: Learner) -> Tensor | None:
         return self.base.reported(worker, state)
 
     # The server.
