@@ -134,8 +134,6 @@ def test_a_comparison_is_resumed_and_extended(tiny: Command, tacit: Command, mon
     assert tacit("compare", "--resume", "here", "--seeds", "3").exit_code == 0
     assert made == [1, 2, 2]
     assert len(json.loads(Path("here/compare.json").read_text())["strategies"][0]["seeds"]) == 3
-    assert tacit("compare", "--resume", "here", "--steps", "13").exit_code == 0
-    assert made == [1, 2, 2, 0, 0, 1, 1, 2, 2]  # other settings: nothing can be kept
 
 
 def test_resuming_keeps_the_search_for_learning_rates(
@@ -152,7 +150,75 @@ def test_resuming_keeps_the_search_for_learning_rates(
 def test_resume_names_the_folder(tacit: Command) -> None:
     answer = tacit("compare", "--resume", "nowhere")
     assert answer.exit_code == 2
-    assert "nowhere/compare.toml cannot be read: No such file or directory." in answer.errors
+    assert "--resume nowhere: there is no comparison to go on with: it has no compare.toml." in answer.errors
     answer = tacit("compare", "--resume", "here", "--out", "there")
     assert answer.exit_code == 2
     assert "--resume names the folder; leave out --out, --config and --force." in answer.errors
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (("--steps", "50"), "steps=50 instead of 12"),
+        (("--lr", "0.01"), "lr=0.01 instead of 0.1"),
+        (("--workers", "3"), "cluster.workers=3 instead of 2"),
+        (("--latency", "3ms", "--optimizer", "adam"), "optimizer='adam' instead of 'sgd', cluster.latency_s=0.003 instead of 0.0001"),
+        (("--workload", "quadratic(dimension=6)"), "workload='quadratic(dimension=6)' instead of"),
+        (("--evaluate-every", "3"), "evaluate_every=3 instead of None"),
+        (("--tune",), "tune=True instead of False"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_resuming_refuses_what_would_replace_finished_runs(
+    tiny: Command, tacit: Command, options: tuple[str, ...], found: str
+) -> None:
+    assert tiny("compare", *TWO, "--out", "here").exit_code == 0
+    before = {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()}
+    answer = tacit("compare", "--resume", "here", *options)
+    assert answer.exit_code == 2
+    assert f"here holds 2 finished runs that would be replaced: {found}" in answer.errors
+    assert "--resume may add --seeds and --strategy and change --target;" in answer.errors
+    assert "tacit compare --config here/compare.toml … --out FOLDER" in answer.errors
+    assert {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()} == before
+
+
+def test_resuming_adds_seeds_and_strategies_to_those_there_are(
+    tiny: Command, tacit: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tiny("compare", "-s", "AllReduce", "--seeds", "4,7", "--out", "here").exit_code == 0
+    made = _counted(monkeypatch)
+    assert tacit("compare", "--resume", "here", "-s", "LocalSGD", "--seeds", "2", "--target", "0.5").exit_code == 0
+    assert made == [4, 7, 0, 0, 1, 1]
+    found = json.loads(Path("here/compare.json").read_text())
+    assert [row["label"] for row in found["strategies"]] == ["AllReduce()", "LocalSGD(period=Every(8))"]
+    assert found["target_loss"] == 0.5
+
+
+def test_resuming_a_tuned_comparison_keeps_its_learning_rates(
+    tiny: Command, tacit: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tiny("compare", "-s", "AllReduce", "--tune", "--seeds", "2", "--out", "here").exit_code == 0
+    made = _counted(monkeypatch)
+    answer = tacit("compare", "--resume", "here", "--seeds", "3")
+    assert (answer.exit_code, made) == (2, [])
+    assert "seed 2 chose the learning rates in here, so it cannot be reported; name others, such as --seeds 3,4." in (
+        answer.errors
+    )
+    assert tacit("compare", "--resume", "here", "--seeds", "3,4").exit_code == 0
+    assert made == [3, 4]
+
+
+def test_a_comparison_without_finished_runs_may_be_changed(tiny: Command, tacit: Command) -> None:
+    assert tiny("compare", "-s", "AllReduce", "--out", "here").exit_code == 0
+    shutil.rmtree("here/runs")
+    assert tacit("compare", "--resume", "here", "--steps", "9").exit_code == 0
+    assert Run.load("here/runs/AllReduce-0").steps == 9
+
+
+def test_resuming_refuses_an_edited_file_that_would_replace_finished_runs(tiny: Command, tacit: Command) -> None:
+    assert tiny("compare", "-s", "AllReduce", "--out", "here").exit_code == 0
+    file = Path("here/compare.toml")
+    file.write_text(file.read_text().replace("momentum = 0.0", "momentum = 0.5"))
+    answer = tacit("compare", "--resume", "here")
+    assert answer.exit_code == 2
+    assert "here holds 1 finished run that would be replaced: momentum=0.5 instead of 0.0" in answer.errors

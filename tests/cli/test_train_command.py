@@ -56,7 +56,7 @@ def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> 
 
 
 @pytest.mark.timeout(3 * LONGEST_S)
-def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path) -> None:
+def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Command) -> None:
     out, manifest = tmp_path / "run", tmp_path / "run" / "checkpoint" / "manifest.json"
     options = ("--workload", "quadratic(dimension=5)", "--strategy", "LocalSGD(period=Every(4))", "--lr", "1e-3")
     options += ("--steps", "10000000", "--evaluate-every", "10000000", "--checkpoint-every", "200", "--out", str(out))
@@ -79,6 +79,13 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path) -> None:
     assert rescued["ranks"] == [0] and rescued["place"].endswith(".rescued")
     assert Run.load(out).status.startswith("failed: worker 1 was lost")
 
+    before, too_few = (out / "run.toml").read_text(), rescued["step"] - 1
+    answer = tacit("train", "--resume", str(out), "--steps", str(too_few))
+    assert answer.exit_code == 2
+    assert f"--steps {too_few}: the checkpoint in {out} is of step {rescued['step']:,}" in answer.errors
+    assert f"tacit train --config {out / 'run.toml'} --steps {too_few} --out FOLDER" in answer.errors
+    assert (out / "run.toml").read_text() == before
+
     steps = rescued["step"] + 10
     resume = [*TRAIN, "--resume", str(out), "--steps", str(steps), "--evaluate-every", "5", "--quiet"]
     done = subprocess.run(resume, capture_output=True, text=True, timeout=LONGEST_S)
@@ -88,6 +95,15 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path) -> None:
     assert run.history[0]["step"] == 0, "what was measured before the loss is kept"
     assert run.history[-1]["step"] == steps
     assert min(event.step for event in run.trace.of("compute")) == rescued["step"] + 1, "no step is taken twice"
+
+    answer = tacit("train", "--resume", str(out), "--steps", str(steps + 10), "--lr", "0.5", "--strategy", "AllReduce")
+    assert answer.exit_code == 2
+    assert (
+        f"the run in {out} is finished, and its record would no longer be true: strategy='AllReduce()' instead of"
+        in (answer.errors)
+    )
+    assert "a larger --steps and another --workers may extend it" in answer.errors
+    assert Run.load(out).digest == run.digest
 
 
 def worker_of(parent: int, rank: int) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,9 +12,10 @@ from rich.console import Console
 from tacit.cli import folders, options
 from tacit.cli.failures import FAILED, INTERRUPTED, complain, explained
 from tacit.cli.options import settings_from
+from tacit.cli.resumed import Earlier, resumed
 from tacit.cli.settings import Settings
 from tacit.cli.terminal import Screen, console
-from tacit.compare import Findings, Tuning, compare, count_runs, tunings_from
+from tacit.compare import Findings, compare, count_runs
 from tacit.errors import require
 from tacit.report import print_table, write_report
 from tacit.run import Run
@@ -74,33 +73,16 @@ def compare_command(
             out is None and config is None and not force,
             "--resume names the folder; leave out --out, --config and --force.",
         )
-        given["config"] = resume / "compare.toml"
-    settings = settings_from(given, single=False)
+        settings, earlier = resumed(resume, given)
+    else:
+        settings, earlier = settings_from(given, single=False), Earlier()
     if json_file is not None:
         folders.writable(json_file)
-    earlier = _earlier(resume, settings) if resume is not None else _Earlier()
     folder = resume if resume is not None else folders.claim(out, command="compare", force=force)
     findings = _carry_out(settings, folder, earlier, console(quiet))
     if json_file is not None:
         folders.write(json_file, _json(findings))
     _end(findings, folder)
-
-
-@dataclass(frozen=True)
-class _Earlier:
-    """What an earlier comparison left that need not be done again."""
-
-    runs: tuple[Run, ...] = ()
-    tunings: Mapping[str, Tuning] = field(default_factory=dict)
-
-
-def _earlier(folder: Path, settings: Settings) -> _Earlier:
-    """Return the runs in ``folder`` and, where nothing they depend on has changed, its searches for learning rates."""
-    runs = tuple(Run.load(path.parent) for path in sorted((folder / "runs").glob("*/run.json")))
-    described, numbers = folder / "compare.toml", folder / "compare.json"
-    if numbers.exists() and described.read_text(encoding="utf-8") == settings.toml():
-        return _Earlier(runs, tunings_from(json.loads(numbers.read_text(encoding="utf-8"))))
-    return _Earlier(runs)
 
 
 class _Keeper(Screen):
@@ -124,7 +106,7 @@ class _Keeper(Screen):
             self.kept.add(name)
 
 
-def _carry_out(settings: Settings, folder: Path, earlier: _Earlier, screen: Console) -> Findings:
+def _carry_out(settings: Settings, folder: Path, earlier: Earlier, screen: Console) -> Findings:
     """Run the comparison and write what it found."""
     reproduce = settings.toml()
     folders.write(folder / "compare.toml", reproduce)

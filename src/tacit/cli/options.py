@@ -184,7 +184,7 @@ Resume = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Go on with the comparison in FOLDER: finished runs are kept, missing ones are run. Other options extend it.",
+        help="Go on with the comparison in FOLDER: finished runs are kept, missing ones are run. May add --seeds and --strategy.",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -289,7 +289,7 @@ ResumeRun = Annotated[
     typer.Option(
         "--resume",
         metavar="FOLDER",
-        help="Go on with the run in FOLDER from its last checkpoint. Other options, another number of workers among them, change it.",
+        help="Go on with the run in FOLDER from its last checkpoint, with other --workers too; a larger --steps extends a finished run.",
         rich_help_panel=_PROCESSES,
     ),
 ]

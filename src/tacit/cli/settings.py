@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -82,7 +82,18 @@ class Settings:
 
     def toml(self) -> str:
         """Return the settings as the TOML file that ``tacit compare --config`` reads."""
-        return dump(_table(self), comment="tacit compare --config compare.toml makes this comparison again.")
+        return dump(self.table(), comment="tacit compare --config compare.toml makes this comparison again.")
+
+    def table(self) -> Table:
+        """Return the settings in the words of the TOML file."""
+        table: Table = {"workload": str(self.workload), "strategies": [str(s) for s in self.strategies]}
+        for name in DEFAULTS:
+            if name not in (*table, *_SIMULATE_ONLY):
+                value = getattr(self, name)
+                table[name] = (
+                    str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
+                )
+        return table | {"cluster": self.cluster.table()}
 
 
 def read_file(path: Path, *, single: bool) -> Table:
@@ -222,17 +233,16 @@ def _pair(text: str) -> tuple[int, int]:
     return _rank("links", source), _rank('links of two ranks such as "0,3"', target)
 
 
-def _table(settings: Settings) -> Table:
-    table: Table = {"workload": str(settings.workload), "strategies": [str(s) for s in settings.strategies]}
-    for name in DEFAULTS:
-        if name not in (*table, *_SIMULATE_ONLY):
-            value = getattr(settings, name)
-            table[name] = (
-                str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
-            )
-    return table | {"cluster": settings.cluster.table()}
-
-
 def check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
     unknown = next((key for key in table if key not in known), None)
     require(unknown is None, f"{where}: unknown key {unknown!r}{nearest(str(unknown), known)}")
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield what ``new`` has in the place of what is in ``old``, tables key by key."""
+    for key in old:
+        if isinstance(old[key], Mapping) and isinstance(new.get(key), Mapping):
+            yield from changes(old[key], new[key], f"{prefix}{key}.")
+        elif old[key] != new.get(key):
+            yield f"{prefix}{key}={new.get(key)!r} instead of {old[key]!r}"
+    yield from (f"{prefix}{key}={new[key]!r}" for key in new if key not in old and prefix)

@@ -14,7 +14,7 @@ import typer
 from tacit.cli import folders, options
 from tacit.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, complain, explained
 from tacit.cli.part import CHECKPOINT, Plan, end_part, take_part, what_is_left
-from tacit.cli.settings import Table, read_file, settle, train_settings
+from tacit.cli.settings import Table, changes, read_file, settle, train_settings
 from tacit.cli.terminal import console
 from tacit.errors import TacitError, require
 from tacit.runtime.launch import Ended, launch, torchrun_line
@@ -22,6 +22,8 @@ from tacit.session.checkpoints import step_of
 from tacit.toml import dump
 
 _DEFAULT_WORKERS: Final = 2
+_TRAINED: Final = ("workload", "strategy", "seed", "optimizer", "lr", "momentum", "weight_decay", "schedule")
+"""Settings that a finished run keeps when it is extended."""
 
 
 @explained
@@ -162,17 +164,24 @@ def _plan(given: dict[str, Any]) -> Plan:
     if _is_part():
         cluster["workers"] = int(os.environ["WORLD_SIZE"])
     settings = settle(*({**t, "cluster": {}} for t in tables), {"cluster": {"workers": cluster["workers"]}})
+    plan = Plan(settings=settings, cluster=cluster, train=train_settings(*tables))
     if given["resume"] is not None:
-        _check_unfinished(given["resume"], settings.steps)
+        _check_resumed(given["resume"], plan)
     require(
         not settings.device.startswith("cuda") or torch.cuda.is_available(),
         f"device={settings.device!r}: torch sees no GPU here; leave --device out to train on the CPU.",
     )
-    return Plan(settings=settings, cluster=cluster, train=train_settings(*tables))
+    return plan
 
 
-def _check_unfinished(folder: Path, steps: int) -> None:
-    """Refuse to go on with a run that is done, unless there is more to do and something to go on from."""
+def _check_resumed(folder: Path, plan: Plan) -> None:
+    """Refuse to go on beyond --steps, or with a finished run unless there is more to do and a checkpoint; its record must stay true."""
+    steps, made = plan.settings.steps, step_of(folder / CHECKPOINT)
+    require(
+        made is None or made <= steps,
+        f"--steps {steps}: the checkpoint in {folder} is of step {made or 0:,}, which is beyond; give at least as many --steps, "
+        f"or begin another run: tacit train --config {folder / 'run.toml'} --steps {steps} --out FOLDER.",
+    )
     if not (folder / "run.json").exists():
         return
     described = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -180,8 +189,15 @@ def _check_unfinished(folder: Path, steps: int) -> None:
         done = f"the run in {folder} is finished after {described['steps']} steps"
         require(described["steps"] < steps, f"{done}; a larger --steps goes on from its checkpoint.")
         require(
-            step_of(folder / CHECKPOINT) is not None,
+            made is not None,
             f"{done} and left no checkpoint to go on from; tacit train --config {folder / 'run.toml'} runs it again.",
+        )
+        trained = {name: described["config"].get(name) for name in _TRAINED}
+        others = ", ".join(changes(trained, plan.table()))
+        require(
+            not others,
+            f"the run in {folder} is finished, and its record would no longer be true: {others}; a larger --steps and another --workers "
+            f"may extend it. For other settings: tacit train --config {folder / 'run.toml'} … --out FOLDER.",
         )
 
 

@@ -1,0 +1,96 @@
+"""``tacit compare --resume``: what an earlier comparison left, and which options may extend it without replacing a finished run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tacit.cli.options import settings_from
+from tacit.cli.settings import Settings, changes, read_file, settle
+from tacit.compare import Tuning, tunings_from
+from tacit.errors import require
+from tacit.run import Run
+from tacit.simulation import configuration
+
+_MAY_CHANGE: Final = ("strategies", "seeds", "target")
+"""Settings that add runs or measure the runs there are; all others would make other runs."""
+_SHOWN: Final = 3
+"""Differences that an error names."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier comparison left that need not be done again."""
+
+    runs: tuple[Run, ...] = ()
+    tunings: Mapping[str, Tuning] = field(default_factory=dict)
+
+
+def resumed(folder: Path, given: dict[str, Any]) -> tuple[Settings, Earlier]:
+    """Return the settings of the comparison in ``folder``, extended by the options ``given``, and its results; refuse to replace finished runs."""
+    described, numbers = folder / "compare.toml", folder / "compare.json"
+    require(described.exists(), f"--resume {folder}: there is no comparison to go on with: it has no {described.name}.")
+    before = settle(read_file(described, single=False))
+    asked = settings_from({**given, "config": described}, single=False)
+    asked = replace(
+        asked, strategies=_union(before.strategies, asked.strategies), seeds=_union(before.seeds, asked.seeds)
+    )
+    runs = tuple(Run.load(path.parent) for path in sorted((folder / "runs").glob("*/run.json")))
+    finished = [run for run in runs if run.status == "finished"]
+    old, new = before.table(), asked.table()
+    found = list(changes({k: old[k] for k in old if k not in _MAY_CHANGE}, new))
+    _refuse_to_replace(folder, finished, found or _edits(finished, asked))
+    if found or not numbers.exists():
+        tunings: Mapping[str, Tuning] = {}
+    else:
+        tunings = tunings_from(json.loads(numbers.read_text(encoding="utf-8")))
+    if asked.tune and finished:
+        _check_tuning_seeds(folder, before, asked, tunings)
+    return asked, Earlier(runs, tunings)
+
+
+def _refuse_to_replace(folder: Path, finished: Sequence[Run], found: Sequence[str]) -> None:
+    count = f"{len(finished)} finished run{'s' if len(finished) > 1 else ''}"
+    require(
+        not (finished and found),
+        f"{folder} holds {count} that would be replaced: {', '.join(found[:_SHOWN])}{', …' if len(found) > _SHOWN else ''}. "
+        f"--resume may add --seeds and --strategy and change --target; with other settings make another comparison: "
+        f"tacit compare --config {folder / 'compare.toml'} … --out FOLDER.",
+    )
+
+
+def _edits(finished: Sequence[Run], asked: Settings) -> list[str]:
+    """Return how compare.toml differs from what finished runs that it names were made with: it was edited since."""
+    torch.set_num_threads(asked.threads)  # which is part of a run's configuration
+    strategies = {str(strategy): strategy for strategy in asked.strategies}
+    for run in finished:
+        if run.strategy in strategies and run.seed in asked.seeds:
+            lr = run.config.get("lr", asked.lr) if asked.tune else asked.lr
+            settings = {**asked.training(), "lr": lr}
+            wanted = configuration(asked.workload, strategies[run.strategy], seed=run.seed, **settings)
+            if found := list(changes(run.config, wanted)):
+                return found
+    return []
+
+
+def _check_tuning_seeds(folder: Path, before: Settings, asked: Settings, tunings: Mapping[str, Tuning]) -> None:
+    """Refuse seeds that chose learning rates, and new seeds while the choice is not recorded: a new one would replace finished runs."""
+    for seed in asked.seeds:
+        free = max(*asked.seeds, *(tuning.seed for tuning in tunings.values()), seed) + 1
+        require(
+            all(tuning.seed != seed for tuning in tunings.values()),
+            f"seed {seed} chose the learning rates in {folder}, so it cannot be reported; name others, such as --seeds {free},{free + 1}.",
+        )
+    require(
+        all(str(strategy) in tunings for strategy in before.strategies) or max(asked.seeds) == max(before.seeds),
+        f"the search for learning rates in {folder} is not complete; first run tacit compare --resume {folder} without --seeds.",
+    )
+
+
+def _union(old: Sequence[Any], new: Sequence[Any]) -> tuple[Any, ...]:
+    return (*old, *(one for one in new if one not in old))
