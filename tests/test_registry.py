@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as draw
 
+import tacit
 from tacit import (
     CHOCO,
     DPSGD,
@@ -87,7 +88,7 @@ from tacit import (
     VariancePeriod,
     workloads,
 )
-from tacit.registry import FAMILIES, find, parse
+from tacit.registry import ALIASES, FAMILIES, Alias, find, parse
 
 EXAMPLES: list[Any] = [
     AllReduce(),
@@ -243,7 +244,13 @@ def test_every_name_has_a_meaning() -> None:
         ("AllReduce(period=1)", "AllReduce has no argument 'period'. It takes none."),
         ("LocalSGD(period=Every(0))", r"LocalSGD\(period=Every\(0\)\): period=0 must be .* use AllReduce\(\)"),
         ("LocalSGD(period=8)", r"period=8 must be a period; for a fixed number of steps write Every\(8\)"),
-        ("LocalSGD(Every(8))", "LocalSGD takes no argument without its name"),
+        ("LocalSGD(Every(8))", r"LocalSGD takes no argument without its name; write LocalSGD\(period=Every\(8\)\)\. Its arguments are"),
+        ("KAsync(2)", r"KAsync takes no argument without its name; write KAsync\(k=2\)\. Its arguments are k \(required\), "),
+        ("KAsync(2, k=3)", r"write KAsync\(rate=2, k=3\)"),
+        ("AllReduce(1)", r"AllReduce takes no argument without its name; write none\."),
+        ("DiLoC", r"unknown name 'DiLoC'; did you mean 'DiLoCo'\?"),
+        ("DiLoCo(lr=1)", r"LocalSGD has no argument 'lr'.* \(DiLoCo stands for LocalSGD\(period=Every\(50\), outer=OuterSGD"),
+        ("DiLoCo(Every(9))", r"write LocalSGD\(.*\(DiLoCo stands for "),
         ("LocalSGD(outer=Every(8))", r"outer=Every\(8\) of LocalSGD must be one of OuterSGD, SlowMo, OuterAdam or None"),
         ("LinearPeriod(initial='x')", "initial=x must be a whole number"),
         ("Cosine(final='x')", 'final="x" of Cosine must be a number'),
@@ -276,3 +283,37 @@ def test_a_name_of_another_family_is_refused() -> None:
 
 def test_arguments_show_their_defaults() -> None:
     assert [str(argument) for argument in find("slow").arguments] == ["rank", "factor", "at_s=0.0", "for_s=inf"]
+
+
+@pytest.mark.parametrize("alias", ALIASES, ids=lambda alias: alias.name)
+def test_a_papers_name_is_the_call_it_stands_for(alias: Alias) -> None:
+    made = parse(alias.name, "strategies")
+    assert isinstance(made, tacit.Strategy)
+    assert str(made) == str(parse(alias.stands_for))
+    assert parse(alias.name.upper().replace("-", "_"), "strategies") == made
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("ADPSGD", tacit.LocalSGD(period=tacit.VariancePeriod(initial=4))),
+        ("AD-PSGD", tacit.AsynchronousDPSGD()),
+        ("post-local SGD", tacit.LocalSGD(period=tacit.Every(8), warmup_steps=100)),
+        ("DiLoCo(period=Every(500))", tacit.LocalSGD(
+            period=tacit.Every(500), outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True))),
+        ("asgd(maximum_staleness=3)", tacit.KAsync(k=1, maximum_staleness=3)),
+        ("EF21()", tacit.CompressedGradient(compressor=tacit.TopK(fraction=0.01), feedback=tacit.EF21())),
+        ("AdaSync(ASGD)", tacit.AdaSync(tacit.KAsync(k=1))),
+    ],
+)  # fmt: skip
+def test_papers_names_take_the_arguments_of_their_call(text: str, strategy: tacit.Strategy) -> None:
+    assert parse(text, "strategies") == strategy
+
+
+def test_a_name_that_is_taken_is_an_alias_only_where_a_strategy_is_expected() -> None:
+    assert parse("EF21") == tacit.EF21()
+    assert parse("LocalSGD(outer=SlowMo())") == tacit.LocalSGD(outer=tacit.SlowMo())
+    assert parse("SlowMo", "strategies") == tacit.LocalSGD(period=tacit.Every(12), outer=tacit.SlowMo())
+    assert parse("DiLoCo") == parse("DiLoCo", "strategies")
+    with pytest.raises(ValueError, match="unknown period 'DiLoCo'"):
+        parse("DiLoCo", "periods")

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import Command
 
 from tacit.cli.failures import describe
@@ -34,6 +35,9 @@ CASES = [
     (("--optimizer", "sdg"), "did you mean 'sgd'?"),
     (("--engine", "vmpa"), "did you mean 'vmap'?"),
     (("--threads", "0"), "threads=0 must be at least 1."),
+    (("--device", "gpu"), "device='gpu' is no device of torch; write cpu, cuda or cuda:1."),
+    (("-s", "KAsync(2)"), "KAsync takes no argument without its name; write KAsync(k=2)."),
+    (("-s", "ADPSG"), "unknown strategy 'ADPSG'; did you mean 'ADPSGD'?"),
     (("--config", "absent.toml"), "--config absent.toml cannot be read: No such file or directory."),
     (("--json", "absent/numbers.json"), "nothing can be written to the folder absent: No such file or directory"),
     (("--json", "."), ". is a folder; give the name of a file."),
@@ -100,3 +104,13 @@ def test_a_full_disk_is_called_so() -> None:
     wrapped.__cause__ = full
     for error in (full, wrapped):
         assert describe(error).startswith("the disk is full (/out/trace.npz); free some space, or choose --out")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("command", ["compare", "simulate", "train"])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_device_that_is_not_there_is_said_in_a_line(tiny: Command, command: str, device: str) -> None:
+    answer = tiny(command, "--device", device)
+    assert answer.exit_code == 2
+    assert f"device='{device}': torch sees no GPU here; leave --device out to train on the CPU." in answer.errors
+    assert not Path("runs").exists()

@@ -61,3 +61,18 @@ def test_version(tacit: Command) -> None:
 
 def test_alone_it_helps(tacit: Command) -> None:
     assert "Start here" in tacit().output
+
+
+def test_papers_names_are_listed_and_said_when_used(tacit: Command, tiny: Command) -> None:
+    assert (
+        "DiLoCo = LocalSGD(period=Every(50), outer=OuterSGD(lr=0.7, momentum=0.9, nesterov=True))"
+        in tacit("list").output
+    )
+    assert "EF21-SGDM = CompressedGradient(" in tacit("list", "strategies").output
+    assert tacit("list", "adpsgd").output.startswith("ADPSGD = LocalSGD(period=VariancePeriod(initial=4))")
+    answer = tiny("compare", "-s", "ADPSGD", "-s", "DDP", "--out", "here")
+    assert answer.exit_code == 0, answer.errors
+    assert "note: ADPSGD stands for LocalSGD(period=VariancePeriod(initial=4)) (adaptive periods" in answer.output
+    assert tiny("simulate", "-s", "ASGD(maximum_staleness=2)", "--out", "one").output.startswith(
+        "note: ASGD stands for KAsync(k=1, maximum_staleness=2)"
+    )

@@ -13,8 +13,8 @@ from tacit.cli import folders, options
 from tacit.cli.failures import FAILED, INTERRUPTED, complain, explained
 from tacit.cli.options import settings_from
 from tacit.cli.resumed import Earlier, resumed
-from tacit.cli.settings import Settings
-from tacit.cli.terminal import Screen, console
+from tacit.cli.settings import Settings, check_device
+from tacit.cli.terminal import Screen, console, print_notes
 from tacit.compare import Findings, compare, count_runs
 from tacit.errors import require
 from tacit.report import print_table, write_report
@@ -76,9 +76,11 @@ def compare_command(
         settings, earlier = resumed(resume, given)
     else:
         settings, earlier = settings_from(given, single=False), Earlier()
+    check_device(settings)
     if json_file is not None:
         folders.writable(json_file)
     folder = resume if resume is not None else folders.claim(out, command="compare", force=force)
+    print_notes(options.alias_notes(given), console(quiet))
     findings = _carry_out(settings, folder, earlier, console(quiet))
     if json_file is not None:
         folders.write(json_file, _json(findings))

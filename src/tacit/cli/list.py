@@ -14,7 +14,7 @@ from tacit.cli import options
 from tacit.cli.failures import explained
 from tacit.cli.terminal import console
 from tacit.errors import nearest
-from tacit.registry import FAMILIES, Family, Named, find
+from tacit.registry import ALIASES, FAMILIES, Alias, Family, Named, find, find_alias
 
 
 @explained
@@ -42,6 +42,8 @@ def list_command(
             _print_family(family, screen)
     elif name.lower() in FAMILIES:
         _print_family(FAMILIES[name.lower()], screen)
+    elif (alias := find_alias(name)) is not None:
+        _print_alias(alias, screen, indent=0)
     else:
         _print_one(_found(name), screen)
 
@@ -50,7 +52,8 @@ def _found(name: str) -> Named:
     try:
         return find(name)
     except ValueError:
-        known = [*FAMILIES, *(named.name for family in FAMILIES.values() for named in family)]
+        named = (named.name for family in FAMILIES.values() for named in family)
+        known = [*FAMILIES, *named, *(alias.name for alias in ALIASES)]
         raise ValueError(f"unknown name {name!r}{nearest(name, known)}") from None
 
 
@@ -60,6 +63,18 @@ def _print_family(family: Family, screen: Console) -> None:
         screen.print(_call(named, screen, indent=2))
         screen.print(_wrapped(_plain(named.meaning), screen, indent=6), style="dim")
     screen.print()
+    if family.name == "strategies":
+        screen.print(Text("papers' names — What do they stand for here?", style="bold"))
+        for alias in ALIASES:
+            _print_alias(alias, screen, indent=2)
+        screen.print()
+
+
+def _print_alias(alias: Alias, screen: Console, *, indent: int) -> None:
+    text = _wrapped(f"{alias.name} = {alias.stands_for}", screen, indent=indent)
+    text.stylize("bold cyan", indent, indent + len(alias.name))
+    screen.print(text)
+    screen.print(_wrapped(alias.source, screen, indent=indent + 4), style="dim")
 
 
 def _print_one(named: Named, screen: Console) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from tacit.cli import units
 from tacit.cli.settings import Settings, Table, read_cluster, read_file, settle
+from tacit.registry import find_alias, parse
 
 _WHAT: Final = "What is trained"
 _HOW: Final = "How it learns"
@@ -362,6 +363,13 @@ def settings_from(given: dict[str, Any], *, single: bool) -> Settings:
         beneath |= read_file(given["config"], single=single)
     cluster = {} if given.get("cluster") is None else {"cluster": read_cluster(given["cluster"])}
     return settle(beneath, cluster, table_from(given))
+
+
+def alias_notes(given: dict[str, Any]) -> list[str]:
+    """Return what papers' names among a command's strategies stand for."""
+    asked = [*(given.get("strategies") or ()), *filter(None, [given.get("strategy")])]
+    found = [(text, find_alias(text.partition("(")[0], "strategies")) for text in asked]
+    return [f"{alias.name} stands for {parse(text, 'strategies')} ({alias.source})" for text, alias in found if alias]
 
 
 def table_from(given: dict[str, Any]) -> Table:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from tacit.errors import TacitError, nearest, require
 from tacit.registry import parse
 from tacit.schedules import Schedule
@@ -231,6 +233,21 @@ def _rank(name: str, text: str) -> int:
 def _pair(text: str) -> tuple[int, int]:
     source, _, target = text.partition(",")
     return _rank("links", source), _rank('links of two ranks such as "0,3"', target)
+
+
+def check_device(settings: Settings) -> None:
+    """Raise unless torch knows the device and finds it on this machine."""
+    name = settings.device
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device={name!r} is no device of torch; write cpu, cuda or cuda:1.") from None
+    if device.type == "cuda":
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        require(found > 0, f"device={name!r}: torch sees no GPU here; leave --device out to train on the CPU.")
+        require(
+            (device.index or 0) < found, f"device={name!r}: torch sees {found} GPUs here, cuda:0 to cuda:{found - 1}."
+        )
 
 
 def check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:

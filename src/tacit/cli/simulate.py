@@ -10,9 +10,9 @@ from tacit.cli import folders, options
 from tacit.cli.failures import FAILED, INTERRUPTED, complain, describe, explained
 from tacit.cli.options import settings_from
 from tacit.cli.scripts import ScriptPlan, script_plan
-from tacit.cli.settings import Settings
+from tacit.cli.settings import Settings, check_device
 from tacit.cli.single import keep
-from tacit.cli.terminal import Screen, console
+from tacit.cli.terminal import Screen, console, print_notes
 from tacit.errors import Interrupted, RunError
 from tacit.run import Run
 from tacit.simulation import simulate
@@ -71,9 +71,12 @@ def simulate_command(
     """
     given = dict(locals())
     plan = script_plan(given) or settings_from(given, single=True)
+    if isinstance(plan, Settings):
+        check_device(plan)
     if json_file is not None:
         folders.writable(json_file)
     folder = folders.claim(out, command="simulate", force=force)
+    print_notes(options.alias_notes(given), console(quiet))
     with folders.removed_if_unused(folder):
         run, error = _run(plan, console(quiet))
     keep(run, folder, console(quiet), json_file)

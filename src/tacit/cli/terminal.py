@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,6 +24,12 @@ _LOG_WIDTH: Final = 160
 def console(quiet: bool) -> Console:
     """Return where results are printed: colours and width of the terminal, none of it in a log; honours NO_COLOR."""
     return Console(quiet=quiet, width=None if sys.stdout.isatty() else _LOG_WIDTH)
+
+
+def print_notes(notes: Iterable[str], screen: Console) -> None:
+    """Print what a user might not expect."""
+    for note in notes:
+        screen.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
 
 
 class Screen(Watcher):

@@ -8,14 +8,13 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 import typer
 
 from tacit.cli import folders, options
 from tacit.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, complain, explained
 from tacit.cli.part import CHECKPOINT, Plan, end_part, take_part, what_is_left
-from tacit.cli.settings import Table, changes, read_file, settle, train_settings
-from tacit.cli.terminal import console
+from tacit.cli.settings import Table, changes, check_device, read_file, settle, train_settings
+from tacit.cli.terminal import console, print_notes
 from tacit.errors import TacitError, require
 from tacit.runtime.launch import Ended, launch, torchrun_line
 from tacit.session.checkpoints import step_of
@@ -90,8 +89,7 @@ def _start(given: dict[str, Any]) -> None:
     if given["json_file"] is not None:
         folders.writable(given["json_file"])
     folder = _prepare(plan, given)
-    for note in _notes(plan, folder, given["resume"] is not None):
-        screen.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    print_notes([*options.alias_notes(given), *_notes(plan, folder, given["resume"] is not None)], screen)
     arguments = ["tacit", "train", "--resume", str(folder)]
     arguments += ["--json", str(given["json_file"])] if given["json_file"] is not None else []
     arguments += [flag for flag in ("--quiet", "--debug") if given[flag.removeprefix("--")]]
@@ -167,10 +165,7 @@ def _plan(given: dict[str, Any]) -> Plan:
     plan = Plan(settings=settings, cluster=cluster, train=train_settings(*tables))
     if given["resume"] is not None:
         _check_resumed(given["resume"], plan)
-    require(
-        not settings.device.startswith("cuda") or torch.cuda.is_available(),
-        f"device={settings.device!r}: torch sees no GPU here; leave --device out to train on the CPU.",
-    )
+    check_device(settings)
     return plan
 
 

@@ -29,6 +29,7 @@ from tacit import (
     workloads,
 )
 from tacit.errors import nearest
+from tacit.registry.aliases import ALIASES, Alias, alias_of
 from tacit.specs import Spec, spell
 from tacit.strategies.servers import rates
 from tacit.strategies.swarm import local_steps
@@ -102,10 +103,21 @@ def find(name: str, family: str | None = None) -> Named:
             f"{elsewhere.name} is one of the {elsewhere.family}, not of the {family}; those are {members}."
         )
     what = "name" if family is None else _SINGULAR[family]
-    suggestion = nearest(name, [named.name for place in places for named in place])
+    known = [named.name for place in places for named in place]
+    suggestion = nearest(name, known + [alias.name for alias in ALIASES] * (family in (None, "strategies")))
     if family is None and not suggestion.startswith("; did you mean"):
         suggestion = "; `tacit list` shows them all."
     raise ValueError(f"unknown {what} {name!r}{suggestion}")
+
+
+def find_alias(name: str, family: str | None = None) -> Alias | None:
+    """Return the alias that ``name`` is where a strategy is expected, unless something there has that name itself."""
+    if family not in (None, "strategies"):
+        return None
+    own = FAMILIES.values() if family is None else (FAMILIES[family],)
+    if any(simplify(named.name) == simplify(name) for place in own for named in place):
+        return None
+    return alias_of(name)
 
 
 def members_of(kind: type[Spec]) -> list[str]:

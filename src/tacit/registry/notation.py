@@ -17,11 +17,13 @@ from typing import Any, Final
 import torch
 
 from tacit.errors import nearest
-from tacit.registry.families import REQUIRED, Argument, Named, find, members_of
+from tacit.registry.aliases import Alias
+from tacit.registry.families import REQUIRED, Argument, Named, find, find_alias, members_of
 from tacit.specs import Spec, spell
 
 _DASHED: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:-[A-Za-z_]\w*)+")
 _QUOTED: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
+_PHRASE: Final = re.compile(r"[A-Za-z][\w+ -]*")
 _NUMBERS: Final = {"inf": math.inf, "nan": math.nan}
 _PLAIN_WORDS: Final[Mapping[Any, str]] = {
     int: "a whole number", float: "a number", str: "a text in quotes", bool: "True or False", types.NoneType: "None",
@@ -32,9 +34,12 @@ _PLAIN_WORDS: Final[Mapping[Any, str]] = {
 def parse(text: str, family: str | None = None) -> Any:
     """Return the object that ``text`` names: ``LocalSGD(period=Every(8))``; ``AllReduce`` stands for ``AllReduce()``.
 
-    Names are found however they are cased or hyphenated. ``family`` says where the outermost name must come from.
+    Names are found however they are cased or hyphenated. ``family`` says where the outermost name must come from. Where that is "strategies",
+    papers' names are read too: ``DiLoCo`` is a ``LocalSGD`` (``tacit.registry.ALIASES``).
     Whatever is wrong becomes a ``ValueError`` that says what and what would be right.
     """
+    if _PHRASE.fullmatch(text.strip()) and (alias := find_alias(text.strip(), family)) is not None:
+        return parse(alias.stands_for, "strategies")  # names with blanks and plus signs are no Python
     try:
         tree = ast.parse(_underscored(text.strip()), mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -59,6 +64,8 @@ def _underscored(text: str) -> str:
 def _call(node: ast.Call, text: str, family: str | None = None) -> object:
     if not isinstance(node.func, ast.Name):
         raise ValueError(f"{text}: {ast.unparse(node.func)} is not a name tacit knows; `tacit list` shows them all.")
+    if (alias := find_alias(node.func.id, family)) is not None:
+        return _aliased(alias, node, text)
     named = find(node.func.id, family)
     keywords: dict[str, object] = {}
     for keyword in node.keywords:
@@ -66,6 +73,19 @@ def _call(node: ast.Call, text: str, family: str | None = None) -> object:
             raise ValueError(f"{text}: ** cannot be used here; write the arguments of {named.name} one by one.")
         keywords[keyword.arg] = _value(keyword.value, text)
     return _make(named, [_value(argument, text) for argument in node.args], keywords, text)
+
+
+def _aliased(alias: Alias, node: ast.Call, text: str) -> object:
+    """Return what the alias stands for, with the arguments of ``node`` in the place of its own."""
+    tree = ast.parse(alias.stands_for, mode="eval").body
+    assert isinstance(tree, ast.Call)
+    given = {keyword.arg for keyword in node.keywords}
+    tree.keywords = [keyword for keyword in tree.keywords if keyword.arg not in given] + node.keywords
+    tree.args = node.args
+    try:
+        return _call(tree, text, "strategies")
+    except ValueError as error:
+        raise ValueError(f"{error} ({alias.name} stands for {alias.stands_for}.)") from error
 
 
 def _value(node: ast.expr, text: str) -> object:
@@ -85,7 +105,7 @@ def _value(node: ast.expr, text: str) -> object:
         case ast.Name(id=name) if name in _NUMBERS:
             return _NUMBERS[name]
         case ast.Name(id=name):
-            return _make(find(name), [], {}, text)
+            return parse(name)
         case ast.Call():
             return _call(node, text)
         case ast.Attribute(value=ast.Name(id="torch"), attr=name) if isinstance(
@@ -107,7 +127,9 @@ def _make(named: Named, positional: list[object], keywords: dict[str, object], t
             raise ValueError(f"{text}: {named.name} has no argument {name!r}{near or '.'}{known}")
     if len(positional) > len(named.positional):
         few = f"only {', '.join(named.positional)}" if named.positional else "no argument"
-        raise ValueError(f"{text}: {named.name} takes {few} without its name; write {_listed(named)}.")
+        raise ValueError(
+            f"{text}: {named.name} takes {few} without its name; write {_with_names(named, positional, keywords)}"
+        )
     given = {**dict(zip(named.positional, positional, strict=False)), **keywords}
     missing = [name for name, argument in arguments.items() if argument.default is REQUIRED and name not in given]
     if missing:
@@ -124,6 +146,16 @@ def _make(named: Named, positional: list[object], keywords: dict[str, object], t
     ):  # the constructor's own words come first: they know the way out
         raise ValueError(f"{text}: {complaint}")
     return made
+
+
+def _with_names(named: Named, positional: list[object], keywords: dict[str, object]) -> str:
+    """Return the call with every argument named, the first ones in order, and which arguments there are."""
+    free = [a.name for a in named.arguments if a.name not in keywords]
+    if len(positional) > len(free):
+        return f"{_listed(named)}."
+    given = {**dict(zip(free, positional, strict=False)), **keywords}
+    shown = ", ".join(f"{name}={spell(value)}" for name, value in given.items())
+    return f"{named.name}({shown}). Its arguments are {_listed(named)}."
 
 
 def _listed(named: Named) -> str:
