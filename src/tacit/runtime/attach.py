@@ -16,6 +16,7 @@ from tacit.runtime.environment import SERVES
 from tacit.runtime.stage import ProcessStage
 from tacit.session import Policies, Session, common_table, current, refuse_second
 from tacit.session.logs import Log
+from tacit.session.wrappers import WAY_OUT
 from tacit.strategies.strategy import Strategy
 
 SECURITY = ("token", "curve", "plain")
@@ -56,9 +57,7 @@ def attach(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={model!r} must be a torch.nn.Module.")
     if isinstance(model, DistributedDataParallel):
-        raise TypeError(
-            "model is wrapped in DistributedDataParallel; attach model.module: the strategy does the talking."
-        )
+        raise TypeError(f"model is wrapped in DistributedDataParallel, which communicates in every step. {WAY_OUT}")
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer={optimizer!r} must be a torch.optim optimizer.")
     if not isinstance(strategy, Strategy):

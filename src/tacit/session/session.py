@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ from tacit.session.serving import Serving
 from tacit.session.snapshots import Snapshots
 from tacit.session.stage import Stage
 from tacit.session.stepper import Stepper
+from tacit.session.wrappers import refuse_wrappers
 from tacit.strategies.strategy import Strategy
 
 _logger: Final = logging.getLogger("tacit")
@@ -52,9 +53,10 @@ class Session:
         self._stage, self._module, self._optimizer, self.strategy = stage, model, optimizer, strategy
         self.rank, self.size, self.steps, self.seed, self._policies = stage.rank, stage.size, steps, seed, policies
         self.kept_models: list[KeptModel] = []
-        self._is_over, self.run = False, Run("", str(strategy), stage.size, steps or 0, seed)
+        self._is_over, self._has_stepped, self.run = False, False, Run("", str(strategy), stage.size, steps or 0, seed)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         with self._failing():
+            self._refuse_wrappers([*model.parameters()])
             stage.agree(common_table(model, optimizer, strategy, steps, seed, policies))
             self._flat = FlatModel(model)
             check_optimizer(optimizer, self._flat)
@@ -87,6 +89,11 @@ class Session:
         for tensor in (*frozen, *self._module.buffers()):
             if tensor.numel():
                 self._stage.spread(tensor)
+
+    def _refuse_wrappers(self, parameters: Sequence[nn.Parameter]) -> None:
+        """At attach and, for wrappers made after it, in the first step. Under the simulator there are no process groups, hence no wrappers."""
+        if self._stage.world == "processes":
+            refuse_wrappers(self._module, parameters)
 
     # What the user calls.
 
@@ -212,6 +219,9 @@ class Session:
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
+            if not self._has_stepped:
+                self._refuse_wrappers(self._flat.parameters)
+                self._has_stepped = True
             if self._serving is not None:
                 self._serving.start()
             self._stepper.before(args[1:], kwargs)
