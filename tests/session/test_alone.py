@@ -119,13 +119,6 @@ def test_changes_that_cannot_be_followed_are_refused(change, way_out, strategy):
         optimizer.step()
 
 
-def test_a_closure_is_refused_where_the_gradient_is_needed_first():
-    model, optimizer = model_and_optimizer()
-    tacit.attach(model, optimizer, tacit.AllReduce())
-    with pytest.raises(tacit.MisplacedCall, match="without a closure"):
-        optimizer.step(lambda: model(torch.ones(1, 4)).sum())
-
-
 def test_a_closure_is_fine_where_it_is_not():
     model, optimizer = model_and_optimizer()
 

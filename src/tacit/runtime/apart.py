@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from tacit.errors import Disagreement, TacitError
 from tacit.messages import Message, TensorMessage
@@ -28,6 +27,7 @@ from tacit.session import checkpoints
 from tacit.session.agreement import first_difference
 from tacit.session.flat import FlatModel
 from tacit.session.history import Curve, packed
+from tacit.session.optimizers import Optimizers
 from tacit.session.server_model import ServerLife, ServerModel, packed_models
 from tacit.strategies.strategy import Strategy
 from tacit.trace import RECEIVE, SEND, PlainEvent, Trace
@@ -38,7 +38,7 @@ KEEPS: Final = "TACIT_SERVE_CHECKPOINTS"
 
 def serve(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizers: Optimizers,
     strategy: Strategy[Any],
     *,
     table: dict[str, Any],
@@ -65,7 +65,7 @@ def serve(
     [first] = environment.gather("table", [0])
     if (difference := first_difference(table, first)) is not None:
         raise Disagreement(difference[0], difference[1], difference[2], SERVER, at_attach=True)
-    life = _Served(model, optimizer, strategy, keep_every)
+    life = _Served(model, optimizers, strategy, keep_every)
     post = Post(
         SERVER, [*range(environment.size)], environment.store, host=address, security=security or ("token" if is_local else "curve"),
         monitor=life.monitor, handler=_nothing, sent=life.sent, received=life.received, timeout_s=timeout_s or 1800.0,
@@ -80,9 +80,11 @@ def serve(
 class _Served:
     """One server's life in its own process, and what it writes down."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], keep_every: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], keep_every: int | None
+    ) -> None:
         self._flat = FlatModel(model)
-        self.model = ServerModel(self._flat, optimizer)
+        self.model = ServerModel(self._flat, optimizers)
         self.model.every = keep_every
         self._strategy, self._life = strategy, ServerLife(strategy, self.model)
         self.monitor, self._mail = Monitor(), deque[PlainEvent]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +16,7 @@ from tacit.runtime.environment import SERVES
 from tacit.runtime.stage import ProcessStage
 from tacit.session import Policies, Session, common_table, current, refuse_second
 from tacit.session.logs import Log
+from tacit.session.optimizers import Optimizers, check_optimizers, optimizers_of
 from tacit.session.wrappers import WAY_OUT
 from tacit.strategies.strategy import Strategy
 
@@ -25,7 +26,7 @@ SERVERS = ("beside", "apart")
 
 def attach(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     strategy: Strategy[Any],
     *,
     steps: int | None = None,
@@ -42,6 +43,7 @@ def attach(
 ) -> Session:
     """Let ``strategy`` happen in every ``optimizer.step()`` from now on, together with the other workers that torchrun started.
 
+    optimizer: one that holds all trainable parameters, or a list of several that do so together; a step is then one step of each of them.
     steps: how many steps each worker will take; None where nobody knows (the end then costs one round more).
     seed: of the strategy's own draws, the same on all ranks.
     buffers: of the model, when models are averaged: "average", "keep" each worker's own, or "recalibrate" BatchNorm on ``calibration``
@@ -58,37 +60,37 @@ def attach(
         raise TypeError(f"model={model!r} must be a torch.nn.Module.")
     if isinstance(model, DistributedDataParallel):
         raise TypeError(f"model is wrapped in DistributedDataParallel, which communicates in every step. {WAY_OUT}")
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer={optimizer!r} must be a torch.optim optimizer.")
+    optimizers = optimizers_of(optimizer)
     if not isinstance(strategy, Strategy):
         raise TypeError(f"strategy={strategy!r} must be a strategy; try tacit.LocalSGD().")
     require(steps is None or (isinstance(steps, int) and steps >= 1), f"steps={steps} must be at least 1, or None.")
     require(timeout_s is None or timeout_s > 0, f"timeout_s={timeout_s} must be positive, or None.")
     require(security is None or security in SECURITY, f"security={security!r} must be one of {', '.join(SECURITY)}.")
     require(server in SERVERS, f"server={server!r} must be one of {', '.join(SERVERS)}.")
-    refuse_second(optimizer)
+    check_optimizers(optimizers, model, strategy)
+    refuse_second(model)
     policies = Policies(
         buffers=buffers, optimizer_state=optimizer_state, calibration=calibration,
         rescue=None if rescue is None else Path(rescue), log=log,
     )  # fmt: skip
     if SERVES in os.environ:
-        table = common_table(model, optimizer, strategy, steps, seed, policies)
+        table = common_table(model, optimizers, strategy, steps, seed, policies)
         where = {"interface": interface, "security": security, "timeout_s": timeout_s}
-        _serve_and_leave(model, optimizer, strategy, table, steps, seed, where)
+        _serve_and_leave(model, optimizers, strategy, table, steps, seed, where)
     device = next(model.parameters()).device
     stage = current() or ProcessStage(
         strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server
     )
-    return Session(stage, model, optimizer, strategy, steps=steps, seed=seed, policies=policies)
+    return Session(stage, model, optimizers, strategy, steps=steps, seed=seed, policies=policies)
 
 
 def _serve_and_leave(
-    model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], table: dict[str, Any], steps: int | None, seed: int,
+    model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], table: dict[str, Any], steps: int | None, seed: int,
     where: dict[str, Any],
 ) -> NoReturn:  # fmt: skip
     """This process is the server: what follows in the script is for workers."""
     from tacit.runtime.apart import serve  # pyzmq, which a run without messages does not need
 
     keep_every = None if steps is None else max(1, steps // 100)
-    serve(model, optimizer, strategy, table=table, steps=steps, seed=seed, keep_every=keep_every, **where)
+    serve(model, optimizers, strategy, table=table, steps=steps, seed=seed, keep_every=keep_every, **where)
     raise SystemExit(0)

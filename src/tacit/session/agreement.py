@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
+from tacit.session.optimizers import Optimizers
 from tacit.session.policies import Policies
 from tacit.strategies.strategy import Strategy
 
@@ -17,11 +17,11 @@ Table = dict[str, Any]
 
 
 def common_table(
-    model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], steps: int | None, seed: int, policies: Policies
+    model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], steps: int | None, seed: int, policies: Policies
 ) -> Table:
     """Return what everybody who takes part in a run must come with alike."""
     return table_of(
-        model, optimizer, tacit=installed_version(), strategy=str(strategy), seed=seed, steps=steps,
+        model, optimizers, tacit=installed_version(), strategy=str(strategy), seed=seed, steps=steps,
         buffers=policies.buffers, optimizer_state=policies.optimizer_state,
     )  # fmt: skip
 
@@ -34,7 +34,7 @@ def installed_version() -> str:
         return "not installed"
 
 
-def table_of(model: nn.Module, optimizer: Optimizer, **settings: object) -> Table:
+def table_of(model: nn.Module, optimizers: Optimizers, **settings: object) -> Table:
     """Return names, shapes and settings in the order in which a reader would want to hear of a difference."""
     return {
         **{name: _plain(value) for name, value in settings.items()},
@@ -43,10 +43,10 @@ def table_of(model: nn.Module, optimizer: Optimizer, **settings: object) -> Tabl
             name: _tensor(p) + ("" if p.requires_grad else ", frozen") for name, p in model.named_parameters()
         },
         "buffers": {name: _tensor(b) for name, b in model.named_buffers()},
-        "optimizer": type(optimizer).__name__,
+        "optimizer": str(optimizers),
         "optimizer's groups": [
             {**{k: _plain(v) for k, v in group.items() if k != "params"}, "parameters": len(group["params"])}
-            for group in optimizer.param_groups
+            for group in optimizers.param_groups
         ],
     }
 

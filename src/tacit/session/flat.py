@@ -11,7 +11,6 @@ from functools import reduce
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from tacit.errors import MisplacedCall, require
 from tacit.layout import Layout
@@ -156,18 +155,6 @@ class FlatModel:
                 )
             view.copy_(parameter.data)
             parameter.data = view
-
-
-def check_optimizer(optimizer: Optimizer, model: FlatModel) -> None:
-    """Raise unless every parameter that ``optimizer`` trains is one of the model's."""
-    known = {id(p) for p in model.parameters}
-    for number, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            require(
-                id(parameter) in known or not parameter.requires_grad,
-                f"the optimizer's parameter group {number} holds a parameter of shape {tuple(parameter.shape)} that is not one of the model's; "
-                f"make the optimizer from model.parameters(), after any change of the model.",
-            )
 
 
 def _places(model: nn.Module) -> list[_Place]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.optim import Optimizer
 
 from tacit.errors import MisplacedCall
 from tacit.layout import Layout
 from tacit.randomness import Streams
 from tacit.session.flat import FlatModel
 from tacit.session.meter import SKIPPED_WEIGHT, Meter
+from tacit.session.optimizers import Optimizers
 from tacit.session.riders import RidingNetwork
 from tacit.session.stage import Stage
 from tacit.strategies.strategy import Strategy, check_cancels
@@ -28,12 +28,12 @@ class Replica:
         stage: Stage,
         network: RidingNetwork,
         model: FlatModel,
-        optimizer: Optimizer,
+        optimizers: Optimizers,
         strategy: Strategy[Any],
         steps: int | None,
         seed: int,
     ) -> None:
-        self._stage, self._model, self._optimizer, self._strategy = stage, model, optimizer, strategy
+        self._stage, self._model, self._optimizers, self._strategy = stage, model, optimizers, strategy
         self.rank, self.size, self.network, self.steps = stage.rank, stage.size, network, steps
         streams = Streams(seed)
         self.random: np.random.Generator = streams.numpy("strategy", stage.rank)
@@ -72,7 +72,7 @@ class Replica:
 
     @property
     def learning_rate(self) -> float:
-        return float(self._optimizer.param_groups[0]["lr"])
+        return self._optimizers.learning_rate
 
     @property
     def weight(self) -> float:

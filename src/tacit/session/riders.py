@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from tacit.errors import nearest, require
 from tacit.messages import Message
 from tacit.network import Network, Parts, Pending
+from tacit.session.optimizers import Optimizers, evaluates_several_times, is_moment
 
 MessageType = TypeVar("MessageType", bound=Message)
 BUFFERS: Final = ("average", "keep", "recalibrate")
@@ -29,7 +29,7 @@ class Riders:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizers: Optimizers,
         parameters: Sequence[nn.Parameter],
         buffers: str,
         optimizer_state: str,
@@ -39,12 +39,18 @@ class Riders:
             optimizer_state in OPTIMIZER_STATE,
             f"optimizer_state={optimizer_state!r} is unknown{nearest(str(optimizer_state), OPTIMIZER_STATE)}",
         )
-        self._optimizer, self._parameters = optimizer, list(parameters)
+        self._optimizers = [o for o in optimizers if not evaluates_several_times(o)]  # the stepper resets the others
+        held = [{id(p) for group in o.param_groups for p in group["params"]} for o in self._optimizers]
+        self._parameters = [
+            [p for p in parameters if id(p) in own] for own in held
+        ]  # by optimizer, in the model's order
         self._modules = list(
             model.modules()
         )  # to walk the tree in every round takes longer than a small model's copies
         self.buffers, self.optimizer_state = buffers, optimizer_state
-        self._moments: list[str] | None = None  # names in the optimizer's state, once all ranks have agreed on them
+        self._moments: list[tuple[int, str]] | None = (
+            None  # optimizer and name in its state, once all ranks have agreed
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -61,13 +67,14 @@ class Riders:
             return
         own = sorted(
             {
-                name
-                for p in self._parameters
-                for name, value in self._optimizer.state.get(p, {}).items()
-                if isinstance(value, Tensor) and value.shape == p.shape and value.is_floating_point()
+                (number, name)
+                for number, parameters in enumerate(self._parameters)
+                for p in parameters
+                for name, value in self._optimizers[number].state.get(p, {}).items()
+                if is_moment(value, p)
             }
         )
-        names = {name for raw in exchange(json.dumps(own).encode()) for name in json.loads(raw)}
+        names = {(number, name) for raw in exchange(json.dumps(own).encode()) for number, name in json.loads(raw)}
         self._moments = sorted(names) or None  # nobody has stepped yet: ask again
 
     def gather(self, like: Tensor) -> list[Tensor]:
@@ -88,13 +95,14 @@ class Riders:
 
     def round_is_over(self) -> None:
         if self.optimizer_state == "reset":
-            self._optimizer.state.clear()
+            for optimizer in self._optimizers:
+                optimizer.state.clear()
 
     def _tensors(self) -> list[Tensor]:
         tensors = self.float_buffers() if self.buffers == "average" else []
-        for name in self._moments or () if self.optimizer_state == "average" else ():
-            for parameter in self._parameters:
-                moment = self._optimizer.state.get(parameter, {}).get(name)
+        for number, name in self._moments or () if self.optimizer_state == "average" else ():
+            for parameter in self._parameters[number]:
+                moment = self._optimizers[number].state.get(parameter, {}).get(name)
                 tensors.append(moment if isinstance(moment, Tensor) else torch.zeros_like(parameter))
         return tensors
 

@@ -1,4 +1,4 @@
-"""A server's own copy of the model, or of its shard's part, with an optimizer like rank 0's; and the server's life around it."""
+"""A server's own copy of the model, or of its shard's part, with optimizers like rank 0's; and the server's life around it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from tacit.session.flat import FlatModel
+from tacit.session.optimizers import Optimizers
 from tacit.session.states import restore, store
 from tacit.strategies.strategy import Strategy
 from tacit.worker import Server
@@ -41,22 +41,27 @@ def unpacked_models(data: bytes) -> list[KeptModel]:
 
 
 class ServerModel:
-    """A flat vector of parameters, updated by an optimizer of the class and with the groups of the one given."""
+    """A flat vector of parameters, updated by optimizers of the classes and with the groups of those given."""
 
-    def __init__(self, flat: FlatModel, optimizer: Optimizer, shards: int = 1, shard: int = 0) -> None:
+    def __init__(self, flat: FlatModel, optimizers: Optimizers, shards: int = 1, shard: int = 0) -> None:
         self._flat = flat
         self._begin, self._end = flat.layout.cut(shards)[shard]
         self.parameters = flat.vector()[self._begin : self._end].clone()
         self._copies = [nn.Parameter(part) for part in self._split(self.parameters)]
         inside = [place.parameter for place in flat.places if self._begin <= place.start < self._end]
         own = {id(mine): copy for mine, copy in zip(inside, self._copies, strict=True)}
-        groups = [
-            {**group, "params": [own[id(p)] for p in group["params"] if id(p) in own]}
-            for group in optimizer.param_groups
-        ]
-        groups = [group for group in groups if group["params"]]
-        self._optimizer = type(optimizer)(groups)  # type: ignore[call-arg]
-        self._first_rate, self._rates = float(optimizer.param_groups[0]["lr"]), [float(g["lr"]) for g in groups]
+        copies = []
+        for optimizer in optimizers:
+            groups = [
+                {**group, "params": [own[id(p)] for p in group["params"] if id(p) in own]}
+                for group in optimizer.param_groups
+            ]
+            groups = [group for group in groups if group["params"]]
+            if groups:
+                copies.append(type(optimizer)(groups))  # type: ignore[call-arg]
+        self._optimizers = Optimizers(copies)
+        self._first_rate = optimizers.learning_rate
+        self._rates = [float(group["lr"]) for group in self._optimizers.param_groups]
         self.updates = 0
         self.every: int | None = None  # updates between copies that are kept, to be looked at after the run
         self.kept: list[KeptModel] = []
@@ -64,13 +69,14 @@ class ServerModel:
 
     @torch.no_grad()
     def update(self, gradient: Tensor, learning_rate: float | None, now_s: float) -> None:
-        """Apply the optimizer; ``learning_rate`` is of the first group, and the others keep their ratio to it."""
+        """Apply the optimizers; ``learning_rate`` is of the first one's first group, and the other groups keep their ratio to it."""
         factor = 1.0 if learning_rate is None or not self._first_rate else learning_rate / self._first_rate
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(self._optimizers.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         for copy, part in zip(self._copies, self._split(gradient.to(self.parameters)), strict=True):
             copy.grad = part
-        self._optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
         self.updates += 1
         if self.every is not None and self.updates % self.every == 0:
             self.kept.append(KeptModel(self.updates, now_s, self.parameters.to("cpu", copy=True)))
@@ -81,13 +87,13 @@ class ServerModel:
         """Return everything as tensors and numbers."""
         return {
             "parameters": self.parameters.clone(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._optimizers.state_dict(),
             "updates": self.updates,
         }
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         self.parameters.copy_(stored["parameters"])
-        self._optimizer.load_state_dict(stored["optimizer"])
+        self._optimizers.load_state_dict(stored["optimizer"])
         self.updates = stored["updates"]
 
     def _split(self, vector: Tensor) -> list[Tensor]:

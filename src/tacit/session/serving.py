@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import Optimizer
 
 from tacit.errors import TacitError
 from tacit.session import checkpoints
 from tacit.session.flat import FlatModel
+from tacit.session.optimizers import Optimizers
 from tacit.session.server_model import KeptModel, ServerLife, ServerModel, packed_models, unpacked_models
 from tacit.session.stage import Stage
 from tacit.strategies.strategy import Strategy
@@ -27,7 +27,13 @@ class Serving:
     """The servers of one session, as its worker sees them."""
 
     def __init__(
-        self, stage: Stage, flat: FlatModel, optimizer: Optimizer, strategy: Strategy[Any], steps: int | None, seed: int
+        self,
+        stage: Stage,
+        flat: FlatModel,
+        optimizers: Optimizers,
+        strategy: Strategy[Any],
+        steps: int | None,
+        seed: int,
     ) -> None:
         self._stage, self._flat, self._strategy = stage, flat, strategy
         if stage.size == 1:
@@ -42,7 +48,7 @@ class Serving:
         self._model: ServerModel | None = None
         self._life: ServerLife | None = None
         if stage.rank < strategy.shards and not stage.server_is_apart:
-            self._model = ServerModel(flat, optimizer, strategy.shards, stage.rank)
+            self._model = ServerModel(flat, optimizers, strategy.shards, stage.rank)
             self._life = ServerLife(strategy, self._model)
         self._is_started, self._steps, self._seed = False, steps, seed
 

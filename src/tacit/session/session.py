@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,10 @@ from tacit.errors import Interrupted, MisplacedCall, PeerLost, RunError, TacitEr
 from tacit.run import Run
 from tacit.session.agreement import common_table
 from tacit.session.chronicle import Chronicle
-from tacit.session.flat import FlatModel, check_optimizer
+from tacit.session.closures import Arguments
+from tacit.session.flat import FlatModel
 from tacit.session.logs import open_log
+from tacit.session.optimizers import Optimizers
 from tacit.session.policies import Policies
 from tacit.session.replica import Replica
 from tacit.session.reporting import Reporting
@@ -33,7 +36,7 @@ from tacit.session.wrappers import refuse_wrappers
 from tacit.strategies.strategy import Strategy
 
 _logger: Final = logging.getLogger("tacit")
-_MARK: Final = "_tacit_session"  # the attribute of an optimizer that has a session
+_open: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
 
 
 class Session:
@@ -43,39 +46,37 @@ class Session:
         self,
         stage: Stage,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizers: Optimizers,
         strategy: Strategy[Any],
         *,
         steps: int | None,
         seed: int,
         policies: Policies,
     ) -> None:
-        self._stage, self._module, self._optimizer, self.strategy = stage, model, optimizer, strategy
+        self._stage, self._module, self.strategy = stage, model, strategy
         self.rank, self.size, self.steps, self.seed, self._policies = stage.rank, stage.size, steps, seed, policies
         self.kept_models: list[KeptModel] = []
         self._is_over, self._has_stepped, self.run = False, False, Run("", str(strategy), stage.size, steps or 0, seed)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         with self._failing():
             self._refuse_wrappers([*model.parameters()])
-            stage.agree(common_table(model, optimizer, strategy, steps, seed, policies))
+            stage.agree(common_table(model, optimizers, strategy, steps, seed, policies))
             self._flat = FlatModel(model)
-            check_optimizer(optimizer, self._flat)
-            riders = Riders(model, optimizer, self._flat.parameters, policies.buffers, policies.optimizer_state)
+            riders = Riders(model, optimizers, self._flat.parameters, policies.buffers, policies.optimizer_state)
             self._spread_start()
             self._chronicle = Chronicle(stage, open_log(policies.log, stage.rank), steps)
             network = RidingNetwork(stage.network, riders, stage.exchange)
-            self._replica = Replica(stage, network, self._flat, optimizer, strategy, steps, seed)
+            self._replica = Replica(stage, network, self._flat, optimizers, strategy, steps, seed)
             self._serving = (
-                Serving(stage, self._flat, optimizer, strategy, steps, seed) if strategy.has_server else None
+                Serving(stage, self._flat, optimizers, strategy, steps, seed) if strategy.has_server else None
             )
-            self._stepper = Stepper(stage, self._flat, optimizer, strategy, self._replica)
+            self._stepper = Stepper(stage, self._flat, optimizers, strategy, self._replica)
             self._reporting = Reporting(stage, model, self._flat, policies, self._stepper, self._serving)
-            self._snapshots = Snapshots(stage, model, optimizer, strategy, self._stepper, self._chronicle)
-            setattr(optimizer, _MARK, self)
-            self._hooks = [
-                optimizer.register_step_pre_hook(self._before),
-                optimizer.register_step_post_hook(self._after),
-            ]
+            self._snapshots = Snapshots(stage, model, optimizers, strategy, self._stepper, self._chronicle)
+            _open.add(self)
+            for optimizer in optimizers:
+                self._hooks.append(optimizer.register_step_pre_hook(self._before))
+                self._hooks.append(optimizer.register_step_post_hook(self._after))
             stage.listen(self, self._stepper.handle)
         if stage.world == "processes":
             atexit.register(self._end_with_process)
@@ -94,6 +95,10 @@ class Session:
         """At attach and, for wrappers made after it, in the first step. Under the simulator there are no process groups, hence no wrappers."""
         if self._stage.world == "processes":
             refuse_wrappers(self._module, parameters)
+
+    def shares(self, names: Mapping[int, str]) -> str | None:
+        """Return the name of a parameter that this session trains, from a table by ``id``; None if there is none."""
+        return next((names[id(p)] for p in self._flat.parameters if id(p) in names), None)
 
     # What the user calls.
 
@@ -217,14 +222,14 @@ class Session:
 
     # The optimizer's hooks.
 
-    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         try:
             if not self._has_stepped:
                 self._refuse_wrappers(self._flat.parameters)
                 self._has_stepped = True
             if self._serving is not None:
                 self._serving.start()
-            self._stepper.before(args[1:], kwargs)
+            return self._stepper.before(optimizer, args, kwargs)
         except BaseException as error:
             self._give_up(error)
             raise
@@ -232,8 +237,8 @@ class Session:
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         weight = self._replica.weight
         try:
-            self._stepper.after()
-            self._chronicle.end_step(self._replica.meter.step, weight)
+            if self._stepper.after(optimizer):
+                self._chronicle.end_step(self._replica.meter.step, weight)
         except BaseException as error:
             self._give_up(error)
             raise
@@ -302,7 +307,7 @@ class Session:
         atexit.unregister(self._end_with_process)
         for hook in self._hooks:
             hook.remove()
-        self._optimizer.__dict__.pop(_MARK, None)
+        _open.discard(self)
         if hasattr(self, "_stepper"):
             self._stepper.let_go()
             self._flat.release()
@@ -314,7 +319,12 @@ class Session:
             raise MisplacedCall(f"{what} after the session was closed; attach again to go on.")
 
 
-def refuse_second(optimizer: Optimizer) -> None:
-    """Raise where ``optimizer`` has a session already."""
-    if _MARK in optimizer.__dict__:
-        raise MisplacedCall("this optimizer is attached already; close its session first, or attach another optimizer.")
+def refuse_second(model: nn.Module) -> None:
+    """Raise where a session trains parameters of ``model`` already."""
+    names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    for session in _open:
+        if (name := session.shares(names)) is not None:
+            raise MisplacedCall(
+                f"the parameter {name} is attached already; close its session first. Several optimizers of one model are attached together: "
+                f"tacit.attach(model, [first, second], …)."
+            )

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from tacit.errors import Interrupted, PeerLost, TacitError, TimedOut
 from tacit.session import checkpoints
 from tacit.session.chronicle import Chronicle
 from tacit.session.history import unpacked
+from tacit.session.optimizers import Optimizers
 from tacit.session.stage import Stage, level_clocks
 from tacit.session.stepper import Stepper
 from tacit.strategies.strategy import Strategy
@@ -22,9 +22,9 @@ class Snapshots:
     """Of one worker: its model and optimizer, its part of the strategy, and what it has written down."""
 
     def __init__(
-        self, stage: Stage, model: nn.Module, optimizer: Optimizer, strategy: Strategy[Any], stepper: Stepper, chronicle: Chronicle
+        self, stage: Stage, model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], stepper: Stepper, chronicle: Chronicle
     ) -> None:  # fmt: skip
-        self._stage, self._model, self._optimizer, self._strategy = stage, model, optimizer, strategy
+        self._stage, self._model, self._optimizers, self._strategy = stage, model, optimizers, strategy
         self._stepper, self._chronicle = stepper, chronicle
 
     def state_dict(self) -> dict[str, Any]:
@@ -66,13 +66,13 @@ class Snapshots:
 
     def _shard(self) -> dict[str, Any]:
         return {
-            "model": self._model.state_dict(), "optimizer": self._optimizer.state_dict(), "session": self.state_dict(),
+            "model": self._model.state_dict(), "optimizer": self._optimizers.state_dict(), "session": self.state_dict(),
             "random": checkpoints.random_state(), "trace": self._chronicle.packed(),
         }  # fmt: skip
 
     def _resume_exactly(self, shard: dict[str, Any]) -> None:
         self._model.load_state_dict(shard["model"])
-        self._optimizer.load_state_dict(shard["optimizer"])
+        self._optimizers.load_state_dict(shard["optimizer"])
         self.load_state_dict(shard["session"])
         self._stage.take_trace(unpacked(shard["trace"])[0])
         checkpoints.restore_random(shard["random"])
@@ -82,7 +82,7 @@ class Snapshots:
         mine = self._stage.rank % len(shards)
         self._check(stored[mine])
         self._model.load_state_dict(checkpoints.mean_model([shard["model"] for shard in shards]))
-        self._optimizer.load_state_dict(shards[mine]["optimizer"])
+        self._optimizers.load_state_dict(shards[mine]["optimizer"])
         self._stepper.load_merged(stored, mine)
         self._take_times(stored[mine])
 

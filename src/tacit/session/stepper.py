@@ -1,7 +1,7 @@
-"""A strategy's hooks around the steps of a user's optimizer.
+"""A strategy's hooks around the steps of a user's optimizer, or of several that step one after the other.
 
-    before   the gradient is ready: ``before_step``; then the optimizer updates, unless strategy or GradScaler skips that
-    after    the step counts: ``after_step``
+    before   the gradient is ready: ``before_step``, before the first optimizer; then each updates, unless strategy or GradScaler skips that
+    after    the step counts: ``after_step``, after the last optimizer
 
 Steps that the strategy calls quiet cost two counters and a line of the trace.
 """
@@ -11,18 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message
 from tacit.periods import UNTIL_THE_END
+from tacit.session.closures import Arguments, Closure, Marks, StandIn, closure_in, evaluate, with_stand_in
 from tacit.session.flat import FlatModel
+from tacit.session.optimizers import Optimizers, needs_gradient
 from tacit.session.replica import Replica
-from tacit.session.scaling import take_over_scaling, unscale
+from tacit.session.scaling import Scaling
 from tacit.session.stage import Stage
 from tacit.session.states import restore, restore_generator, store, store_generator
 from tacit.strategies.strategy import Strategy
@@ -31,30 +33,43 @@ _NOTHING: Final = 2.0**-30
 """A total weight below this: every rank skipped its step."""
 
 
+class Evaluated(NamedTuple):
+    """The loss of a closure that was evaluated before the step."""
+
+    loss: Any
+
+
 class Stepper:
     """Plays one worker's part of a strategy, step by step."""
 
     def __init__(
-        self, stage: Stage, flat: FlatModel, optimizer: Optimizer, strategy: Strategy[Any], replica: Replica
+        self, stage: Stage, flat: FlatModel, optimizers: Optimizers, strategy: Strategy[Any], replica: Replica
     ) -> None:
-        self._stage, self._flat, self._optimizer = stage, flat, optimizer
+        self._stage, self._flat, self._optimizers = stage, flat, optimizers
         self._strategy, self._replica = strategy, replica
-        kind = type(strategy)
-        self.calls_before = kind.before_step is not Strategy.before_step
-        self._calls_after = kind.after_step is not Strategy.after_step
+        self.calls_before = needs_gradient(strategy)
+        self._calls_after = type(strategy).after_step is not Strategy.after_step
         self._has_landed = self._is_held = False
         self.own_steps = 0  # with data of this rank's own
         self._is_collective = not (strategy.has_server or strategy.handles)
-        self._groups = len(optimizer.param_groups)
-        self._hidden: list[Tensor | None] | None = None  # gradients that the optimizer must not see in this step
+        self._groups = len(optimizers.param_groups)
+        self._stepped: list[Optimizer] = []  # those that have taken the step under way
+        self._is_skipped = False  # no optimizer updates in the step under way
+        self._communicated: Marks | None = (
+            None  # the gradients that ``before_step`` left, for the optimizers after the first
+        )
+        self._withheld: dict[
+            nn.Parameter, Tensor
+        ] = {}  # gradients that a scaler must not see before their optimizer's turn
+        self._hidden: dict[nn.Parameter, Tensor | None] = {}  # gradients that the optimizer must not see in this step
         with self.in_hook():
             self.state = strategy.init(replica)
             self.quiet = self._quiet_steps()
-        self._end_scaling = take_over_scaling(optimizer)
+        self._scaling = Scaling(optimizers, flat.parameters)
 
     def let_go(self) -> None:
         self._release()
-        self._end_scaling()
+        self._scaling.end()
 
     @contextmanager
     def in_hook(self) -> Iterator[None]:
@@ -83,30 +98,88 @@ class Stepper:
         """Give a message to the strategy; the stage has taken the monitor."""
         self._strategy.on_message(self._replica, self.state, source, message)
 
-    # The optimizer's step.
+    # The optimizers' steps.
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        replica = self._replica
+    def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        """``optimizer`` is about to step with these arguments; return others for it, or None."""
+        closure = closure_in(args[1:], kwargs)
+        self._hidden.clear()  # hidden still if the optimizer raised in the step before
+        evaluated = self._follow(optimizer, closure) if self._stepped else self._begin_step(optimizer, closure)
+        if self._is_skipped:
+            self._hide_gradients(optimizer)
+        if closure is None or evaluated is None:
+            return None
+        stand_in = StandIn(evaluated.loss, type(optimizer).__name__, self._flat.parameters)
+        return with_stand_in(args, kwargs, closure, stand_in)
+
+    def _begin_step(self, optimizer: Optimizer, closure: Closure | None) -> Evaluated | None:
+        """``optimizer`` steps first: let the strategy's hook happen. Return the closure's loss, if it had to be evaluated."""
+        replica, evaluated = self._replica, None
         if replica.steps is not None and replica.step >= replica.steps and not self._strategy.has_server:
             raise MisplacedCall(
                 f"the run was announced with steps={replica.steps}, and this is one more; call session.close() before it, "
                 f"or attach with the true number (steps=None where nobody knows it)."
             )
         self._release()  # held still if the optimizer raised in the step before
+        has_hook = self.calls_before and not self.quiet
+        if has_hook and closure is not None:
+            evaluated = Evaluated(evaluate(closure))
         self._stage.compute(replica.step + 1)
-        replica.scaler_skips = unscale(self._optimizer, self._flat.parameters)
-        if self.calls_before and not self.quiet:
-            self._call_before(args, kwargs)
+        replica.scaler_skips = self._scaling.begin_step(optimizer)
+        self._communicated, self._withheld = None, {}
+        if has_hook:
+            self._call_before()
+            if len(self._optimizers) > 1:
+                self._prepare_others(optimizer)
         elif self._strategy.cancels:
             with self._stage.monitor:  # from here on it is too late to abandon it
                 self._land()
         overflowed = replica.scaler_skips and not replica.gradient_was_set
-        if overflowed or replica.update_is_skipped or replica.is_abandoned:
-            self._hide_gradients()
+        self._is_skipped = overflowed or replica.update_is_skipped or replica.is_abandoned
+        return evaluated
 
-    def after(self) -> None:
-        if self._hidden is not None:
-            self._show_gradients()
+    def _prepare_others(self, first: Optimizer) -> None:
+        """Where gradients overflowed on this rank, let a scaler find that in the gradients of the optimizers after the first, too."""
+        if self._replica.scaler_skips:
+            mine = {id(p) for group in first.param_groups for p in group["params"]}
+            others = [p for p in self._flat.parameters if id(p) not in mine and p.grad is not None]
+            self._withheld = {p: p.grad.clone() for p in others if p.grad is not None}
+            for parameter in self._withheld:
+                parameter.grad.fill_(math.inf)  # type: ignore[union-attr]
+        self._communicated = Marks(self._flat.parameters)
+
+    def _follow(self, optimizer: Optimizer, closure: Closure | None) -> Evaluated | None:
+        """``optimizer`` steps after another of the same step; its gradient is communicated already."""
+        if any(other is optimizer for other in self._stepped):
+            waiting = [type(o).__name__ for o in self._optimizers if not any(o is other for other in self._stepped)]
+            raise MisplacedCall(
+                f"{type(optimizer).__name__} steps a second time before {' and '.join(waiting)} has stepped; "
+                f"call step() of every attached optimizer once in each step."
+            )
+        self._scaling.follow(optimizer)
+        evaluated = None
+        if self._communicated is not None and closure is not None:
+            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            before = Marks([p for p in self._flat.parameters if id(p) in own])
+            evaluated = Evaluated(evaluate(closure))
+            if not before.hold:
+                raise MisplacedCall(
+                    f"the closure of {type(optimizer).__name__} computes gradients after those of this step were communicated; "
+                    f"compute all gradients before the first optimizer's step, or in its closure."
+                )
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter in self._withheld:
+                    parameter.grad = self._withheld.pop(parameter)
+        return evaluated
+
+    def after(self, optimizer: Optimizer) -> bool:
+        """``optimizer`` has stepped; return whether the step is over: whether all have."""
+        self._show_gradients()
+        self._stepped.append(optimizer)
+        if len(self._stepped) < len(self._optimizers):
+            return False
+        self._stepped = []
         self.own_steps += 1
         if self.quiet:
             self._end_step()
@@ -118,6 +191,7 @@ class Stepper:
                 self._call_after()
                 self._stage.stepped()
             self._release()
+        return True
 
     def _land(self) -> None:
         self._stage.landed(self._replica.step + 1, self._replica.is_abandoned)
@@ -131,15 +205,9 @@ class Stepper:
         replica.meter.end_step(None if replica.is_abandoned else replica.weight)
         replica.scaler_skips = replica.update_is_skipped = replica.gradient_was_set = replica.is_abandoned = False
 
-    def _call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        replica, name = self._replica, type(self._strategy).__name__
-        if any(callable(argument) for argument in (*args, kwargs.get("closure"))):
-            raise MisplacedCall(
-                f"{name} needs the gradient before the step, but a closure computes it inside; "
-                f"call backward() yourself and then optimizer.step() without a closure."
-            )
-        if len(self._optimizer.param_groups) != self._groups:
-            self._refuse_new_group()
+    def _call_before(self) -> None:
+        replica = self._replica
+        self._refuse_new_group()
         self._stage.total_weight = math.inf  # a strategy that takes no mean is believed to have a gradient
         if self._calls_after:
             self._hold()
@@ -152,8 +220,7 @@ class Stepper:
             replica.gradient_was_set = False  # nobody had a gradient: nobody steps
 
     def _call_after(self) -> None:
-        if len(self._optimizer.param_groups) != self._groups:
-            self._refuse_new_group()
+        self._refuse_new_group()
         with self.in_hook():
             self._strategy.after_step(self._replica, self.state)
             self.quiet = self._quiet_steps()
@@ -172,22 +239,23 @@ class Stepper:
         return self._strategy.quiet_steps(self._replica, self.state)
 
     def _refuse_new_group(self) -> None:
-        raise MisplacedCall(
-            "add_param_group after tacit.attach: ranks would not agree on what is trained; "
-            "add all groups first, or close the session and attach again."
-        )
+        if sum(len(optimizer.param_groups) for optimizer in self._optimizers) != self._groups:
+            raise MisplacedCall(
+                "add_param_group after tacit.attach: ranks would not agree on what is trained; "
+                "add all groups first, or close the session and attach again."
+            )
 
-    def _hide_gradients(self) -> None:
+    def _hide_gradients(self, optimizer: Optimizer) -> None:
         """Without gradients every torch optimizer leaves parameters and its state as they are."""
-        self._hidden = [p.grad for p in self._flat.parameters]
-        for parameter in self._flat.parameters:
-            parameter.grad = None
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._hidden[parameter] = parameter.grad
+                parameter.grad = None
 
     def _show_gradients(self) -> None:
-        assert self._hidden is not None
-        for parameter, gradient in zip(self._flat.parameters, self._hidden, strict=True):
+        for parameter, gradient in self._hidden.items():
             parameter.grad = gradient
-        self._hidden = None
+        self._hidden.clear()
 
     # Checkpoints.
 
@@ -222,6 +290,11 @@ class Stepper:
 
     def finish(self) -> None:
         """Join the others' rounds until all have come to their end, then play the last one."""
+        if self._stepped:
+            raise MisplacedCall(
+                f"session.close() in the middle of a step: of {self._optimizers} only {Optimizers(self._stepped)} has stepped; "
+                f"call step() of every attached optimizer once in each step."
+            )
         if self._is_collective and self._stage.size > 1:
             self._drain()
         with self.in_hook():

@@ -1,7 +1,7 @@
 """Find wrappers around an attached model that communicate on their own: DDP and FSDP.
 
-Frameworks wrap the model themselves and hand the inner one to callbacks. Such a wrapper all-reduces every gradient, whatever the strategy decides, and
-its bytes are counted nowhere.
+Frameworks wrap the model themselves and hand the inner one to callbacks. Such a wrapper all-reduces every gradient, whatever the strategy decides,
+and its bytes are counted nowhere.
 """
 
 from __future__ import annotations

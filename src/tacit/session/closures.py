@@ -1,0 +1,69 @@
+"""Closures given to ``optimizer.step``, for strategies that need the gradient before the step.
+
+The closure is evaluated once, then the strategy's hook has its gradient, and the optimizer gets a stand-in that returns the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import MisplacedCall
+
+Closure = Callable[[], Any]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def closure_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Closure | None:
+    """Return the closure among the arguments of ``step``, the optimizer itself not counted."""
+    return next((value for value in (*args, kwargs.get("closure")) if callable(value)), None)
+
+
+def evaluate(closure: Closure) -> Any:
+    """Return the closure's loss."""
+    with torch.enable_grad():
+        return closure()
+
+
+def with_stand_in(args: tuple[Any, ...], kwargs: dict[str, Any], closure: Closure, stand_in: StandIn) -> Arguments:
+    """Return the arguments of ``step`` with ``stand_in`` in the place of ``closure``."""
+    named = {name: stand_in if value is closure else value for name, value in kwargs.items()}
+    return tuple(stand_in if value is closure else value for value in args), named
+
+
+class Marks:
+    """Parameters and gradients as they are now, to see later whether somebody has changed them. Costs no copy."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._seen = [(p, p._version, p.grad, _version(p.grad)) for p in parameters]
+
+    @property
+    def hold(self) -> bool:
+        """Whether nothing has changed."""
+        return all(
+            p._version == version and p.grad is grad and _version(p.grad) == grad_version
+            for p, version, grad, grad_version in self._seen
+        )
+
+
+class StandIn:
+    """What the optimizer calls in the place of a closure that was evaluated before its step."""
+
+    def __init__(self, loss: Any, optimizer: str, parameters: Sequence[nn.Parameter]) -> None:
+        self._loss, self._optimizer, self._marks, self._is_called = loss, optimizer, Marks(parameters), False
+
+    def __call__(self) -> Any:
+        if self._is_called or not self._marks.hold:
+            raise MisplacedCall(
+                f"{self._optimizer} evaluates its closure several times, or after it has changed the model, in one step; a strategy that sends "
+                f"gradients before the step cannot follow that. Use one that averages models, such as LocalSGD()."
+            )
+        self._is_called = True
+        return self._loss
+
+
+def _version(tensor: Tensor | None) -> int:
+    return -1 if tensor is None else tensor._version

@@ -1,0 +1,19 @@
+"""Lets the tests of this folder play scripts in both worlds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "runtime")]
+
+from both_worlds import Outcome, play_in_both  # noqa: E402 - lies beside this file
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., Outcome]:
+    """Return a function that plays a script in both worlds and returns what its ranks told."""
+    return lambda text, size=2: play_in_both(tmp_path, text, size)
