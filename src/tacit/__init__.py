@@ -50,6 +50,7 @@ from tacit.messages import Message
 from tacit.network import SERVER
 from tacit.outer import OuterAdam, OuterSGD, SlowMo
 from tacit.periods import AdaCommPeriod, Every, LinearPeriod, LossPeriod, OneShot, PeriodList, VariancePeriod
+from tacit.registry import strategy
 from tacit.run import Run
 from tacit.runtime.attach import attach
 from tacit.schedules import Cosine, InverseTime, StepDecay
@@ -193,6 +194,7 @@ __all__ = [
     "shared",
     "simulate",
     "size",
+    "strategy",
     "theory",
     "workloads",
 ]

@@ -8,17 +8,23 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.errors import FolderExists, TacitError
+from tacit.layout import Layout
+from tacit.randomness import Streams
 from tacit.toml import dump
 from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, SEND, WAIT, Trace
+
+if TYPE_CHECKING:
+    from tacit.workloads.workload import Workload
 
 FORMAT: Final = 1
 Row = dict[str, Any]
@@ -49,6 +55,8 @@ class Run:
     server: list[dict[str, Any]] = field(
         default_factory=list
     )  # by shard: what a server needs to go on, its model aside
+    module: nn.Module | None = field(default=None, compare=False)  # what was trained, perhaps with its loss; not saved
+    model_path: str = ""  # where the model lies within ``module``
 
     def __repr__(self) -> str:
         last = next((row for row in reversed(self.history) if row["loss"] is not None), None)
@@ -99,6 +107,31 @@ class Run:
     def first_reaching(self, loss: float) -> Row | None:
         """Return the first row of the history whose loss is at most ``loss``, or None."""
         return next((r for r in self.history if r["loss"] is not None and r["loss"] <= loss), None)
+
+    def model(self, workload: Workload | None = None) -> nn.Module:
+        """Return a new module with the reported parameters, on the CPU and in evaluation mode.
+
+        A run that was loaded from a folder holds no architecture: pass the ``workload`` that it trained. Buffers such as BatchNorm's statistics are
+        then those of an untrained model, because run folders hold parameters only.
+        """
+        module, path = self.module, self.model_path
+        if workload is not None:
+            problem = workload.open(self.workers, Streams(self.seed))
+            module, path = problem.module, problem.model_path
+        if module is None:
+            raise TacitError(
+                f"this run holds parameters but no architecture; pass the workload it trained, {self.workload}: run.model(workload)."
+            )
+        copy = deepcopy(module).cpu().eval()
+        layout, named = Layout.of(copy), dict(copy.named_parameters())
+        if layout.dimension != self.parameters.numel():
+            raise TacitError(
+                f"the run has {self.parameters.numel()} parameters and this model {layout.dimension}; pass the workload that the run trained."
+            )
+        with torch.no_grad():
+            for name, value in layout.split(self.parameters).items():
+                named[name].copy_(value)
+        return copy.get_submodule(path)
 
     def toml(self) -> str:
         """Return the file that ``tacit simulate --config``, or ``tacit train --config``, makes this run from again."""

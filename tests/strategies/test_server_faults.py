@@ -57,7 +57,9 @@ def test_k_is_capped_at_the_learners_that_are_left(kind, fault, caplog):
 @each
 def test_when_no_learner_is_left_the_run_ends_with_an_error(kind):
     faults = [tacit.Crash(rank=rank, at_s=2.0 + rank) for rank in range(5)]
-    with pytest.raises(tacit.PeerLost, match=rf"worker 4 was lost at 6 s and {kind.__name__}\(k=3\) has no learner left"):
+    with pytest.raises(
+        tacit.PeerLost, match=rf"worker 4 was lost at 6 s and {kind.__name__}\(k=3\) has no learner left"
+    ):
         simulate(kind(k=3), steps=400, faults=faults)
 
 

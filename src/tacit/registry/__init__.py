@@ -2,6 +2,6 @@
 
 from tacit.registry.aliases import ALIASES, Alias
 from tacit.registry.families import FAMILIES, Argument, Family, Named, find, find_alias
-from tacit.registry.notation import parse
+from tacit.registry.notation import parse, strategy
 
-__all__ = ["ALIASES", "FAMILIES", "Alias", "Argument", "Family", "Named", "find", "find_alias", "parse"]
+__all__ = ["ALIASES", "FAMILIES", "Alias", "Argument", "Family", "Named", "find", "find_alias", "parse", "strategy"]

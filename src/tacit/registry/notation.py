@@ -20,6 +20,7 @@ from tacit.errors import nearest
 from tacit.registry.aliases import Alias
 from tacit.registry.families import REQUIRED, Argument, Named, find, find_alias, members_of
 from tacit.specs import Spec, spell
+from tacit.strategies.strategy import Strategy
 
 _DASHED: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:-[A-Za-z_]\w*)+")
 _QUOTED: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
@@ -52,6 +53,12 @@ def parse(text: str, family: str | None = None) -> Any:
     if isinstance(tree, ast.Call):
         return _call(tree, text, family)
     raise ValueError(f"{text!r} is not a name or a call; write one such as LocalSGD(period=Every(8)).")
+
+
+def strategy(text: str) -> Strategy[Any]:
+    """Return the strategy that ``text`` describes, e.g. ``LocalSGD(period=Every(8))``: the notation of the command line and of TOML files."""
+    parsed: Strategy[Any] = parse(text, "strategies")
+    return parsed
 
 
 def _underscored(text: str) -> str:

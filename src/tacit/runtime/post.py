@@ -236,7 +236,9 @@ class Post:
             if outlet.is_silent(self._now_s):
                 self._unreported.remove(peer)
                 self._gone = [other for other in self._gone if other != peer]
-                raise PeerLost(peer, outlet.gone_s or 0.0, f"receive({kind.__name__})", need="may need a message from it")
+                raise PeerLost(
+                    peer, outlet.gone_s or 0.0, f"receive({kind.__name__})", need="may need a message from it"
+                )
 
     def _raise_if_in_vain(self, kind: type[Message], source: int | None, waited_s: float) -> None:
         what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")

@@ -103,7 +103,9 @@ class ServerHost:
         ranks = [rank for rank in post.peers if rank >= 0 and rank not in self._lost]
         for shard in range(0 if self.is_apart else self._shards):
             if shard not in ranks:
-                raise PeerLost(shard, 0.0, f"shard {shard} of the model", "start the run again.", need="was in its process")
+                raise PeerLost(
+                    shard, 0.0, f"shard {shard} of the model", "start the run again.", need="was in its process"
+                )
         for rank in ranks[1:]:
             post.send(rank, Survivors(torch.tensor(ranks)))
         return ranks

@@ -22,6 +22,7 @@ from tacit.session.chronicle import Chronicle
 from tacit.session.closures import Arguments
 from tacit.session.flat import FlatModel
 from tacit.session.logs import open_log
+from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_for_all
 from tacit.session.optimizers import Optimizers
 from tacit.session.policies import Policies
 from tacit.session.replica import Replica
@@ -135,6 +136,24 @@ class Session:
         """Put an evaluation (``loss``, ``metric``, ``gradient_norm_squared``) into the run's history; on rank 0, where the history is kept."""
         self._chronicle.add_evaluation(self.step, measured)
 
+    def mean(self, value: float | Tensor) -> float | Tensor:
+        """Return the mean of ``value`` over all workers, e.g. of an accuracy. Every rank must call it; the exchange is not counted as traffic."""
+        self._refuse_if_over("mean()")
+        with self._failing():
+            return mean_over_workers(self._stage, value)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every worker's ``value`` in rank order: numbers, texts, tensors, or lists, tuples and dicts of these. Every rank must call it."""
+        self._refuse_if_over("gather()")
+        with self._failing():
+            return gather_over_workers(self._stage, value)
+
+    def barrier(self) -> None:
+        """Wait until every worker has called it."""
+        self._refuse_if_over("barrier()")
+        with self._failing():
+            wait_for_all(self._stage)
+
     @contextmanager
     def reported_model(self) -> Iterator[nn.Module]:
         """Swap in, for a while, the model the strategy would report now. Collective; the run's clock stands still meanwhile.
@@ -247,6 +266,7 @@ class Session:
 
     def _make_run(self, records: list[bytes], status: str) -> None:
         self.run.workload = self.run.workload or f"<{type(self._module).__name__}>"
+        self.run.module = self._module
         self._chronicle.complete(self.run, records, status, self._flat, self.step)
 
     @contextmanager

@@ -109,7 +109,7 @@ def simulate(
             weight_decay=weight_decay, schedule=schedule, evaluate_every=evaluate_every, engine=engine, device=device,
             timing_only=timing_only,
         ),
-        record=_record(made, host, target),
+        record=_record(made, host, target), module=problem.module, model_path=problem.model_path,
     )  # fmt: skip
     begun = 0
     if isinstance(start, Run) and start.server:
@@ -199,6 +199,8 @@ def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
     world.trace.cut(now_s)
     reported = _reported(world, first)
     run.status, run.parameters = status, reported.cpu()
+    if run.module is not None:
+        _set_buffers(run.module, world.evaluator.buffers())
     run.record = {**run.record, "engine": world.engine.choice.engine, "engine_reason": world.engine.choice.reason}
     if status == "finished" and not (world.servers and world.servers[0].updates == run.steps):
         try:
@@ -212,6 +214,13 @@ def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
         failure = NotFinite(0, run.steps, math.nan)
         run.status, failure.run = f"failed: {failure}", run
         raise failure
+
+
+def _set_buffers(module: nn.Module, values: dict[str, Tensor]) -> None:
+    """Write the mean of the workers' buffers into the module of the run."""
+    for name, buffer in module.named_buffers():
+        if name in values:
+            buffer.copy_(values[name])
 
 
 def _reported(world: World, first: Tensor) -> Tensor:

@@ -66,6 +66,7 @@ class ArrayProblem(Problem):
     """
 
     module: LossModule
+    model_path = "model"
 
     def __init__(
         self,

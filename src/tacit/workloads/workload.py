@@ -50,6 +50,7 @@ class Problem(ABC):
     module: nn.Module
     samplers: Sequence[Sampler]  # one per rank
     batch_size: int  # the nominal one: a batch of this size has weight 1
+    model_path: str = ""  # where in ``module`` the model lies that makes predictions, without its loss
     metric_name: str | None = None
     sample_numbers: int | None = None  # numbers in one sample's input, where that means something
 

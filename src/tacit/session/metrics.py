@@ -1,0 +1,76 @@
+"""Values that workers share outside the strategy: metrics, decisions, meeting points. Collective, and not counted as traffic of the strategy."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.session.stage import Stage, level_clocks
+
+
+def mean_over_workers(stage: Stage, value: float | Tensor) -> float | Tensor:
+    """Return the plain mean of ``value`` over all workers, a number for a number and a tensor for a tensor, computed in float64.
+
+    The run's clock stops while values are exchanged. It counts the time until the last worker arrives.
+    """
+    if not isinstance(value, bool | int | float | np.number | Tensor):
+        raise TypeError(
+            f"session.mean({value!r}): the value must be a number or a tensor; use session.gather for others."
+        )
+    own = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
+    if own.is_complex():
+        raise TypeError(f"session.mean: a tensor of {own.dtype} is not real; call it for value.real and value.imag.")
+    with stage.pause():
+        level_clocks(stage)
+        mean = stage.mean(own.to("cpu", torch.float64))
+    if not isinstance(value, Tensor):
+        return float(mean)
+    return mean.to(value.device, value.dtype if value.is_floating_point() else torch.float32)
+
+
+def gather_over_workers(stage: Stage, value: Any) -> list[Any]:
+    """Return every worker's ``value``, in rank order. A value is a number, text, tensor, None, or a list, tuple or dict of these.
+
+    The run's clock stops while values are exchanged. It counts the time until the last worker arrives.
+    """
+    packed = io.BytesIO()
+    torch.save(_on_host(value), packed)
+    try:
+        _unpacked(packed.getvalue())
+    except pickle.UnpicklingError:
+        raise TypeError(
+            f"session.gather({type(value).__name__}): values travel as numbers, texts, tensors, and lists, tuples and dicts of these; "
+            f"convert it first."
+        ) from None
+    with stage.pause():
+        level_clocks(stage)
+        return [_unpacked(data) for data in stage.exchange(packed.getvalue())]
+
+
+def wait_for_all(stage: Stage) -> None:
+    """Return when every worker has called it."""
+    with stage.pause():
+        level_clocks(stage)
+
+
+def _on_host(value: Any) -> Any:
+    """Return ``value`` with copies of its tensors on the CPU and numpy scalars as Python numbers."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {key: _on_host(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_on_host, value)) if type(value) in (list, tuple) else value
+    return value
+
+
+def _unpacked(data: bytes) -> Any:
+    """Return what ``data`` holds; code is never executed (``weights_only``)."""
+    return torch.load(io.BytesIO(data), weights_only=True)
