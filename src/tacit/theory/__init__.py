@@ -1,4 +1,4 @@
-"""Closed forms: what the papers prove, as functions of the constants of a problem."""
+"""What the papers prove, as functions of the constants of a problem."""
 
 from tacit.theory.adasync import next_k as adasync_k
 from tacit.theory.ef21 import (
@@ -19,6 +19,7 @@ from tacit.theory.lupa import (
     lupa_period,
     lupa_step_size,
 )
+from tacit.theory.lupa_schedule import ScheduleCondition, lupa_schedule_conditions
 from tacit.theory.order_statistics import order_statistic
 from tacit.theory.renewals import round_time
 from tacit.theory.server_bounds import Objective, error_bound, error_curve, gradient_bound, largest_step_size
@@ -27,6 +28,7 @@ from tacit.theory.update_times import TimeBounds, speed_up, update_time, update_
 __all__ = [
     "GraphTheory",
     "Objective",
+    "ScheduleCondition",
     "TimeBounds",
     "adasync_k",
     "ef21_beta",
@@ -45,6 +47,7 @@ __all__ = [
     "lupa_curve",
     "lupa_offset",
     "lupa_period",
+    "lupa_schedule_conditions",
     "lupa_step_size",
     "order_statistic",
     "p0",
