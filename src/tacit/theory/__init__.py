@@ -23,6 +23,7 @@ from tacit.theory.lupa_schedule import ScheduleCondition, lupa_schedule_conditio
 from tacit.theory.order_statistics import order_statistic
 from tacit.theory.renewals import round_time
 from tacit.theory.server_bounds import Objective, error_bound, error_curve, gradient_bound, largest_step_size
+from tacit.theory.staleness_rate import staleness_rate_bound
 from tacit.theory.update_times import TimeBounds, speed_up, update_time, update_time_bounds
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "p0",
     "round_time",
     "speed_up",
+    "staleness_rate_bound",
     "update_time",
     "update_time_bounds",
 ]
