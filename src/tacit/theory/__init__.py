@@ -9,6 +9,13 @@ from tacit.theory.ef21 import (
     ef21_step_size,
     ef21_theta,
 )
+from tacit.theory.ef21_sgd import (
+    ef21_sgd_batch_size,
+    ef21_sgd_distortion_bound,
+    ef21_sgd_gradient_bound,
+    ef21_sgd_noise,
+    ef21_sgd_step_size,
+)
 from tacit.theory.freshness import fresh_probability, p0
 from tacit.theory.graphs import GraphTheory
 from tacit.theory.lupa import (
@@ -36,6 +43,11 @@ __all__ = [
     "ef21_distortion_bound",
     "ef21_gradient_bound",
     "ef21_pl_rate",
+    "ef21_sgd_batch_size",
+    "ef21_sgd_distortion_bound",
+    "ef21_sgd_gradient_bound",
+    "ef21_sgd_noise",
+    "ef21_sgd_step_size",
     "ef21_step_size",
     "ef21_theta",
     "error_bound",
