@@ -31,6 +31,7 @@ from tacit.theory.order_statistics import order_statistic
 from tacit.theory.renewals import round_time
 from tacit.theory.server_bounds import Objective, error_bound, error_curve, gradient_bound, largest_step_size
 from tacit.theory.staleness_rate import staleness_rate_bound
+from tacit.theory.swarm import swarm_consensus_bound, swarm_gradient_bound, swarm_paper_bound, swarm_step_size
 from tacit.theory.update_times import TimeBounds, speed_up, update_time, update_time_bounds
 
 __all__ = [
@@ -67,6 +68,10 @@ __all__ = [
     "round_time",
     "speed_up",
     "staleness_rate_bound",
+    "swarm_consensus_bound",
+    "swarm_gradient_bound",
+    "swarm_paper_bound",
+    "swarm_step_size",
     "update_time",
     "update_time_bounds",
 ]
