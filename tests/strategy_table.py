@@ -54,6 +54,7 @@ TABLE = [
     Row(tacit.CompressedGradient(compressor=tacit.QSGD(bits=8), feedback=tacit.NoFeedback())),
     Row(tacit.CompressedGradient(compressor=tacit.Sign(), feedback=tacit.ErrorFeedback())),
     Row(tacit.CompressedGradient(compressor=TOP, aggregate="scatter"), depends_on_data=True),
+    Row(tacit.CompressedGradient(compressor=TOP, weights="equal"), depends_on_data=True),
     Row(tacit.CompressedGradient(compressor=tacit.QSGD(bits=8), feedback=tacit.NoFeedback(), aggregate="scatter")),
     Row(
         tacit.CompressedGradient(compressor=TOP, feedback=tacit.EF21Bidirectional(master=TOP), aggregate="scatter"),

@@ -241,7 +241,7 @@ def test_every_name_has_a_meaning() -> None:
     [
         ("LocalSDG", r"unknown name 'LocalSDG'; did you mean 'LocalSGD'\?"),
         ("LocalSGD(perid=Every(8))", r"LocalSGD has no argument 'perid'; did you mean 'period'\? Its arguments are period="),
-        ("AllReduce(period=1)", "AllReduce has no argument 'period'. It takes none."),
+        ("OneShot(period=1)", "OneShot has no argument 'period'. It takes none."),
         ("LocalSGD(period=Every(0))", r"LocalSGD\(period=Every\(0\)\): period=0 must be .* use AllReduce\(\)"),
         ("LocalSGD(period=8)", r"period=8 must be a period; for a fixed number of steps write Every\(8\)"),
         ("LocalSGD(Every(8))", r"LocalSGD takes no argument without its name; write LocalSGD\(period=Every\(8\)\)\. Its arguments are"),

@@ -65,6 +65,26 @@ def test_real_processes_reach_the_simulators_parameters(workload, workers, argum
         assert first["status"] == "finished"
 
 
+@pytest.mark.parametrize("weights", ["size", "equal"])
+def test_unequal_shards_weigh_the_same_in_both_worlds(weights):
+    """Shards of 2, 2 and 4 samples, full gradients."""
+    draws = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(*shape, generator=draws, dtype=torch.float64) for shape in ((8, 3), (8,)))
+    workload = workloads.least_squares((x, y), split="contiguous", batch_size=None)
+    strategies = [
+        tacit.AllReduce(weights=weights),
+        tacit.CompressedGradient(compressor=tacit.TopK(k=1), weights=weights),
+        tacit.LocalSGD(period=tacit.AdaCommPeriod(initial=4), weights=weights),
+        tacit.LocalSGD(period=tacit.Every(3), compressor=tacit.TopK(k=1), weights=weights),
+    ]
+    settings = {"seed": SEED, "steps": 20}
+    for results in together(3, play, strategies, workload, settings):
+        for strategy, result in zip(strategies, results, strict=True):
+            run = tacit.simulate(workload, strategy, cluster=tacit.Cluster(workers=3), **settings)
+            torch.testing.assert_close(result["parameters"], run.parameters, rtol=0, atol=1e-13)
+            assert result["rounds"] == run.summary()["rounds"]
+
+
 def record(rows: list[Strategy], workload: workloads.Workload, settings: dict) -> list[tacit.Run]:
     return [train(workload, strategy, **settings) for strategy in rows]
 

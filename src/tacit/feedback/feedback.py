@@ -8,9 +8,10 @@ Where the sum of all words is all that anybody needs (``Additive``), they may al
     resolve  all ranges' replies  →  the mean
 which is bit for bit the one of ``decode`` where replies are exact.
 
-**Weights.** Ranks with larger batches count more: rank i speaks of w_i t_i, and the mean divides by Σ w_i. With equal batches w_i = 1 and this is the
-papers' (1/n) Σ. A rank that has no vector this time (its GradScaler skipped: w_i ≈ 0) says nothing and remembers everything; one whose data has ended
-(w_i = 0) leaves the mean. **Sums** are taken rank by rank, in float64, by everybody alike: models stay equal to the last bit.
+**Weights.** Rank i speaks of w_i t_i, and the mean divides by Σ w_i. By default ranks with larger batches count more; with equal batches, or with
+``weights="equal"`` of the strategy, w_i = 1 and this is the papers' (1/n) Σ. A rank that has no vector this time (its GradScaler skipped: w_i ≈ 0)
+says nothing and remembers everything; one whose data has ended (w_i = 0) leaves the mean. **Sums** are taken rank by rank, in float64, by everybody
+alike: models stay equal to the last bit.
 """
 
 from __future__ import annotations

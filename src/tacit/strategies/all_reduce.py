@@ -2,7 +2,8 @@
 
     g ← Σ_i w_i g_i / Σ_i w_i,   x ← x − γ · optimizer(g)
 
-The baseline everything else is measured against, and what ``DistributedDataParallel`` does.
+The baseline everything else is measured against, and what ``DistributedDataParallel`` does. By default w_i is the number of samples behind g_i;
+``weights="equal"`` makes all w_i = 1, as in ``DistributedDataParallel``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tacit.strategies.strategy import Strategy
+from tacit.strategies.weights import Weights, check_weights, weigh
 from tacit.worker import Worker
 
 
@@ -17,9 +19,14 @@ from tacit.worker import Worker
 class AllReduce(Strategy[None]):
     """Average the gradients of all workers in every step (synchronous SGD, what DDP does)."""
 
+    weights: Weights = "size"  # of ranks in the mean: by samples, or "equal"
+
+    def __post_init__(self) -> None:
+        check_weights(self.weights)
+
     def init(self, worker: Worker) -> None:
         if worker.rank == 0:
             worker.note("period", 1)
 
     def before_step(self, worker: Worker, state: None) -> None:
-        worker.gradient = worker.network.all_reduce_mean(worker.gradient, worker.weight)
+        worker.gradient = worker.network.all_reduce_mean(worker.gradient, weigh(self.weights, worker.weight))

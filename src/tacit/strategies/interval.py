@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tacit.feedback.feedback import NOTHING
 from tacit.worker import Observed
-
-NO_DATA = 2.0**-30
-"""A mean weight below this: all steps were skipped by a GradScaler (2⁻⁶⁰ each), or the rank's data has ended (0)."""
 
 
 @dataclass
@@ -37,4 +35,4 @@ class Interval:
 
     def lacks_loss(self, seen: Observed) -> bool:
         """Whether ``seen`` has data and starts from the averaged model, but its first loss was not observed."""
-        return self.is_averaged and seen.first_loss is None and seen.weight > NO_DATA * seen.steps
+        return self.is_averaged and seen.first_loss is None and seen.weight > NOTHING * seen.steps

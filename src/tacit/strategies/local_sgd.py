@@ -38,6 +38,7 @@ from tacit.strategies.compressed_mean import Aggregate, CompressedMean, statisti
 from tacit.strategies.interval import Interval
 from tacit.strategies.sketch import NUMBERS, sketch, variance_of
 from tacit.strategies.strategy import Strategy
+from tacit.strategies.weights import Weights, check_weights, weigh
 from tacit.worker import Worker
 
 _CHECK: Final = 64
@@ -71,6 +72,7 @@ class LocalSGD(Strategy[LocalSGDState]):
     compressor: Compressor | None = None  # None: models travel as they are
     feedback: Feedback | None = None  # None: ErrorFeedback(), where there is a compressor
     aggregate: Aggregate = "auto"  # of compressed words: "gather", "scatter", or the one that sends less
+    weights: Weights = "size"  # of ranks in a round: by samples since the last one, or "equal"
 
     def __post_init__(self) -> None:
         require(
@@ -81,6 +83,7 @@ class LocalSGD(Strategy[LocalSGDState]):
         require(
             self.overlap_steps >= 0, f"overlap_steps={self.overlap_steps} must not be negative; 0 waits for rounds."
         )
+        check_weights(self.weights)
         if self.compressor is None:
             require(self.feedback is None, f"feedback={self.feedback} needs a compressor=… whose losses it makes good.")
             require(
@@ -145,7 +148,7 @@ class LocalSGD(Strategy[LocalSGDState]):
             assert state.common is not None
             statistics.append(_squared_distance(parameters, state.common))
         sent = (parameters, parameters.new_tensor(statistics))
-        weight = interval.weight / steps  # equal batches weigh 1.0, exactly
+        weight = weigh(self.weights, interval.weight / steps)  # equal batches weigh 1.0, exactly
         state.last_round = worker.step
         state.interval = Interval(is_averaged=interval.is_averaged or not overlaps)
         if self.compressor is not None:
