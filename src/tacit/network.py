@@ -55,10 +55,11 @@ def shard_at(address: int) -> int:
 
 
 class Envelope(NamedTuple):
-    """A message that arrived, and the rank it came from."""
+    """A message that arrived, the rank it came from, and the number of the session it belongs to."""
 
     source: int
     message: Message
+    session: int = 0
 
 
 class Pending(Protocol):

@@ -78,8 +78,13 @@ def attach(
         where = {"interface": interface, "security": security, "timeout_s": timeout_s}
         _serve_and_leave(model, optimizers, strategy, table, steps, seed, where)
     device = next(model.parameters()).device
-    stage = current() or ProcessStage(
-        strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server
+    simulated = current()
+    stage = (
+        ProcessStage(
+            strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server
+        )
+        if simulated is None
+        else simulated.open_stage()
     )
     return Session(stage, model, optimizers, strategy, steps=steps, seed=seed, policies=policies)
 

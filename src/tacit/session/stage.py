@@ -120,18 +120,34 @@ def level_clocks(stage: Stage) -> None:
     stage.set_clock(max(float(time_s) for time_s in times_s))
 
 
-_current: Stage | None = None
+class ScriptContext(Protocol):
+    """What a simulated script sees before it attaches."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def open_stage(self) -> Stage:
+        """Return the stage of one more session."""
+
+    def share(self, load: Callable[[], Loaded]) -> Loaded:
+        """Return what the first worker's ``load()`` returned."""
 
 
-def current() -> Stage | None:
-    """Return the stage that the simulator has set for the script it runs now; None in a process of its own."""
+_current: ScriptContext | None = None
+
+
+def current() -> ScriptContext | None:
+    """Return the context of the script that the simulator runs now; None in a process of its own."""
     return _current
 
 
-def put(stage: Stage | None) -> None:
-    """Set the stage of the script that runs from now on."""
+def put(context: ScriptContext | None) -> None:
+    """Set the context of the script that runs from now on."""
     global _current
-    _current = stage
+    _current = context
 
 
 def rank() -> int:
@@ -157,8 +173,4 @@ def shared(load: Callable[[], Loaded]) -> Loaded:
 
     Treat what it returns as read-only: simulated workers hold the very same object.
     """
-    share = getattr(_current, "share", None)
-    if share is None:
-        return load()
-    result: Loaded = share(load)
-    return result
+    return load() if _current is None else _current.share(load)

@@ -19,6 +19,7 @@ from tacit.simulation.ports import SimulatedNetwork
 from tacit.trace import NOTE, WAIT
 
 if TYPE_CHECKING:
+    from tacit.simulation.channels import Channel
     from tacit.simulation.rows import ServerRow
     from tacit.simulation.surroundings import Surroundings
     from tacit.simulation.world import World
@@ -31,9 +32,9 @@ WINDOW = 64
 class Endpoint(ABC):
     """Somebody with an address: a fiber that may be parked, and an inbox."""
 
-    def __init__(self, world: Surroundings, rank: int) -> None:
+    def __init__(self, world: Surroundings, rank: int, channel: Channel | None = None) -> None:
         self.world, self.rank, self.size = world, rank, world.cluster.workers
-        self.network = SimulatedNetwork(self)
+        self.network = SimulatedNetwork(self, channel or world.channels[0])
         self.fiber: Fiber = make_fiber(world.host, self._run)
         self.waiting: tuple[object, float] | None = None  # for what, since when
         self.is_lost = False
@@ -41,7 +42,7 @@ class Endpoint(ABC):
         self.replies_left = 0  # of the handler that runs
         self.kinds: Kinds | None = None  # message classes of its own; None: all share theirs
         self._inbox: deque[Envelope] = deque()
-        self._wanted: tuple[type[Message], int | None] | None = None
+        self._wanted: tuple[int, type[Message], int | None] | None = None  # session, kind, source
         self.in_flight = 0
         self._window_is_full = False
         self.life = 1  # counts on where one that was lost comes back: nothing sent to an earlier life arrives
@@ -95,19 +96,20 @@ class Endpoint(ABC):
             self._wanted = None
             self.fiber.resume()
 
-    def take(self, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
-        """Return the oldest matching message, waiting for one if there is none."""
+    def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
+        """Return the oldest matching message of a session, waiting for one if there is none."""
+        session = channel.session
         while True:
             for place, envelope in enumerate(self._inbox):
-                if _matches(envelope, kind, source):
+                if _matches(envelope, session, kind, source):
                     del self._inbox[place]
                     return envelope.source, envelope.message.received_as((kind,), self.kinds)  # type: ignore[return-value]
             self._raise_if_lost(kind, source)
-            self._wanted = (kind, source)
+            self._wanted = (session, kind, source)
             since_s = self.world.agenda.now_s
             self.block(kind.__name__ + ("" if source is None else f" from {source}"))
             now_s = self.world.agenda.now_s
-            self.world.trace.rows.append((now_s, self.rank, WAIT, since_s, 0, 0, -2, 0, 0.0, kind.__name__))
+            channel.trace.rows.append((now_s, self.rank, WAIT, since_s, 0, 0, -2, 0, 0.0, kind.__name__))
 
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
         """Raise where what is waited for can never come."""
@@ -117,7 +119,7 @@ class Endpoint(ABC):
 
     def peer_lost(self, rank: int) -> None:
         """Somebody crashed: whoever waits for a message from there must know."""
-        if self._wanted is not None and self._wanted[1] == rank:
+        if self._wanted is not None and self._wanted[2] == rank:
             self._wanted = None
             self.fiber.resume()
 
@@ -199,5 +201,6 @@ class SimulatedServer(Endpoint):
             raise PeerLost(rank, lost_s, what, WITHOUT_THE_WORKER, need="may need a message from it")
 
 
-def _matches(envelope: Envelope, kind: type[Message], source: int | None) -> bool:
-    return envelope.message.is_of(kind) and (source is None or envelope.source == source)
+def _matches(envelope: Envelope, session: int, kind: type[Message], source: int | None) -> bool:
+    is_from = source is None or envelope.source == source
+    return is_from and envelope.session == session and envelope.message.is_of(kind)

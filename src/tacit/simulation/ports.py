@@ -14,6 +14,7 @@ from tacit.network import SERVER, Parts, check_one_for_each, count_reply
 from tacit.simulation.meetings import Meeting
 
 if TYPE_CHECKING:
+    from tacit.simulation.channels import Channel
     from tacit.simulation.endpoints import Endpoint
 
 MessageType = TypeVar("MessageType", bound=Message)
@@ -22,8 +23,8 @@ MessageType = TypeVar("MessageType", bound=Message)
 class SimulatedNetwork:
     """The port, for one endpoint of a simulation."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._end, self.rank, self.size = endpoint, endpoint.rank, endpoint.size
+    def __init__(self, endpoint: Endpoint, channel: Channel) -> None:
+        self._end, self.rank, self.size, self.channel = endpoint, endpoint.rank, endpoint.size, channel
 
     def all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
@@ -39,7 +40,7 @@ class SimulatedNetwork:
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> SimulatedPending:
         snapshot = parts.clone() if isinstance(parts, Tensor) else torch.cat(list(parts))
-        meeting = self._end.world.meetings.join(self.rank, "all-reduce", snapshot, weight, group)
+        meeting = self.channel.meetings.join(self.rank, "all-reduce", snapshot, weight, group)
         return SimulatedPending(self, meeting)
 
     def all_gather(
@@ -60,20 +61,20 @@ class SimulatedNetwork:
 
     def send(self, to: int, message: Message) -> None:
         world = self._end.world
-        if not (0 <= to < self.size or world.has_shard_at(to)):
+        if not (0 <= to < self.size or self.channel.has_shard_at(to)):
             raise ValueError(f"send to {to}: there are the ranks 0 to {self.size - 1}" + _server_hint(to))
         if self._end.is_handling:
             self._end.replies_left = count_reply(self._end.replies_left, to, message)
         self._end.await_window()
-        world.send(self._end, to, message if message.is_owned or world.is_timing else message.snapshot())
+        world.send(self._end, self.channel, to, message if message.is_owned or world.is_timing else message.snapshot())
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        return self._end.take(kind, source)
+        return self._end.take(self.channel, kind, source)
 
     def _meet(self, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Any:
         if self._end.is_handling:
             raise MisplacedCall(f"a handler may not block (it called {kind}); let a hook do it.")
-        meeting = self._end.world.meetings.join(self.rank, kind, payload, weight, group)
+        meeting = self.channel.meetings.join(self.rank, kind, payload, weight, group)
         return self.leave(meeting, meeting.joined[self.rank][2])
 
     def leave(self, meeting: Meeting, since_s: float) -> Any:
@@ -84,7 +85,7 @@ class SimulatedNetwork:
         if self.rank not in meeting.done_s:
             meeting.waiters[self.rank] = end.fiber
             end.block(meeting)
-            end.world.meetings.record_wait(meeting, self.rank, since_s)
+            self.channel.meetings.record_wait(meeting, self.rank, since_s)
         return meeting.results[self.rank]
 
     def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:

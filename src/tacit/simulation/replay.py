@@ -15,6 +15,7 @@ from tacit.errors import Deadlock, Diverged, require
 from tacit.messages import Message
 from tacit.network import Envelope
 from tacit.run import Run
+from tacit.simulation.channels import Channel
 from tacit.simulation.cluster import Cluster
 from tacit.simulation.endpoints import Endpoint, SimulatedServer
 from tacit.simulation.meetings import Meeting
@@ -173,13 +174,13 @@ class ReplayedWorker(SimulatedWorker):
     def __init__(self, world: World, rank: int, events: Sequence[Event]) -> None:
         super().__init__(world, rank)
         self.turns = Turns(self, events, world.strategy.handles, self._handle)
-        self.network = ReplayedNetwork(self)
+        self.network = ReplayedNetwork(self, world.channels[0])
         self.pace: Pace = RecordedPace(self.pace, [event.time_s for event in events if event.kind in _STEPS])
 
     def accept(self, envelope: Envelope) -> None:
         self.turns.arrived(envelope)
 
-    def take(self, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
+    def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
         return self.turns.receive(kind, source)
 
     def _fly(self, flight: Flight, end_s: float, *, is_loud: bool) -> float:
@@ -208,7 +209,7 @@ class ReplayedServer(SimulatedServer):
     def accept(self, envelope: Envelope) -> None:
         self.turns.arrived(envelope)
 
-    def take(self, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
+    def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
         return self.turns.receive(kind, source)
 
 

@@ -1,4 +1,4 @@
-"""The stage on which a session of a simulated script plays: the port of its worker, and exchanges among sessions that take no time."""
+"""What a simulated script's worker and its sessions see of the world: ranks and shared data, and for each session a stage of its own."""
 
 from __future__ import annotations
 
@@ -16,40 +16,38 @@ from tacit.session.agreement import first_difference
 from tacit.session.server_model import KeptModel, ServerLife, ServerModel
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.fibers import Fiber
-from tacit.simulation.meetings import mean_of
+from tacit.simulation.meetings import Meeting, mean_of
+from tacit.simulation.ports import MessageType, SimulatedNetwork
 from tacit.simulation.script_state import Standing
 from tacit.trace import Column, PlainEvent, Trace
 
 if TYPE_CHECKING:
+    from tacit.simulation.channels import Channel
     from tacit.simulation.script_workers import ScriptWorker
 
 Loaded = TypeVar("Loaded")
 
 
 class ScriptStage:
-    """One simulated worker's world, as its session sees it."""
+    """One simulated worker's world, as one of its sessions sees it."""
 
     world = "simulated"
     server_is_apart = False
     server_kept: ClassVar[list[KeptModel]] = []
 
-    def __init__(self, worker: ScriptWorker) -> None:
-        self._worker, self.rank, self.size, self.network = worker, worker.rank, worker.size, worker.network
-        self.trace: Trace = OwnEvents(worker.world.trace, worker.rank)
+    def __init__(self, worker: ScriptWorker, channel: Channel) -> None:
+        self._worker, self.channel, self.rank, self.size = worker, channel, worker.rank, worker.size
+        self.network = ClockedNetwork(worker, channel, self)
+        self.trace: Trace = OwnEvents(channel.trace, worker.rank)
         self.total_weight = 0.0
-        self.sessions: list[Session] = []  # in the order they were attached
-        self.failure: BaseException | None = None  # what ended a session before its time
-        self._open = 0
+        self.session: Session | None = None  # once it is attached
+        self.failure: BaseException | None = None  # what ended the session before its time
+        self.is_open = False
         self.monitor: AbstractContextManager[Any] = nullcontext()  # hooks and handlers take turns already
-        self._calls_of_shared: dict[object, int] = {}
 
     @property
     def is_handling(self) -> bool:
         return self._worker.is_handling
-
-    @property
-    def is_closed(self) -> bool:
-        return not self._open
 
     # Time.
 
@@ -70,8 +68,9 @@ class ScriptStage:
             self._worker.watch.set(ran_s)
 
     def compute(self, step: int) -> None:
-        self._worker.compute(step)
-        self._worker.world.tell(self.rank, step, self.sessions[-1].steps, self.now_s())
+        self._worker.compute(step, self.channel.trace)
+        assert self.session is not None
+        self._worker.world.tell(self.rank, step, self.session.steps, self.now_s())
 
     def landed(self, step: int, is_dropped: bool) -> None:
         """``compute`` has put it into the trace."""
@@ -110,20 +109,19 @@ class ScriptStage:
         return mean_of(tensors, [1.0] * len(tensors))[0].to(tensor, copy=True)
 
     def _gather(self, what: str, own: Any) -> list[Any]:
-        return self._worker.world.assemblies.gather(self._worker, what, own)
+        return self._worker.world.assemblies(self.channel.session).gather(self._worker, what, own)
 
     # Messages.
 
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
-        self.sessions.append(session)
-        self._open += 1
-        self._worker.listen(session.strategy.handles, handler)
+        self.session, self.is_open = session, True
+        self._worker.listen(self.channel, session.strategy.handles, handler)
         self._worker.watch.set(0.0)
 
     def start_server(self, life: ServerLife | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
         for shard in range(self.size):  # one after the other: a world counts its servers by shard
             if shard == self.rank and life is not None and model is not None:
-                self._worker.world.open_server(self._worker, life, model, steps, seed)
+                self._worker.world.open_server(self._worker, self.channel, life, model, steps, seed)
             if not any(self._gather("the start of the server", life is not None and shard < self.rank)):
                 break
 
@@ -135,13 +133,52 @@ class ScriptStage:
         """Servers are always beside a worker here, and have its model."""
 
     def join_server(self) -> Tensor | None:
-        return self._worker.world.join_server(self._worker)
+        return self._worker.world.join_server(self._worker, self.channel)
 
     def close(self, failure: BaseException | None) -> None:
-        self._open = max(0, self._open - 1)  # one that failed before it could listen was never open
-        self.failure = self.failure or failure
+        self.is_open, self.failure = False, self.failure or failure
 
-    # Data that is loaded once.
+
+class ClockedNetwork(SimulatedNetwork):
+    """The port of a session whose worker has a clock of its own."""
+
+    _end: ScriptWorker
+
+    def __init__(self, worker: ScriptWorker, channel: Channel, stage: ScriptStage) -> None:
+        super().__init__(worker, channel)
+        self._stage = stage
+
+    def leave(self, meeting: Meeting, since_s: float) -> Any:
+        worker = self._end
+        result = super().leave(meeting, worker.clock_s)
+        worker.clock_s = max(worker.clock_s, meeting.done_s[self.rank])
+        if meeting.kind == "all-reduce":
+            self._stage.total_weight = sum(meeting.joined[rank][1] for rank in meeting.group)
+        return result
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        received = super().receive(kind, source)
+        self._end.clock_s = max(self._end.clock_s, self._end.world.agenda.now_s)
+        return received
+
+
+class SimulatedContext:
+    """What a worker's script sees before it attaches: its rank, the number of workers, and data that is loaded once."""
+
+    def __init__(self, worker: ScriptWorker) -> None:
+        self._worker, self.rank, self.size = worker, worker.rank, worker.size
+        self.stages: list[ScriptStage] = []  # one for each ``attach``
+        self._calls_of_shared: dict[object, int] = {}
+
+    @property
+    def attached(self) -> list[tuple[Session, Channel]]:
+        """The sessions and their channels, in the order of ``attach``."""
+        return [(stage.session, stage.channel) for stage in self.stages if stage.session is not None]
+
+    def open_stage(self) -> ScriptStage:
+        """Return the stage of one more session."""
+        self.stages.append(ScriptStage(self._worker, self._worker.world.channel(len(self.stages))))
+        return self.stages[-1]
 
     def share(self, load: Callable[[], Loaded]) -> Loaded:
         """Return what the first worker's ``load()`` returned in the same call of the script.

@@ -24,7 +24,7 @@ import torch
 
 from tacit.messages import Kinds, kinds_in_use, latest_kinds, restore_latest_kinds, use_kinds
 from tacit.randomness import Streams
-from tacit.session.stage import Stage, current, put
+from tacit.session.stage import ScriptContext, current, put
 
 _MERSENNE_BYTES = 624 * 4 + 4  # its numbers, and the position among them
 
@@ -94,7 +94,7 @@ class Belongings:
         self, main: ModuleType, arguments: list[str], environment: Mapping[str, str | None], generators: Generators
     ) -> None:
         self.main, self.arguments, self.environment, self.generators = main, arguments, environment, generators
-        self.stage: Stage | None = None
+        self.context: ScriptContext | None = None
         self.modules: dict[str, ModuleType] = {}  # those that lie beside the script
         self.kinds = Kinds()  # message classes that it defines
 
@@ -111,7 +111,7 @@ class Interpreter:
         self._host = self._present = Belongings(
             sys.modules["__main__"], sys.argv, environment, Generators(self._streams, -1)
         )
-        self._host.stage, self._host.kinds = current(), kinds_in_use()
+        self._host.context, self._host.kinds = current(), kinds_in_use()
         self._path, self._before = list(sys.path), set(sys.modules)
         self._kinds = latest_kinds()
         self._settings = torch.get_num_threads(), torch.get_default_dtype()
@@ -139,7 +139,7 @@ class Interpreter:
             last.modules = self._modules_beside_the_script()
         self._present = next_one
         sys.modules["__main__"], sys.argv = next_one.main, next_one.arguments
-        put(next_one.stage)
+        put(next_one.context)
         use_kinds(next_one.kinds)
         next_one.generators.load()
         for name, value in next_one.environment.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,14 +17,13 @@ from tacit.randomness import Streams
 from tacit.session.server_model import ServerLife, ServerModel
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Fiber, Stopped
-from tacit.simulation.meetings import Meeting
-from tacit.simulation.ports import MessageType, SimulatedNetwork
-from tacit.simulation.script_stage import ScriptStage
+from tacit.simulation.script_stage import SimulatedContext
 from tacit.simulation.script_state import Belongings, Generators, Watch, environment_of, without_autocast
 from tacit.simulation.workers import Flight
-from tacit.trace import COMPUTE, NOTE
+from tacit.trace import COMPUTE, NOTE, Trace
 
 if TYPE_CHECKING:
+    from tacit.simulation.channels import Channel
     from tacit.simulation.script_world import ScriptWorld
 
 Handler = Callable[[int, Message], None]
@@ -41,19 +40,19 @@ class ScriptWorker(Endpoint):
 
     def __init__(self, world: ScriptWorld, rank: int) -> None:
         super().__init__(world, rank)
-        self.network: SimulatedNetwork = ClockedNetwork(self)
         self.pace, self.watch = world.pace(rank), Watch()
         self.clock_s = 0.0
         self.boundary_s = 0.0  # when the last step landed
         self.is_stopped = False
         self._flight: Flight | None = None
-        self._handles: tuple[type[Message], ...] = ()
-        self._handler: Handler | None = None
-        self.stage = ScriptStage(self)
+        self._handlers: dict[
+            int, tuple[tuple[type[Message], ...], Handler]
+        ] = {}  # by session: what it handles, and how
+        self.context = SimulatedContext(self)
         script = world.script
         arguments, environment = [str(script.path), *script.arguments], environment_of(rank, self.size)
         self.belongings = Belongings(script.main(), arguments, environment, Generators(world.streams, rank))
-        self.belongings.stage = self.stage
+        self.belongings.context = self.context
         self.kinds = self.belongings.kinds
         self.fiber = Turn(self, self.fiber)
 
@@ -71,7 +70,7 @@ class ScriptWorker(Endpoint):
             self._play()
             self._check_end()
         except BaseException as error:
-            for session in self.stage.sessions:  # those that are over do not mind
+            for session, _ in self.context.attached:  # those that are over do not mind
                 session.__exit__(type(error), error, error.__traceback__)
             raise
 
@@ -90,25 +89,25 @@ class ScriptWorker(Endpoint):
             raise ScriptFailed(self.rank, what, script.own_lines(error)) from error
 
     def _check_end(self) -> None:
-        stage = self.stage
-        if isinstance(stage.failure, SystemExit):
+        stages = self.context.stages
+        if any(isinstance(stage.failure, SystemExit) for stage in stages):
             raise ScriptFailed(
                 self.rank, "left its session with sys.exit() before the end; call session.close() first."
             )
-        if not stage.is_closed:
+        if any(stage.is_open for stage in stages):
             raise ScriptFailed(
-                self.rank, f"ended after step {stage.sessions[-1].step} without session.close(): nobody played the last round. "
+                self.rank, f"ended after step {self.context.attached[-1][0].step} without session.close(): nobody played the last round. "
                 f"Add session.close() after the loop, or write: with tacit.attach(…) as session."
             )  # fmt: skip
 
     # Time.
 
-    def compute(self, step: int) -> None:
-        """Let the time of a step pass, whose gradient the script has just computed."""
+    def compute(self, step: int, trace: Trace) -> None:
+        """Let the time of a step pass, whose gradient the script has just computed, and put it into its session's trace."""
         world, pace, start_s = self.world, self.pace, self.clock_s
         work_s = self.watch.read_s() if world.is_measured else None
         end_s = pace.times_of_steps(start_s, 1)[-1] if work_s is None else pace.end_of_work(start_s, work_s)
-        flight = self._flight = Flight(self, start_s, step)
+        flight = self._flight = Flight(self, start_s, step, trace)
         if end_s >= world.agenda.now_s:
             world.agenda.at(end_s, flight.land)
             self.block("its own computation")
@@ -117,7 +116,7 @@ class ScriptWorker(Endpoint):
             self.clock_s = self.boundary_s = world.agenda.now_s
         else:
             self.clock_s = self.boundary_s = end_s
-            world.trace.rows.append((end_s, self.rank, COMPUTE, start_s, step, 0, -2, 0, 0.0, ""))
+            trace.rows.append((end_s, self.rank, COMPUTE, start_s, step, 0, -2, 0, 0.0, ""))
 
     def abandon(self) -> bool:
         """Drop the gradient under way; return whether there is one."""
@@ -141,9 +140,9 @@ class ScriptWorker(Endpoint):
 
     # Messages.
 
-    def listen(self, handles: tuple[type[Message], ...], handler: Handler) -> None:
-        """Give messages of the kinds ``handles`` to ``handler``, those that came too early first."""
-        self._handles, self._handler = handles, handler
+    def listen(self, channel: Channel, handles: tuple[type[Message], ...], handler: Handler) -> None:
+        """Give messages of a session and of the kinds ``handles`` to ``handler``, those that came too early first."""
+        self._handlers[channel.session] = handles, handler
         early, self._inbox = self._inbox, deque()
         for envelope in early:
             self.accept(envelope)
@@ -154,19 +153,19 @@ class ScriptWorker(Endpoint):
         awake_s = self.pace.awake_from(agenda.now_s)
         if awake_s > agenda.now_s:
             agenda.at(awake_s, lambda: self.accept(envelope))
-        elif self.is_lost:
-            return
-        elif self._handler is not None and envelope.message.is_of(*self._handles):
-            self._handle(self._handler, envelope)
-        else:
-            super().accept(envelope)
+        elif not self.is_lost:
+            handles, handler = self._handlers.get(envelope.session, ((), None))
+            if handler is not None and envelope.message.is_of(*handles):
+                self._handle(handles, handler, envelope)
+            else:
+                super().accept(envelope)
 
-    def _handle(self, handler: Handler, envelope: Envelope) -> None:
+    def _handle(self, handles: tuple[type[Message], ...], handler: Handler, envelope: Envelope) -> None:
         self.world.interpreter.give_to(self.belongings)
         self.is_handling, self.replies_left = True, 1
         try:
             with torch.no_grad():
-                handler(envelope.source, envelope.message.received_as(self._handles, self.kinds))
+                handler(envelope.source, envelope.message.received_as(handles, self.kinds))
         finally:
             self.is_handling = False
 
@@ -175,9 +174,9 @@ class ScriptServer(Endpoint):
     """The server of a session's strategy, or a shard of it: its own model and optimizer, an inbox, a fiber."""
 
     def __init__(
-        self, world: ScriptWorld, shard: int, life: ServerLife, model: ServerModel, steps: int | None, seed: int
-    ) -> None:
-        super().__init__(world, server_address(shard))
+        self, world: ScriptWorld, channel: Channel, shard: int, life: ServerLife, model: ServerModel, steps: int | None, seed: int
+    ) -> None:  # fmt: skip
+        super().__init__(world, server_address(shard), channel)
         self.shard, self._model, self._life, self._steps = shard, model, life, steps
         self._own_random = Streams(seed).numpy("strategy", self.rank)
         self.waiter: Fiber | None = None
@@ -204,7 +203,7 @@ class ScriptServer(Endpoint):
 
     def note(self, name: str, value: float, about: int | None = None) -> None:
         now_s = self.world.agenda.now_s
-        self.world.trace.record(
+        self.network.channel.trace.record(
             NOTE, self.rank, now_s, now_s, peer=-2 if about is None else about, value=float(value), label=name
         )
 
@@ -212,25 +211,6 @@ class ScriptServer(Endpoint):
         self._life.live(self)
         if self.waiter is not None:
             self.world.agenda.at(self.world.agenda.now_s, self.waiter.resume)
-
-
-class ClockedNetwork(SimulatedNetwork):
-    """The port of a worker with a clock of its own."""
-
-    _end: ScriptWorker
-
-    def leave(self, meeting: Meeting, since_s: float) -> Any:
-        worker = self._end
-        result = super().leave(meeting, worker.clock_s)
-        worker.clock_s = max(worker.clock_s, meeting.done_s[self.rank])
-        if meeting.kind == "all-reduce":
-            worker.stage.total_weight = sum(meeting.joined[rank][1] for rank in meeting.group)
-        return result
-
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        received = super().receive(kind, source)
-        self._end.clock_s = max(self._end.clock_s, self._end.world.agenda.now_s)
-        return received
 
 
 class Turn:

@@ -16,6 +16,7 @@ from torch import Tensor
 import tacit.session
 from tacit.errors import ScriptFailed
 from tacit.session.server_model import ServerLife, ServerModel
+from tacit.simulation.channels import Channel
 from tacit.simulation.cluster import Cluster
 from tacit.simulation.evaluation import Progress
 from tacit.simulation.script_stage import Assemblies
@@ -72,14 +73,14 @@ class ScriptWorld(Surroundings):
     ) -> None:
         super().__init__(cluster, seed=seed, host=host)
         self.script, self.interpreter, self.is_measured, self._progress = script, interpreter, measured, progress
-        self.assemblies = Assemblies(cluster.workers, self.agenda)
         self.shelf: dict[object, tuple[Any, Standing, Standing]] = {}  # what ``tacit.shared`` has loaded
         self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]
-        self._beside: dict[int, ScriptServer] = {}  # servers, by the worker they live with
+        self._assemblies: dict[int, Assemblies] = {}  # by session
+        self._beside: dict[tuple[int, int], ScriptServer] = {}  # servers, by session and the worker they live with
         self.inhabit(self.workers)
 
     def settle(self) -> None:
-        if not any(worker.stage.sessions for worker in self.workers):
+        if not any(worker.context.attached for worker in self.workers):
             raise ScriptFailed(
                 0, "ended without tacit.attach on any worker: there is nothing to simulate; after the optimizer is made "
                 "write session = tacit.attach(model, optimizer, strategy)."
@@ -88,23 +89,36 @@ class ScriptWorld(Surroundings):
     def _is_over(self) -> bool:
         return self._living == 0
 
+    def channel(self, session: int) -> Channel:
+        """Return the channel of the ``session``-th session, which every worker opens in its turn."""
+        return self.channels[session] if session < len(self.channels) else self.open_channel()
+
+    def assemblies(self, session: int) -> Assemblies:
+        """Return the exchanges among workers of the ``session``-th session."""
+        if session not in self._assemblies:
+            self._assemblies[session] = Assemblies(self.cluster.workers, self.agenda)
+            for rank, at_s in self._lost_at.items():
+                self._assemblies[session].lose(rank, at_s)
+        return self._assemblies[session]
+
     def open_server(
-        self, worker: ScriptWorker, life: ServerLife, model: ServerModel, steps: int | None, seed: int
+        self, worker: ScriptWorker, channel: Channel, life: ServerLife, model: ServerModel, steps: int | None, seed: int
     ) -> None:
         """Let the server of a session's strategy, or a shard of it, live beside ``worker``, which asks for it."""
 
         def open_outside() -> None:  # a greenlet parks into the one that made it, which must not be a worker's
-            server = self._beside[worker.rank] = ScriptServer(self, worker.rank, life, model, steps, seed)
+            server = ScriptServer(self, channel, worker.rank, life, model, steps, seed)
+            self._beside[channel.session, worker.rank] = server
             server.kinds = worker.kinds
-            self.admit(server)
+            self.admit(server, channel)
             worker.fiber.resume()
 
         self.agenda.at(self.agenda.now_s, open_outside)
         worker.stand_by("its server")
 
-    def join_server(self, worker: ScriptWorker) -> Tensor | None:
+    def join_server(self, worker: ScriptWorker, channel: Channel) -> Tensor | None:
         """Let ``worker`` wait until the server beside it has nothing left to do; return its part of the model."""
-        server = self._beside.get(worker.rank)
+        server = self._beside.get((channel.session, worker.rank))
         if server is None:
             return None
         while not server.fiber.is_over:
@@ -113,7 +127,8 @@ class ScriptWorld(Surroundings):
         return server.parameters
 
     def lost(self, rank: int) -> None:
-        self.assemblies.lose(rank, self.agenda.now_s)
+        for assemblies in self._assemblies.values():
+            assemblies.lose(rank, self.agenda.now_s)
 
     def returned(self, rank: int) -> None:
         raise AssertionError("faults that bring a worker in are refused before a script starts")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -20,6 +21,8 @@ from tacit.simulation.joins import check_script_joins
 from tacit.simulation.script_guards import guarded
 from tacit.simulation.script_state import Interpreter
 from tacit.simulation.script_world import Script, ScriptWorld
+
+_logger: Final = logging.getLogger("tacit")
 
 
 def simulate_script(
@@ -77,12 +80,19 @@ def _compiled(path: Path, arguments: Sequence[str]) -> Script:
 
 def _run_of(world: ScriptWorld, status: str | None) -> Run:
     """Return the run of rank 0's last session with everybody's events; None: with the status that the session gave it."""
-    sessions = world.workers[0].stage.sessions
-    run = sessions[-1].run if sessions else Run("", "", world.cluster.workers, 0, world.seed)
+    run, trace = Run("", "", world.cluster.workers, 0, world.seed), world.trace
+    for number, (session, channel) in enumerate(attached := world.workers[0].context.attached, 1):
+        run, trace = session.run, channel.trace
+        if number < len(attached):
+            sent = Tally(trace).at(world.agenda.now_s)
+            _logger.warning(
+                "session %d of %d, %s: %d rounds, %d bytes sent; the run that is returned is that of the last session.",
+                number, len(attached), session.strategy, sent["round"], sent["bytes_sent"],
+            )  # fmt: skip
     if status is not None:
         run.status = status
-        world.trace.cut(world.agenda.now_s)
-    run.trace = world.trace
+        trace.cut(world.agenda.now_s)
+    run.trace = trace
     if status is not None:  # the session knew only its own events
         tally = Tally(run.trace)
         run.history = [{**row, **tally.at(row["time_s"])} for row in run.history]

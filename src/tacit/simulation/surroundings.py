@@ -13,6 +13,7 @@ from tacit.messages import Message
 from tacit.network import SERVER, Envelope, shard_at
 from tacit.randomness import Streams
 from tacit.simulation.agenda import Agenda
+from tacit.simulation.channels import Channel
 from tacit.simulation.cluster import Cluster
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Stopped
@@ -31,25 +32,47 @@ class Surroundings(ABC):
         self, cluster: Cluster, *, seed: int, host: str, is_timing: bool = False, has_server: bool = False
     ) -> None:
         self.cluster, self.seed, self.host, self.is_timing, self.has_server = cluster, seed, host, is_timing, has_server
-        self.trace, self.agenda, self.streams = Trace(), Agenda(), Streams(seed)
+        self.agenda, self.streams = Agenda(), Streams(seed)
         self.fabric = Fabric(cluster, self.agenda, self.streams)
-        self.meetings = Meetings(
-            cluster.workers, self.agenda, self.fabric, self.trace, cluster.timeout_s, self._awake_from, is_timing
-        )
+        self._lost_at: dict[int, float] = {}
+        self.channels: list[Channel] = []
+        first = self.open_channel()
+        self.trace, self.meetings = first.trace, first.meetings
         self._paces = [Pace(cluster, rank, self.streams) for rank in range(cluster.workers)]
         self._streams: dict[tuple[str, int], np.random.Generator] = {}
-        self._lost_at: dict[int, float] = {}
         self._living, self._serving = cluster.workers, 0
         self._has_pauses = any(isinstance(fault, Pause) for fault in cluster.faults)
 
+    def open_channel(self) -> Channel:
+        """Return a channel for one more session."""
+        trace = Trace()
+        meetings = Meetings(
+            self.cluster.workers,
+            self.agenda,
+            self.fabric,
+            trace,
+            self.cluster.timeout_s,
+            self._awake_from,
+            self.is_timing,
+        )
+        for rank, at_s in self._lost_at.items():
+            meetings.lose(rank, at_s)
+        self.channels.append(Channel(len(self.channels), trace, meetings))
+        return self.channels[-1]
+
     def inhabit(self, workers: Sequence[Endpoint], servers: Sequence[Endpoint] = ()) -> None:
         """Let ``workers`` live here, by rank, and perhaps a server, by shard."""
-        self._learners, self._servers, self._serving = workers, list(servers), len(servers)
+        self._learners, self._serving = workers, len(servers)
+        self.channels[0].servers = list(servers)
         self.endpoints: list[Endpoint] = [*servers, *workers]
 
-    def admit(self, server: Endpoint) -> None:
+    @property
+    def _servers(self) -> list[Endpoint]:
+        return [server for channel in self.channels for server in channel.servers]
+
+    def admit(self, server: Endpoint, channel: Channel) -> None:
         """Let a server, or one more shard of it, live here from now on."""
-        self._servers.append(server)
+        channel.servers.append(server)
         self._serving += 1
         self.has_server = True
         self.endpoints.insert(0, server)
@@ -96,10 +119,6 @@ class Surroundings(ABC):
 
     # What endpoints need.
 
-    def has_shard_at(self, address: int) -> bool:
-        """Whether a server, or a shard of one, lives at ``address``."""
-        return 0 <= shard_at(address) < len(self._servers)
-
     def pace(self, rank: int) -> Pace:
         return self._paces[rank]
 
@@ -108,12 +127,13 @@ class Surroundings(ABC):
             self._streams[purpose, rank] = self.streams.numpy(purpose, rank)
         return self._streams[purpose, rank]
 
-    def send(self, sender: Endpoint, to: int, message: Message) -> None:
-        agenda, trace, source, size_bytes, kind = self.agenda, self.trace, sender.rank, message.size_bytes, message.kind
+    def send(self, sender: Endpoint, channel: Channel, to: int, message: Message) -> None:
+        agenda, trace, source, size_bytes = self.agenda, channel.trace, sender.rank, message.size_bytes
+        kind, session = message.kind, channel.session
         now_s = agenda.now_s
         trace.pack_if_long()
         trace.rows.append((now_s, source, SEND, now_s, 0, 0, to, size_bytes, 0.0, kind))
-        target = self._servers[shard_at(to)] if to < 0 else self._learners[to]
+        target = channel.servers[shard_at(to)] if to < 0 else self._learners[to]
         life, own_life = target.life, sender.life
 
         def delivered() -> None:
@@ -123,7 +143,7 @@ class Surroundings(ABC):
             if target.life == life and not target.is_lost:
                 arrived_s = agenda.now_s
                 trace.rows.append((arrived_s, to, RECEIVE, arrived_s, 0, 0, source, size_bytes, 0.0, kind))
-                target.accept(Envelope(source, message))
+                target.accept(Envelope(source, message, session))
 
         if self.fabric.transfer(source, to, size_bytes, delivered):
             sender.in_flight += 1
@@ -148,18 +168,24 @@ class Surroundings(ABC):
                 self.agenda.at(at_s, lambda: self._return(rank, "join"))
             case Pause(rank=rank, at_s=at_s, for_s=for_s) | Slow(rank=rank, at_s=at_s, for_s=for_s):
                 end_s = at_s + for_s if at_s + for_s < float("inf") else at_s
-                self.agenda.at(at_s, lambda: self.trace.record(FAULT, rank, at_s, end_s, label=str(fault)))
+                self.agenda.at(at_s, lambda: self._record_fault(rank, at_s, end_s, str(fault)))
+
+    def _record_fault(self, rank: int, start_s: float, end_s: float, label: str) -> None:
+        """Put a fault into the trace of every session."""
+        for channel in self.channels:
+            channel.trace.record(FAULT, rank, start_s, end_s, label=label)
 
     def _crash(self, rank: int) -> None:
         worker, now_s = self._learners[rank], self.agenda.now_s
         if worker.fiber.is_over:
             return
-        self.trace.record(FAULT, rank, now_s, now_s, label="crash")
+        self._record_fault(rank, now_s, now_s, "crash")
         worker.is_lost = True
         self._lost_at[rank] = now_s
         worker.fiber.throw(Stopped())
         self.lost(rank)
-        self.meetings.lose(rank, now_s)
+        for channel in self.channels:
+            channel.meetings.lose(rank, now_s)
         for endpoint in self.endpoints:
             if not endpoint.fiber.is_over:
                 endpoint.peer_lost(rank)
@@ -170,7 +196,8 @@ class Surroundings(ABC):
         self._lost_at[rank] = 0.0
         self._living -= 1
         self.lost(rank)
-        self.meetings.lose(rank, 0.0)
+        for channel in self.channels:
+            channel.meetings.lose(rank, 0.0)
         for server in self._servers:
             server.peer_lost(rank)
 
@@ -179,10 +206,11 @@ class Surroundings(ABC):
         worker, now_s = self._learners[rank], self.agenda.now_s
         if not worker.is_lost or self._is_over() or self.is_ending():
             return
-        self.trace.record(FAULT, rank, now_s, now_s, label=what)
+        self._record_fault(rank, now_s, now_s, what)
         del self._lost_at[rank]
         self._living += 1
-        self.meetings.readmit(rank)
+        for channel in self.channels:
+            channel.meetings.readmit(rank)
         self.returned(rank)
         worker.live_again()
         worker.fiber.resume()
@@ -190,7 +218,7 @@ class Surroundings(ABC):
     def _crash_server(self) -> None:
         if self._servers:
             now_s = self.agenda.now_s
-            self.trace.record(FAULT, SERVER, now_s, now_s, label="crash")
+            self._record_fault(SERVER, now_s, now_s, "crash")
             raise PeerLost(
                 SERVER,
                 now_s,

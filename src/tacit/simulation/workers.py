@@ -15,7 +15,7 @@ from tacit.network import Envelope
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import is_grad_enabled, set_grad_enabled
 from tacit.strategies.strategy import check_cancels
-from tacit.trace import CANCELLED, COMPUTE
+from tacit.trace import CANCELLED, COMPUTE, Trace
 from tacit.worker import Observed
 from tacit.workloads.workload import Token
 
@@ -178,7 +178,7 @@ class SimulatedWorker(Endpoint):
         if has_loud and not world.cancels:
             world.queue_step(rank, first + quiet, batches[quiet])
         start_s, end_s = times_s[quiet], times_s[-1]
-        flight = self._flight = Flight(self, start_s, first + quiet + 1)
+        flight = self._flight = Flight(self, start_s, first + quiet + 1, self.world.trace)
         end_s = self._fly(flight, end_s, is_loud=has_loud)
         self._flight = None
         self.step, self._quiet_ends = first + quiet, []
@@ -250,10 +250,10 @@ class SimulatedWorker(Endpoint):
 class Flight:
     """A step being computed: it lands, or is abandoned."""
 
-    __slots__ = ("_is_over", "_start_s", "_worker", "is_abandoned", "step")
+    __slots__ = ("_is_over", "_start_s", "_trace", "_worker", "is_abandoned", "step")
 
-    def __init__(self, worker: Endpoint, start_s: float, step: int) -> None:
-        self._worker, self._start_s, self.step = worker, start_s, step
+    def __init__(self, worker: Endpoint, start_s: float, step: int, trace: Trace) -> None:
+        self._worker, self._start_s, self.step, self._trace = worker, start_s, step, trace
         self.is_abandoned = self._is_over = False
 
     def land(self) -> None:
@@ -279,6 +279,5 @@ class Flight:
             world.agenda.at(world.agenda.now_s, self._worker.fiber.resume)
 
     def _record(self) -> None:
-        world = self._worker.world
-        now_s, rank = world.agenda.now_s, self._worker.rank
-        world.trace.rows.append((now_s, rank, CANCELLED, self._start_s, self.step, 0, -2, 0, 0.0, ""))
+        now_s, rank = self._worker.world.agenda.now_s, self._worker.rank
+        self._trace.rows.append((now_s, rank, CANCELLED, self._start_s, self.step, 0, -2, 0, 0.0, ""))

@@ -1,0 +1,27 @@
+"""What sessions of one simulated script have apart: messages, collectives, servers and trace. A run of a workload has one channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tacit.network import shard_at
+from tacit.simulation.meetings import Meetings
+from tacit.trace import Trace
+
+if TYPE_CHECKING:
+    from tacit.simulation.endpoints import Endpoint
+
+
+@dataclass
+class Channel:
+    """The traffic of one session. Links and clocks are common to all channels."""
+
+    session: int  # counted from 0, in the order of ``attach``
+    trace: Trace
+    meetings: Meetings
+    servers: list[Endpoint] = field(default_factory=list)  # by shard
+
+    def has_shard_at(self, address: int) -> bool:
+        """Whether a server, or a shard of one, lives at ``address``."""
+        return 0 <= shard_at(address) < len(self.servers)
