@@ -276,6 +276,18 @@ def test_the_side_follows_the_measured_distance():
     assert len(notes(run, "overflow")) < 0.1 * len(notes(run, "staleness"))
 
 
+@pytest.mark.parametrize("two_stage", [False, True])
+def test_distances_between_models_that_have_not_moved_do_not_count(two_stage: bool):
+    """Rank 1 is asked before it or rank 0 has published a step. What it measures then is rounding, far too small a side for its own first request."""
+    strategy = tacit.SwarmSGD(local_steps=2, compressor=LATTICE, two_stage=two_stage)
+    cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=0.02), speed={1: 0.6}, **NOWHERE)
+    start = torch.ones(DIMENSION, dtype=torch.float64)
+    run = tacit.simulate(QUADRATIC, strategy, cluster=cluster, steps=8, lr=0.01, start=start)
+    asked = [event.rank for event in run.trace if event.kind == SEND and event.label == "SwarmAsk"]
+    assert asked[:2] == [0, 1]
+    assert not notes(run, "overflow")
+
+
 def test_eight_bits_move_a_quarter_of_the_bytes_and_two_stages_half():
     sizes = {}
     for name, strategy in {

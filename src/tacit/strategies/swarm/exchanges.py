@@ -152,7 +152,7 @@ class Exchanges(NamedTuple):
             self.tongue.observe(2 * overflow.radius)
             self.worker.network.send(source, SwarmAgain(words.number, bits, side))
             return None
-        if self.tongue.lattice is not None:
+        if self.tongue.lattice is not None and self.state.published:  # until then only rounding would be measured
             self.tongue.observe(distance(model, reference))
         return model
 
