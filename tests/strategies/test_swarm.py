@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 
@@ -187,6 +188,34 @@ def test_nodes_that_all_ask_at_once_agree_nearly_as_fast_as_one_pair_after_anoth
     assert np.mean(ratios) < 1.1 * (1 - 1 / (workers - 1)) ** workers
 
 
+class Walks(Watched):
+    """Writes down every node's model after every step."""
+
+    def hooks(self) -> dict[str, object]:
+        self.models: dict[tuple[int, int], Tensor] = {}
+
+        def after_step(this: Strategy, worker, state) -> None:
+            self.kind.after_step(this, worker, state)
+            self.models[worker.rank, worker.step] = worker.parameters.clone()
+
+        return {"after_step": after_step, "quiet_steps": lambda this, worker, state: 0}
+
+
+@pytest.mark.parametrize(("local_steps", "part"), [(1, 1.0), (tacit.Geometric(mean=4), 0.25)], ids=str)
+def test_matchings_take_off_their_part_of_gamma(local_steps: int | tacit.Geometric, part: float):
+    """Each of the n/2 pairs of a matching takes off 1/(n − 1) of Γ. Geometric: each pair meets with probability 1/mean."""
+    workers, ratios = 8, []
+    for seed in range(60):
+        watched = Walks(tacit.SwarmSGD(local_steps=local_steps, blocking=True), workers, seed)
+        watched.run(steps=12, seed=seed)
+        steps = [gamma(torch.stack([watched.models[r, t] for r in range(workers)])) for t in range(1, 12)]
+        gammas = [gamma(watched.starts), *steps]
+        ratios += [after / before for before, after in itertools.pairwise(gammas) if before > 1e-9]
+    expected = 1 - part * workers / (2 * (workers - 1))
+    assert np.mean(ratios) == pytest.approx(expected, abs=4 * np.std(ratios) / math.sqrt(len(ratios)))
+    assert np.std(ratios) / math.sqrt(len(ratios)) < 0.01
+
+
 def spread(strategy: Strategy, lr: float, **problem: float) -> float:
     """Return the models' mean spread in a run that begins at the optimum."""
     workload = workloads.quadratic(dimension=10, condition=2.0, **problem)
@@ -221,19 +250,6 @@ def test_two_blocking_nodes_are_local_sgd(local_steps: int):
     torch.testing.assert_close(pairwise.parameters, averaged.parameters, rtol=0, atol=1e-6)
     for one, other in zip(pairwise.history, averaged.history, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
-
-
-class Walks(Watched):
-    """Writes down every node's model after every step."""
-
-    def hooks(self) -> dict[str, object]:
-        self.models: dict[tuple[int, int], Tensor] = {}
-
-        def after_step(this: Strategy, worker, state) -> None:
-            self.kind.after_step(this, worker, state)
-            self.models[worker.rank, worker.step] = worker.parameters.clone()
-
-        return {"after_step": after_step, "quiet_steps": lambda this, worker, state: 0}
 
 
 def test_an_exchange_that_nothing_disturbs_is_the_papers_update():
@@ -414,6 +430,33 @@ def test_a_state_with_exchanges_under_way_can_be_stored_and_restored(lattice: ta
 def test_what_makes_no_swarm_is_refused(arguments: dict, complaint: str):
     with pytest.raises(ValueError, match=complaint):
         tacit.SwarmSGD(**arguments)
+
+
+def meetings(run: tacit.Run, rank: int) -> list[tuple[int, int]]:
+    """Return the steps after which a node met another one, and which."""
+    step, found = 0, []
+    for event in (event for event in run.trace if event.rank == rank):
+        step = event.step if event.kind == COMPUTE else step
+        if event.kind == NOTE and event.label == "met":
+            found.append((step, int(event.value)))
+    return found
+
+
+@pytest.mark.parametrize("workers", [2, 5, 16])
+def test_blocking_nodes_draw_their_own_geometric_local_steps(workers: int):
+    """Both partners come to a meeting after the same step of the run, with different numbers of steps since their last meetings."""
+    mean, steps = 4, 600
+    strategy = tacit.SwarmSGD(local_steps=tacit.Geometric(mean=mean), blocking=True)
+    run = tacit.simulate(
+        QUADRATIC, strategy, cluster=tacit.Cluster(workers=workers), steps=steps, timing_only=True, seed=1
+    )
+    met = {rank: meetings(run, rank) for rank in range(workers)}
+    assert all((step, rank) in met[other] for rank in met for step, other in met[rank])
+    assert workers == 2 or len({tuple(step for step, _ in met[rank]) for rank in met}) == workers
+    gaps = np.concatenate([np.diff([step for step, _ in met[rank]]) for rank in met])
+    matched = 1 if workers % 2 == 0 else 1 - 1 / workers  # with an odd number one node has no partner
+    assert np.mean(gaps) == pytest.approx(mean / matched, rel=0.15 if workers < 16 else 0.05)
+    assert np.std(gaps) == pytest.approx(math.sqrt(mean * (mean - 1)) / matched, rel=0.25 if workers < 16 else 0.1)
 
 
 def test_geometric_local_steps_have_their_mean():

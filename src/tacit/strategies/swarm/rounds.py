@@ -1,8 +1,12 @@
 """SwarmSGD's blocking form: rounds in which pairs meet and both partners end with the mean of their models.
 
-Who meets whom in a round is drawn from the stream that all ranks share: both partners know of their meeting, whoever has no partner goes on at
-once, and since everybody's meetings come in the order of the rounds no cycle of nodes can wait. A drawn number of local steps is drawn from there
-too, one for all: nodes that wait for each other gain nothing from steps of their own, and an evaluation finds them at the same one.
+The paper draws one edge after another, and its two ends take their local steps before they meet. Here all pairs of a random matching meet at once,
+after every ``local_steps`` steps; a matching leaves 1 − n/(2(n − 1)) of Γ on the complete graph, n even. With ``Geometric`` a matching is drawn after
+every step, and each of its pairs meets with probability 1/mean: every node has its own geometric number of steps between its meetings. Pairs that
+meet at the same step have no node in common, so they are equal to interactions one after another, in any order.
+
+Matchings are drawn from the stream that all ranks share: both partners know of their meeting, and a node without one goes on at once. Partners meet
+after the same step of the run, so no cycle of nodes can wait, also where all evaluate together, and a run of any number of steps ends.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ from typing import Final
 
 from tacit.errors import LatticeOverflow, MisplacedCall, PeerLost
 from tacit.strategies.swarm.exchanges import SwarmState
+from tacit.strategies.swarm.local_steps import Geometric
 from tacit.strategies.swarm.words import SwarmModel, SwarmVerdict, Tongue, bits_and_side, distance, heard
+from tacit.topology.topology import Topology
 from tacit.worker import Worker
 
 _UNKNOWN: Final = (
@@ -24,6 +30,20 @@ def require_end(worker: Worker) -> None:
     """Raise where nobody knows the number of steps: one whose data has ended must know for how long others will wait for it."""
     if worker.steps is None and worker.size > 1:
         raise MisplacedCall(_UNKNOWN)
+
+
+def steps_to_matching(local_steps: int | Geometric) -> int:
+    """Return after how many steps the next matching is drawn."""
+    return local_steps if isinstance(local_steps, int) else 1
+
+
+def draw_partner(worker: Worker, topology: Topology, local_steps: int | Geometric) -> int | None:
+    """Draw the matching that all ranks draw after this step; return this node's partner, None if it meets no other node."""
+    partner = topology.draw_matching(worker.size, worker.shared_random)[worker.rank]
+    if isinstance(local_steps, int):
+        return partner
+    chances = worker.shared_random.random(worker.size)  # of each pair that of its lower rank counts
+    return None if partner is None or chances[min(worker.rank, partner)] >= 1 / local_steps.mean else partner
 
 
 def meet(worker: Worker, state: SwarmState, tongue: Tongue, partner: int) -> None:

@@ -9,7 +9,7 @@ between, so both sides add: j, in one handler, (Q(X_i) − Q(X_j))/2 when it is 
 model follows at the next step boundary. A node that answers while its own request is unanswered adds less than half (``exchanges``). Whatever
 interleaves, Σ X stays, and where nothing does this is the paper's update.
 
-Blocking, both partners end with the mean of their working models after H steps each (``rounds``).
+Blocking, both partners end with the mean of their working models; pairs meet in random matchings (``rounds``).
 
 Why it works: models of one mean drift apart only by their last few steps, so half of one random neighbour's serves as well as the mean of all.
 Momentum stays local and modules' buffers are not averaged, as in the paper. The authors' released code only pulls: that is ``PullSwarm``.
@@ -31,7 +31,7 @@ from tacit.strategies.strategy import Strategy
 from tacit.strategies.swarm.endings import mean_of_all, settle
 from tacit.strategies.swarm.exchanges import HANDLED, Exchanges, SwarmState
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
-from tacit.strategies.swarm.rounds import meet, require_end
+from tacit.strategies.swarm.rounds import draw_partner, meet, require_end, steps_to_matching
 from tacit.strategies.swarm.words import SwarmHello, SwarmWelcome, Tongue, distance
 from tacit.topology import Complete
 from tacit.topology.topology import Topology
@@ -114,7 +114,7 @@ class SwarmSGD(Strategy[SwarmState]):
         if not self.blocking:
             self._begin_exchange(worker, state)
             return
-        partner = self.topology.draw_matching(worker.size, worker.shared_random)[worker.rank]
+        partner = draw_partner(worker, self.topology, self.local_steps)
         if partner is not None:
             meet(worker, state, self._tongue(worker, state), partner)
 
@@ -166,7 +166,9 @@ class SwarmSGD(Strategy[SwarmState]):
         state.published, state.has_answer = worker.step, False
 
     def _next_due(self, worker: Worker) -> int:
-        return worker.step + draw_steps(self.local_steps, worker.shared_random if self.blocking else worker.random)
+        if self.blocking:
+            return worker.step + steps_to_matching(self.local_steps)
+        return worker.step + draw_steps(self.local_steps, worker.random)
 
     def _partner(self, worker: Worker, state: SwarmState) -> int | None:
         if isinstance(self.topology, Complete) and not state.silent:  # a list of everybody is not needed
