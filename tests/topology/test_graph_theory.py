@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -32,6 +33,15 @@ def expected_gamma(topology: Topology, size: int, x: np.ndarray) -> float:
         met[i] = met[j] = (x[i] + x[j]) / 2
         after.append(gamma(met))
     return float(np.mean(after))
+
+
+def eigenvectors(topology: Topology, size: int) -> np.ndarray:
+    """Return the eigenvectors of the Laplacian as columns, the slowest to agree after the constant one."""
+    laplacian = np.zeros((size, size))
+    for i, out in enumerate(topology.neighbours(size)):
+        laplacian[i, i] = len(out)
+        laplacian[i, list(out)] = -1
+    return np.linalg.eigh(laplacian)[1]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 16, 33])
@@ -99,11 +109,7 @@ def test_an_interaction_leaves_at_most_the_contraction_of_gamma(drawn: Drawn, se
 @given(undirected)
 def test_the_contraction_is_met_by_the_slowest_start(drawn: Drawn) -> None:
     topology, size = drawn
-    laplacian = np.zeros((size, size))
-    for i, out in enumerate(topology.neighbours(size)):
-        laplacian[i, i] = len(out)
-        laplacian[i, list(out)] = -1
-    slowest = np.linalg.eigh(laplacian)[1][:, 1]
+    slowest = eigenvectors(topology, size)[:, 1]
     left = expected_gamma(topology, size, slowest) / gamma(slowest)
     assert left == close(GraphTheory(topology, size).contraction, abs=1e-12)
 
@@ -129,6 +135,54 @@ def test_drawn_meetings_take_the_expected_time_to_consensus() -> None:
     after = ((x - x.mean(1, keepdims=True)) ** 2).sum()
     assert after / before == close(theory.contraction ** round(theory.consensus_interactions), rel=0.05)
     assert theory.consensus_time == close(theory.consensus_interactions / 16)
+
+
+def expected_after_a_round(topology: Topology, x: np.ndarray, overlapping: float, crossing: float) -> float:
+    """Return E Γ after all ranks have asked a neighbour at once: over all choices of neighbours and all orders of arrival."""
+    size, after = len(x), []
+    for partners in itertools.product(*topology.neighbours(size)):
+        for order in itertools.permutations(range(size)):
+            models, answers = x.copy(), np.zeros(size)
+            for i in order:
+                j = partners[i]
+                weight = crossing if partners[j] == i else overlapping
+                answers[i] = weight * (models[j] - x[i])
+                models[j] -= answers[i]
+            after.append(gamma(models + answers))
+    return float(np.mean(after))
+
+
+@pytest.mark.parametrize("topology", [Complete(), Star(), Ring()], ids=str)
+@pytest.mark.parametrize("weights", [(1 / 3, 1 / 4), (1 / 2, 1 / 2)], ids=str)
+def test_simultaneous_exchanges_leave_what_an_enumeration_finds(
+    topology: Topology, weights: tuple[float, float]
+) -> None:
+    theory = GraphTheory(topology, 4)
+    exact = max(
+        expected_after_a_round(topology, start, *weights)
+        for start in eigenvectors(topology, 4).T[[1, 3]]  # of unit length: Γ = 1
+    )
+    measured = theory.simultaneous_contraction(
+        overlapping_weight=weights[0], crossing_weight=weights[1], rounds=20_000, seed=3
+    )
+    assert measured == close(exact, abs=0.01)
+    assert theory.simultaneous_contraction(seed=1) == theory.simultaneous_contraction(seed=1)
+
+
+def test_exchanges_that_overlap_are_nearly_as_good_as_one_after_another() -> None:
+    for topology, worse in ((Complete(), 1.06), (Hypercube(), 1.0), (Ring(), 1.0)):
+        theory = GraphTheory(topology, 16)
+        assert theory.simultaneous_contraction(rounds=20_000) < worse * theory.contraction**16
+    halves = {"overlapping_weight": 1 / 2, "crossing_weight": 1 / 2}
+    assert (
+        GraphTheory(Complete(), 16).simultaneous_contraction(**halves)
+        > 1.4 * GraphTheory(Complete(), 16).contraction ** 16
+    )
+    two = GraphTheory(Complete(), 2)
+    assert (two.simultaneous_contraction(), two.simultaneous_contraction(**halves)) == (
+        close(0.0, abs=1e-12),
+        close(1.0),
+    )
 
 
 @settings(deadline=None)
@@ -157,5 +211,9 @@ def test_bad_arguments_are_refused() -> None:
         GraphTheory(Ring(), 1)
     with pytest.raises(ValueError, match=r"must be a topology, such as Ring\(\)"):
         GraphTheory("Ring()", 4)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"crossing_weight=0.6 must be above 0 and at most 1/2"):
+        GraphTheory(Ring(), 4).simultaneous_contraction(crossing_weight=0.6)
+    with pytest.raises(ValueError, match="rounds=0 must be a whole number, at least 1"):
+        GraphTheory(Ring(), 4).simultaneous_contraction(rounds=0)
     with pytest.raises(ValueError, match="size=6, degree=6"):
         GraphTheory(RandomRegular(degree=6), 6)

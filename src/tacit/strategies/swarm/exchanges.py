@@ -5,7 +5,8 @@
     i is done  X_i ← X_i + w (Q(X_j) − Q(X_i))
 
 w = 1/2 is the paper's average. A node that answers while its own request is unanswered will still replace a part of the model it answers with; two
-halves at once would replace all of it, so that models swap instead of meeting. It therefore chooses a smaller w (``_weight``).
+halves at once would replace all of it, so that models swap instead of meeting. It therefore chooses a smaller w (``theory.overlaps``): 1/4 if it
+has asked i too, 1/3 if it has asked another node.
 
 Words that cannot be decoded change nothing and are said again with more bits, the same lattice points. What is asked and never answered, and
 what is given and never acknowledged, is set right at the end of the run (``endings``): Σ X stays, whatever happens on the way.
@@ -14,7 +15,7 @@ what is given and never acknowledged, is set right at the end of the run (``endi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -35,12 +36,8 @@ from tacit.strategies.swarm.words import (
     distance,
     heard,
 )
+from tacit.theory.overlaps import CROSSING_WEIGHT, OVERLAPPING_WEIGHT
 from tacit.worker import Worker
-
-_OVERLAPPING_WEIGHT: Final = 1 / 3
-"""w of a node whose own request to another node is unanswered: 1/(1 + 2), the Metropolis weight of a node with two exchanges at once."""
-_CROSSING_WEIGHT: Final = 1 / 4
-"""w of a node whose own request to the same node is unanswered: the two answers together make both models the mean."""
 
 HANDLED: tuple[type[Message], ...] = (SwarmAsk, SwarmAnswer, SwarmAgain, SwarmDone, SwarmDecline, SwarmHello)
 
@@ -126,7 +123,7 @@ class Exchanges(NamedTuple):
         state = self.state
         if state.in_flight < 0:
             return 1 / 2
-        return _CROSSING_WEIGHT if state.asked[state.in_flight] == source else _OVERLAPPING_WEIGHT
+        return CROSSING_WEIGHT if state.asked[state.in_flight] == source else OVERLAPPING_WEIGHT
 
     def _take(self, source: int, answer: SwarmAnswer) -> None:
         state, number = self.state, answer.number
