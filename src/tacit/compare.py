@@ -16,6 +16,7 @@ from tacit.report import Comparison, Entry
 from tacit.run import Run
 from tacit.schedules import Schedule
 from tacit.simulation import Cluster, check_joins, configuration, simulate
+from tacit.specs import with_python_numbers
 from tacit.strategies import AllReduce, Strategy
 from tacit.workloads import Workload
 
@@ -103,6 +104,7 @@ def tunings_from(described: Mapping[str, Any]) -> dict[str, Tuning]:
     }
 
 
+@with_python_numbers
 def compare(
     workload: Workload,
     strategies: Sequence[Strategy[Any]],

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,9 +124,12 @@ ADD: Final[dict[type, Add]] = {  # bool before int, from which it descends
 }
 
 
+_NUMPY: Final[dict[type, Add]] = {np.bool_: _add_boolean, np.integer: _add_integer, np.floating: _add_number}
+
+
 def add_of(value: object) -> Add:
     """Return the function for a value whose type is not in ``ADD`` but descends from one that is."""
-    for known, add in ADD.items():
+    for known, add in (*ADD.items(), *_NUMPY.items()):
         if isinstance(value, known):
             return add
     raise TypeError(f"a message cannot hold a {type(value).__name__}; use tensors, numbers, text or bytes.")
@@ -137,7 +141,7 @@ def size_bytes(value: object) -> int:
         return 3 + 8 * value.dim() + value.nbytes
     if isinstance(value, str | bytes):
         return 5 + len(value.encode() if isinstance(value, str) else value)
-    return 2 if isinstance(value, bool) else 9
+    return 2 if isinstance(value, bool | np.bool_) else 9
 
 
 # Reading.

@@ -31,6 +31,7 @@ from tacit.messages import unpack
 from tacit.randomness import Streams
 from tacit.runtime.groups import swap
 from tacit.session.states import restore, restore_generator, store, store_generator
+from tacit.specs import Parameters
 from tacit.wire import handed_out_bytes
 
 _FORMAT: Final = 1
@@ -46,7 +47,7 @@ class _Job:
 
 
 @dataclass
-class Compression:
+class Compression(Parameters):
     """What a rank's hook remembers and with whom it talks. Make it on all ranks, in the same order, after ``init_process_group``."""
 
     compressor: Compressor = field(default_factory=lambda: TopK(fraction=0.01))

@@ -1,21 +1,74 @@
 """Specifications: frozen dataclasses that print as the call that makes them.
 
 ``str(spec)`` names only what differs from the defaults, so that it can stand in a table, a legend or a TOML file and be read back by
-``tacit.registry.parse``.
+``tacit.registry.parse``. numpy's numbers become Python's on construction, so that they print, compare and digest alike.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, ParamSpec, TypeVar
+
+import numpy as np
 
 ALWAYS_SPELLED: Final = {"always_spelled": True}
 """Metadata of a field that is printed even where it holds its default, because a reader wants to see it."""
 
 
-class Spec:
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def python_number(value: Any) -> Any:
+    """Return ``value`` with Python's numbers in place of numpy's, also inside lists, tuples and dicts; arrays stay arrays."""
+    if isinstance(value, np.generic):
+        return value.item()
+    kind = type(value)
+    if kind is dict:
+        return {python_number(key): python_number(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return kind(map(python_number, value))
+    return value
+
+
+def with_python_numbers(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorate ``function`` to take numpy's numbers as Python's."""
+
+    @functools.wraps(function)
+    def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        named = {name: python_number(value) for name, value in kwargs.items()}
+        return function(*map(python_number, args), **named)
+
+    return called
+
+
+class Parameters:
+    """A frozen dataclass whose fields hold Python's numbers, whichever were given; converted before its ``__post_init__``."""
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        own = vars(cls).get("__post_init__")
+        if own is None:
+            return
+
+        @functools.wraps(own)
+        def converted(self: Parameters) -> None:
+            Parameters.__post_init__(self)
+            own(self)
+
+        cls.__post_init__ = converted  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name) if field.init else None
+            if (number := python_number(value)) is not value:
+                object.__setattr__(self, field.name, number)
+
+
+class Spec(Parameters):
     """A frozen dataclass of parameters that does nothing but hold, check and print them."""
 
     def __str__(self) -> str:

@@ -18,12 +18,14 @@ from tacit.session import Policies, Session, common_table, current, refuse_secon
 from tacit.session.logs import Log
 from tacit.session.optimizers import Optimizers, check_optimizers, optimizers_of
 from tacit.session.wrappers import WAY_OUT
+from tacit.specs import with_python_numbers
 from tacit.strategies.strategy import Strategy
 
 SECURITY = ("token", "curve", "plain")
 SERVERS = ("beside", "apart")
 
 
+@with_python_numbers
 def attach(
     model: nn.Module,
     optimizer: Optimizer | Sequence[Optimizer],

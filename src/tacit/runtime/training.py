@@ -19,6 +19,7 @@ from tacit.schedules import Schedule, factors
 from tacit.session import Session, rank, size
 from tacit.session.checkpoints import step_of
 from tacit.session.history import row_at
+from tacit.specs import with_python_numbers
 from tacit.strategies.strategy import Strategy
 from tacit.workloads.workload import Problem, Workload
 
@@ -26,6 +27,7 @@ Progress = Callable[[int, int, float, float | None], None]
 """Gets step, steps, seconds and loss, now and then."""
 
 
+@with_python_numbers
 def train(
     workload: Workload,
     strategy: Strategy[Any],

@@ -21,10 +21,12 @@ from tacit.simulation.joins import check_script_joins
 from tacit.simulation.script_guards import guarded
 from tacit.simulation.script_state import Interpreter
 from tacit.simulation.script_world import Script, ScriptWorld
+from tacit.specs import with_python_numbers
 
 _logger: Final = logging.getLogger("tacit")
 
 
+@with_python_numbers
 def simulate_script(
     path: str | os.PathLike[str],
     arguments: Sequence[str] = (),

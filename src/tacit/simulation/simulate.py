@@ -28,6 +28,7 @@ from tacit.simulation.races import run_race
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, turns_of
 from tacit.simulation.rows import ServerRow, row_optimizer
 from tacit.simulation.world import World
+from tacit.specs import with_python_numbers
 from tacit.strategies.strategy import Strategy
 from tacit.workloads.workload import Problem, Workload
 
@@ -35,6 +36,7 @@ _ROWS = 100
 """Rows a history has unless ``evaluate_every`` says otherwise."""
 
 
+@with_python_numbers
 def simulate(
     workload: Workload,
     strategy: Strategy[Any],

@@ -15,11 +15,13 @@ import math
 from typing import Final
 
 from tacit.errors import nearest, require
+from tacit.specs import with_python_numbers
 from tacit.theory.checks import check_whole
 
 RULES: Final = ("square-root", "quadratic")
 
 
+@with_python_numbers
 def next_k(rule: str, initial: int, workers: int, loss_ratio: float) -> float:
     """Return K for a loss that has fallen to 1/``loss_ratio`` of the first; unrounded, and not cut off at P.
 

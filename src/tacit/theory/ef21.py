@@ -15,20 +15,24 @@ from __future__ import annotations
 import math
 
 from tacit.errors import require
+from tacit.specs import with_python_numbers
 from tacit.theory.checks import check_positive
 
 
+@with_python_numbers
 def ef21_theta(contraction: float) -> float:
     """Return θ = 1 − √(1−α), the share of the distortion that each message removes."""
     _check_contraction(contraction)
     return contraction / (1 + math.sqrt(1 - contraction))  # the same, without cancellation for small α
 
 
+@with_python_numbers
 def ef21_beta(contraction: float) -> float:
     """Return β = (1−α)/θ, how much a step of the model adds to the distortion."""
     return (1 - contraction) / ef21_theta(contraction)
 
 
+@with_python_numbers
 def ef21_step_size(*, smoothness: float, mean_smoothness: float, contraction: float, pl: float | None = None) -> float:
     """Return the largest γ that the theorem allows: 1/(L + L̃ √(β/θ)); with the PL constant ``pl`` = μ that of the linear rate.
 
@@ -47,6 +51,7 @@ def ef21_step_size(*, smoothness: float, mean_smoothness: float, contraction: fl
     return min(1 / (smoothness + mean_smoothness * math.sqrt(2 * beta / theta)), theta / (2 * pl))
 
 
+@with_python_numbers
 def ef21_gradient_bound(
     *, gap: float, step_size: float, steps: int, contraction: float, distortion: float = 0.0
 ) -> float:
@@ -59,6 +64,7 @@ def ef21_gradient_bound(
     return 2 * gap / (step_size * steps) + distortion / (ef21_theta(contraction) * steps)
 
 
+@with_python_numbers
 def ef21_pl_rate(*, step_size: float, pl: float) -> float:
     """Return 1 − γμ, the factor by which Ψ = f − f* + (γ/θ) G falls in every step at least."""
     check_positive("step_size", step_size)
@@ -70,6 +76,7 @@ def ef21_pl_rate(*, step_size: float, pl: float) -> float:
     return 1 - step_size * pl
 
 
+@with_python_numbers
 def ef21_distortion_bound(
     *, distortion: float, move_squared: float, mean_smoothness: float, contraction: float
 ) -> float:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from tacit.delays import Delay, Exponential, HyperExponential
 from tacit.errors import require
+from tacit.specs import with_python_numbers
 from tacit.theory.checks import check_whole, crew_of
 from tacit.theory.update_times import FRESH_KINDS, gradients_of
 
 
+@with_python_numbers
 def fresh_probability(
     kind: str, *, workers: int, compute: Delay, k: int | None = None, push: int | None = None
 ) -> float:
@@ -42,6 +44,7 @@ def fresh_probability(
     return 1 - sum(stale) / len(stale)
 
 
+@with_python_numbers
 def p0(kind: str, *, workers: int, compute: Delay, k: int | None = None) -> float:
     """Return the largest lower bound on a gradient's probability to be fresh that is proven: 0 for most times of the stale kinds."""
     crew_of(workers, None, compute)

@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import require
+from tacit.specs import Parameters
 from tacit.theory.overlaps import CROSSING_WEIGHT, OVERLAPPING_WEIGHT, gamma_after_a_round
 from tacit.topology import Topology
 
 
 @dataclass(frozen=True)
-class GraphTheory:
+class GraphTheory(Parameters):
     """The numbers of ``topology`` over ``size`` ranks. Eigenvalues of a thousand ranks take seconds, and are taken once."""
 
     topology: Topology

@@ -22,11 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from tacit.delays import Delay
 from tacit.errors import require
+from tacit.specs import with_python_numbers
 from tacit.theory.checks import check_not_negative, check_positive, check_whole, counted
 from tacit.theory.renewals import round_time
 from tacit.theory.server_bounds import Objective
 
 
+@with_python_numbers
 def lupa_period(*, steps: int, workers: int, batch_size: int, gap: float | None = None) -> int:
     """Return ⌈T^{2/3} / (pB)^{1/3}⌉, the longest period that keeps the linear speed-up, but for a constant.
 
@@ -40,6 +42,7 @@ def lupa_period(*, steps: int, workers: int, batch_size: int, gap: float | None 
     return max(1, min(steps, math.ceil(longest - 1e-9)))  # a power that is whole must not round up
 
 
+@with_python_numbers
 def lupa_offset(*, objective: Objective, period: int) -> float:
     """Return a = max(8κ, τ + 4), which starts the step sizes short enough."""
     check_whole("period", period)
@@ -47,12 +50,14 @@ def lupa_offset(*, objective: Objective, period: int) -> float:
     return max(8 * objective.smoothness / objective.curvature, period + 4.0)
 
 
+@with_python_numbers
 def lupa_step_size(*, step: ArrayLike, objective: Objective, offset: float) -> NDArray[np.float64]:
     """Return η_t = 4/(μ (t + a)) of step t, counted from 0; as a schedule it is ``InverseTime(offset=a)`` on lr = 4/(μ a)."""
     _check_offset(offset, objective)
     return np.asarray(4 / (objective.curvature * (counted("step", step) + offset)))
 
 
+@with_python_numbers
 def lupa_bound(
     *, steps: ArrayLike, period: int, workers: int, batch_size: int, objective: Objective, offset: float | None = None
 ) -> NDArray[np.float64]:
@@ -63,6 +68,7 @@ def lupa_bound(
     return _bound(counts, 256 * counts * (period - 1), workers, batch_size, objective, offset)
 
 
+@with_python_numbers
 def lupa_adaptive_bound(
     *, periods: Sequence[int], workers: int, batch_size: int, objective: Objective, offset: float | None = None
 ) -> float:
@@ -75,6 +81,7 @@ def lupa_adaptive_bound(
     return float(_bound(np.asarray(float(sum(periods))), drift, workers, batch_size, objective, offset))
 
 
+@with_python_numbers
 def lupa_curve(
     *,
     times_s: ArrayLike,

@@ -18,6 +18,7 @@ import numpy as np
 
 from tacit.delays import Constant, Delay, Exponential, Pareto, Recorded, Seconds, ShiftedExponential
 from tacit.errors import require
+from tacit.specs import with_python_numbers
 from tacit.theory.checks import Crew, check_whole, crew_of
 from tacit.theory.counting import fewer_than
 
@@ -25,6 +26,7 @@ _POINTS: Final = 4001
 _NODES: Final = 16_001
 
 
+@with_python_numbers
 def order_statistic(compute: Delay, *, k: int, workers: int, speed: Mapping[int, float] | None = None) -> float:
     """Return the mean of the ``k``-th smallest of ``workers`` independent times; infinite where it is.
 

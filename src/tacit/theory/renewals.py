@@ -19,6 +19,7 @@ import numpy as np
 
 from tacit.delays import Constant, Delay, Exponential, Pareto, Recorded, Seconds, Shares
 from tacit.errors import require
+from tacit.specs import with_python_numbers
 from tacit.theory.checks import Crew, check_whole, crew_of, never_waiting_s
 from tacit.theory.counting import fewer_than
 from tacit.theory.order_statistics import expected_order_statistic
@@ -56,6 +57,7 @@ def expected_kth_batch(compute: Delay, k: int, crew: Crew) -> float:
     return _integral(survival, start_s, _MOST_BATCH_CELLS, compute, crew)
 
 
+@with_python_numbers
 def round_time(*, period: int, workers: int, compute: Delay, speed: Mapping[int, float] | None = None) -> float:
     """Return the mean time until every worker has done ``period`` steps: a round of local SGD without its exchange."""
     crew = crew_of(workers, speed, compute)

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tacit.delays import Delay
 from tacit.errors import require
-from tacit.specs import Spec
+from tacit.specs import Spec, with_python_numbers
 from tacit.theory.checks import check_not_negative, check_positive, check_whole, counted
 from tacit.theory.freshness import p0 as proven_p0
 from tacit.theory.update_times import FRESH_KINDS, gradients_of, update_time, update_time_bounds
@@ -63,12 +63,14 @@ class Objective(Spec):
         return self.convexity
 
 
+@with_python_numbers
 def largest_step_size(kind: str, *, k: int, objective: Objective, batch_size: int) -> float:
     """Return the largest η for which the bounds hold, 1/(2L (M_G/(K m) + 1)). k: gradients in an update, which is P for "sync"."""
     _check_update(kind, k, batch_size)
     return 1 / (2 * objective.smoothness * (objective.variance_growth / (k * batch_size) + 1))
 
 
+@with_python_numbers
 def error_bound(
     kind: str,
     *,
@@ -90,6 +92,7 @@ def error_bound(
     return np.asarray(floor + (1 - contraction) ** counted("updates", updates) * (objective.gap - floor))
 
 
+@with_python_numbers
 def gradient_bound(
     kind: str,
     *,
@@ -108,6 +111,7 @@ def gradient_bound(
     return np.asarray(2 * objective.gap / (step_size * pull * count) + noise)
 
 
+@with_python_numbers
 def error_curve(
     kind: str,
     *,

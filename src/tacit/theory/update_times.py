@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 from tacit.delays import Constant, Delay, Exponential, HyperExponential, ShiftedExponential, Spell
 from tacit.errors import nearest, require
+from tacit.specs import with_python_numbers
 from tacit.theory.checks import Crew, check_whole, crew_of, never_waiting_s
 from tacit.theory.hyper_exponential import k_async_time
 from tacit.theory.order_statistics import expected_order_statistic
@@ -46,6 +47,7 @@ class TimeBounds(NamedTuple):
     upper_s: float
 
 
+@with_python_numbers
 def update_time(
     kind: str,
     *,
@@ -76,6 +78,7 @@ def update_time(
     return bounds.lower_s
 
 
+@with_python_numbers
 def update_time_bounds(
     kind: str, *, workers: int, compute: Delay, k: int | None = None, speed: Mapping[int, float] | None = None
 ) -> TimeBounds:
@@ -92,6 +95,7 @@ def update_time_bounds(
     return bounds
 
 
+@with_python_numbers
 def speed_up(
     kind: str,
     *,

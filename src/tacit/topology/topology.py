@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import require
-from tacit.specs import Spec
+from tacit.specs import Spec, with_python_numbers
 
 Neighbours = tuple[tuple[int, ...], ...]
 """Of every rank the ranks it sends to, ascending, itself left out."""
@@ -37,6 +37,7 @@ class Topology(Spec, ABC):
     def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
         """Return whom every rank sends to in ``round``, itself left out; complain of a ``size`` that does not fit."""
 
+    @with_python_numbers
     def neighbours(self, size: int, round: int = 0) -> Neighbours:
         """Return of every rank the ranks it sends to in ``round``, ascending, itself left out; refuse a graph in parts."""
         require(_is_whole(size) and size >= 1, f"size={size} must be a whole number, at least 1.")
@@ -50,6 +51,7 @@ class Topology(Spec, ABC):
             self._known[size] = rounds
         return rounds[round % len(rounds)]
 
+    @with_python_numbers
     def mixing(self, size: int, round: int = 0) -> Tensor:
         """Return W, float64 [size, size], such that x ← W x is one exchange with all neighbours; do not write into it.
 
@@ -62,6 +64,7 @@ class Topology(Spec, ABC):
             self._matrices[size, phase] = _mixing(self.neighbours(size, phase), is_directed=self.is_directed)
         return self._matrices[size, phase]
 
+    @with_python_numbers
     def draw_edge(self, size: int, random: np.random.Generator) -> tuple[int, int]:
         """Return one edge, each as likely as any other; of an undirected graph either end comes first as likely.
 
@@ -71,6 +74,7 @@ class Topology(Spec, ABC):
         source, target = arcs[int(random.integers(len(arcs)))]
         return int(source), int(target)
 
+    @with_python_numbers
     def draw_matching(self, size: int, random: np.random.Generator) -> tuple[int | None, ...]:
         """Return everybody's partner in a random matching along edges, or None: in random order each free rank takes a free neighbour.
 

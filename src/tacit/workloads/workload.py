@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tacit.layout import Layout
 from tacit.randomness import Streams
-from tacit.specs import spell_fields
+from tacit.specs import Parameters, spell_fields
 
 Token = Any
 """One mini-batch, named: what a sampler hands out and ``collate`` turns into tensors (usually row numbers)."""
@@ -71,7 +71,7 @@ class Problem(ABC):
         self.module.to(device)
 
 
-class Workload(ABC):
+class Workload(Parameters, ABC):
     """A frozen description of model, loss, data and split. Nothing is loaded before ``open``."""
 
     @property
