@@ -1,0 +1,142 @@
+"""The examples of README.md and docs/ run in every world they are meant for.
+
+    as they stand                         every block that simulates, attaches or defines a strategy
+    tacit simulate, torchrun              those that attach, and those that define a strategy, which a small script attaches
+
+One launch of torchrun runs all of them, one after the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tacit import Run
+from tacit.cli import app
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from check_readme import ROOT, Block, fenced_blocks
+
+WORKERS = 2
+TRAIN = """
+
+def _train(strategy):
+    torch.manual_seed(tacit.rank())
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tacit.attach(model, optimizer, strategy, steps=9) as session:
+        for _ in range(9):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    return session
+
+for _strategy in [{strategies}]:
+    session = _train(_strategy())
+"""
+LAUNCHED = """
+import json, os, runpy, sys, traceback
+
+results = {}
+for name in json.loads(sys.argv[1]):
+    os.chdir(os.path.dirname(name))
+    try:
+        session = runpy.run_path(name, run_name="__main__")["session"]
+        results[name] = [session.run.status, session.run.parameters.double().sum().item(), session.step]
+    except BaseException:
+        results[name] = [traceback.format_exc()]
+        break  # the ranks are no longer in step
+    finally:
+        with open(sys.argv[2] + os.environ["RANK"], "w") as file:
+            json.dump(results, file)
+"""
+
+
+def _calls(block: Block, name: str) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(ast.parse(block.body)))
+
+
+def _strategies_of(block: Block) -> list[str]:
+    """Return the names of the strategies that a block defines."""
+    classes = [node for node in ast.parse(block.body).body if isinstance(node, ast.ClassDef)]
+    return [one.name for one in classes if any("Strategy" in ast.unparse(base) for base in one.bases)]
+
+
+def _script_of(block: Block) -> str:
+    """Return the block as a script that attaches: as it stands, or its definitions and a loop that trains with its strategies."""
+    if _calls(block, "attach"):
+        return block.body
+    tree = ast.parse(block.body)
+    defining = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef)
+    definitions = ast.unparse(ast.Module([node for node in tree.body if isinstance(node, defining)], []))
+    return definitions + TRAIN.format(strategies=", ".join(_strategies_of(block)))
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = [block for page in PAGES for block in fenced_blocks(page) if block.language == "python" and not block.exempt]
+EXAMPLES = [block for block in BLOCKS if _calls(block, "simulate") or _calls(block, "attach") or _strategies_of(block)]
+SCRIPTS = [block for block in EXAMPLES if _calls(block, "attach") or _strategies_of(block)]
+
+
+def place(block: Block) -> str:
+    return block.place
+
+
+def test_the_pages_have_examples_of_each_sort() -> None:
+    assert len(EXAMPLES) >= 14 and len(SCRIPTS) >= 5
+    assert ["Neighbour"] in [_strategies_of(block) for block in SCRIPTS]
+
+
+@pytest.mark.parametrize("block", EXAMPLES, ids=place)
+def test_it_runs_as_it_stands(block: Block, tmp_path: Path) -> None:
+    code = compile("\n" * (block.line - 1) + block.body, str(block.path), "exec", dont_inherit=True)
+    with chdir(tmp_path), redirect_stdout(io.StringIO()):
+        exec(code, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=place)
+def test_it_runs_on_simulated_workers(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_script_of(block))
+    with chdir(tmp_path):
+        answer = CliRunner().invoke(app, ["simulate", "train.py", "--workers", str(WORKERS), "--out", "run", "--quiet"])
+        assert answer.exit_code == 0, answer.output
+        run = Run.load("run")
+    assert (run.status, run.workers) == ("finished", WORKERS)
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list]]:
+    """Return what became of every script on each of two real processes."""
+    folder = tmp_path_factory.mktemp("launched")
+    paths = [folder / str(number) / "train.py" for number in range(len(SCRIPTS))]
+    for path, block in zip(paths, SCRIPTS, strict=True):
+        path.parent.mkdir()
+        path.write_text(_script_of(block))
+    (folder / "all.py").write_text(LAUNCHED)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
+    arguments = [str(folder / "all.py"), json.dumps([str(path) for path in paths]), str(folder / "result-")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launch, *arguments], capture_output=True, text=True, timeout=100, env=environment)
+    assert done.returncode == 0, done.stderr
+    results = [json.loads((folder / f"result-{rank}").read_text()) for rank in range(WORKERS)]
+    return [
+        {block.place: one.get(str(path), ["not reached"]) for path, block in zip(paths, SCRIPTS, strict=True)}
+        for one in results
+    ]
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=place)
+def test_it_runs_on_real_processes(block: Block, launched: list[dict[str, list]]) -> None:
+    first, *others = [result[block.place] for result in launched]
+    assert first[0] == "finished", first[0]
+    for other in others:
+        assert other == first, "the ranks must report the same model"
