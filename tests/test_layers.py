@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tacit.network import Network
+from tacit.strategies import Strategy
+
 SOURCE = Path(__file__).parents[1] / "src" / "tacit"
+PAGE = SOURCE.parents[1] / "docs" / "architecture.md"
 
 LAYERS = (  # bottom first
     {"errors", "specs", "toml", "randomness", "layout", "fields", "messages", "network", "worker", "wire"},
@@ -81,6 +87,39 @@ def test_foreign_packages_stay_at_home() -> None:
         if (home := HOMES.get(found.module.partition(".")[0])) and not _is_inside(found.path, home)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_architecture_page_shows_every_component() -> None:
+    page = PAGE.read_text()
+    picture, rows = page.split("```")[1], [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    remark = re.compile(r" {8,}[a-z].*")
+    shown = [set(re.findall(r"[a-z]+", remark.sub("", line.strip()))) for line in picture.splitlines()]
+    exist = {
+        path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    } & HEIGHT.keys()
+    heights = {name: place for place, line in enumerate(reversed(shown)) for name in line}
+    assert exist - heights.keys() == set(), "missing in the picture"
+    by_height = sorted(exist, key=lambda name: heights[name])
+    assert [HEIGHT[name] for name in by_height] == sorted(HEIGHT[name] for name in exist), (
+        "the picture has another order"
+    )
+    described = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert exist - described == set(), "missing in the table"
+
+
+def test_the_pages_name_every_call_of_the_port_and_every_hook() -> None:
+    calls = [name for name, value in vars(Network).items() if inspect.isfunction(value) and not name.startswith("_")]
+    assert f"`Protocol` of {len(calls)} calls" in PAGE.read_text()
+    strategies = (PAGE.parent / "strategies.md").read_text()
+    table = "".join(
+        line
+        for line in strategies.partition("## Hooks")[2].partition("## The port")[0].splitlines(True)
+        if line[0] == "|"
+    )
+    port = strategies.partition("## The port")[2].partition("\n## ")[0]
+    assert [name for name in calls if f"`{name}" not in port] == []
+    hooks = [name for name, value in vars(Strategy).items() if inspect.isfunction(value) and not name.startswith("_")]
+    assert [name for name in hooks if f"`{name}(" not in table] == []
 
 
 def test_the_walk_sees_imports() -> None:
