@@ -23,7 +23,7 @@ from tacit.session.closures import Arguments
 from tacit.session.flat import FlatModel
 from tacit.session.logs import open_log
 from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_for_all
-from tacit.session.optimizers import Optimizers
+from tacit.session.optimizers import Optimizers, evaluates_several_times
 from tacit.session.policies import Policies
 from tacit.session.replica import Replica
 from tacit.session.reporting import Reporting
@@ -79,6 +79,12 @@ class Session:
                 self._hooks.append(optimizer.register_step_pre_hook(self._before))
                 self._hooks.append(optimizer.register_step_post_hook(self._after))
             stage.listen(self, self._stepper.handle)
+        if stage.rank == 0 and any(map(evaluates_several_times, optimizers)):
+            _logger.warning(
+                'LBFGS is reset whenever the strategy changes the model: optimizer_state="%s" does not apply to it, because the curvature of '
+                "another model makes it diverge.",
+                policies.optimizer_state,
+            )
         if stage.world == "processes":
             atexit.register(self._end_with_process)
 

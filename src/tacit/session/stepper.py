@@ -22,7 +22,7 @@ from tacit.messages import Message
 from tacit.periods import UNTIL_THE_END
 from tacit.session.closures import Arguments, Closure, Marks, StandIn, closure_in, evaluate, with_stand_in
 from tacit.session.flat import FlatModel
-from tacit.session.optimizers import Optimizers, needs_gradient
+from tacit.session.optimizers import Optimizers, evaluates_several_times, needs_gradient
 from tacit.session.replica import Replica
 from tacit.session.scaling import Scaling
 from tacit.session.stage import Stage
@@ -53,6 +53,7 @@ class Stepper:
         self.own_steps = 0  # with data of this rank's own
         self._is_collective = not (strategy.has_server or strategy.handles)
         self._groups = len(optimizers.param_groups)
+        self._with_curvature = [o for o in optimizers if evaluates_several_times(o)]  # of the model as they left it
         self._stepped: list[Optimizer] = []  # those that have taken the step under way
         self._is_skipped = False  # no optimizer updates in the step under way
         self._communicated: Marks | None = (
@@ -222,8 +223,12 @@ class Stepper:
     def _call_after(self) -> None:
         self._refuse_new_group()
         with self.in_hook():
+            before = self._flat.vector().clone() if self._with_curvature else None
             self._strategy.after_step(self._replica, self.state)
             self.quiet = self._quiet_steps()
+            if before is not None and not torch.equal(before, self._flat.vector()):
+                for optimizer in self._with_curvature:
+                    optimizer.state.clear()
 
     def _hold(self) -> None:
         """Keep handlers out from the hook before the update to the end of the one after it: the end of a step is one action, in both worlds."""
