@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 Row = dict[str, Any]
+RECORDED: Final = ("time_s", "step", "round", "bytes_sent", "period")
+"""What every row of a history holds beside what was measured."""
+_MEASURED: Final = ("loss", "gradient_norm_squared", "metric", "spread", "worst_loss", "worst_metric")
 
 
 @dataclass(repr=False)
@@ -36,7 +39,8 @@ class Run:
 
     ``history`` is a list of rows: ``time_s``, ``step``, ``round``, ``bytes_sent``, ``loss``, ``gradient_norm_squared``, ``metric``, ``spread``
     (mean over workers of ‖x_i − x̄‖² before the round of that step) and ``period``. A number that was not measured is None. Where nodes have models
-    of their own, the last row also holds ``worst_loss`` and ``worst_metric``, of the worst single one.
+    of their own, the last row also holds ``worst_loss`` and ``worst_metric``, of the worst single one. Rows of ``session.log(name=…)`` also hold what
+    was logged under other names; ``summary()["logged"]`` is the last of each.
     """
 
     workload: str
@@ -92,12 +96,18 @@ class Run:
             "metric": last.get("metric"),
             "spread": last.get("spread"),
             **{name: last[name] for name in ("worst_loss", "worst_metric") if name in last},
+            **({"logged": logged} if (logged := self.logged()) else {}),
             "computing": computed / (learners * time_s) if time_s else 0.0,
             "idle": idle / (learners * time_s) if time_s else 0.0,
             "cancelled": cancelled / (computed + cancelled) if cancelled else 0.0,
             "staleness": float(staleness.mean()) if len(staleness) else None,
             "events": len(self.trace),
         }
+
+    def logged(self) -> dict[str, float]:
+        """Return the last number that ``session.log`` was given under each name of the user's own."""
+        rows = ((name, value) for row in self.history for name, value in row.items() if value is not None)
+        return {name: value for name, value in rows if name not in (*RECORDED, *_MEASURED)}
 
     def _seconds(self, kind: str) -> float:
         """Return what workers spent on events of one kind, summed in an order that does not depend on who wrote first."""

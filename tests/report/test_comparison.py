@@ -68,6 +68,14 @@ def test_the_best_of_a_column_is_marked() -> None:
     assert marked["idle"] == [False, False]  # equal: nothing to mark
 
 
+def test_numbers_that_a_script_logged_under_names_of_its_own_are_columns() -> None:
+    comparison = compared()
+    for run in comparison.entries[0].runs:
+        run.history = [{**row, "accuracy": 0.5} for row in run.history[:-1]] + [{**run.history[-1], "accuracy": 0.75}]
+    [column] = [column for column in columns_of(compared(entries=comparison.entries)) if column.title == "accuracy"]
+    assert [cell.text for cell in cells(compared(entries=comparison.entries), column)] == ["0.7500", "–"]
+
+
 def test_without_a_baseline_there_is_no_speed_up() -> None:
     comparison = compared(baseline=None)
     assert "speed_up" not in [column.key for column in columns_of(comparison)]

@@ -22,6 +22,7 @@ class Column:
     is_higher_better: bool = False
     is_ranked: bool = True  # the best value is marked
     unreached: str = "–"  # what stands where no seed has a number
+    is_logged: bool = False  # the number comes from session.log under the name of the title
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ def columns_of(comparison: Comparison) -> list[Column]:
     if any(row.metric.known for row in comparison.rows):
         name = comparison.metric_name or "metric"
         columns.append(Column("metric", name, WHOLE_RUN, units.loss, is_higher_better=not _is_cost(name)))
+    logged = dict.fromkeys(name for row in comparison.rows for seed in row.seeds for name in seed.get("logged", {}))
+    columns += [
+        Column(f"logged {name}", name, WHOLE_RUN, units.loss, is_ranked=False, is_logged=True) for name in logged
+    ]
     return [
         *columns,
         Column("time_s", "time", WHOLE_RUN, units.seconds),
@@ -62,7 +67,7 @@ def columns_of(comparison: Comparison) -> list[Column]:
 
 def cells(comparison: Comparison, column: Column) -> list[Cell]:
     """Return one column's cells, from the first strategy to the last, the best of them marked."""
-    measured: list[Measured] = [getattr(row, column.key) for row in comparison.rows]
+    measured = [_measured(row, column) for row in comparison.rows]
     written = [_cell(m, column) for m in measured]
     values = [cell.value for cell in written if cell.value is not None]
     if len(comparison.rows) < 2 or not values or not column.is_ranked:
@@ -78,6 +83,13 @@ def cells(comparison: Comparison, column: Column) -> list[Cell]:
 def small_print(row: TableRow) -> list[str]:
     """Return what stands below a strategy's name: its note, and runs that did not finish."""
     return [line for line in (row.note, *row.statuses) if line]
+
+
+def _measured(row: TableRow, column: Column) -> Measured:
+    if column.is_logged:
+        return Measured(tuple(seed.get("logged", {}).get(column.title) for seed in row.seeds))
+    measured: Measured = getattr(row, column.key)
+    return measured
 
 
 def _cell(measured: Measured, column: Column) -> Cell:

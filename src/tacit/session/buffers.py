@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tacit.errors import require
-
 Calibration = Callable[[], Iterable[Any]] | Iterable[Any]
 
 
@@ -19,10 +17,8 @@ def report(model: nn.Module, policy: str, batches: Calibration | None, mean: Cal
     if policy == "average" and mean is not None:
         average(model, mean)
     elif policy == "recalibrate":
-        require(
-            batches is not None, 'buffers="recalibrate" needs batches to measure on: calibration=… at tacit.attach.'
-        )
-        recalibrate(model, batches() if callable(batches) else batches)  # type: ignore[arg-type]
+        assert batches is not None  # the policies were checked at attach
+        recalibrate(model, batches() if callable(batches) else batches)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import torch
 from tacit.run import Row, Run, Tally
 from tacit.session.agreement import installed_version
 from tacit.session.flat import FlatModel
-from tacit.session.history import Curve, merged, packed, row_at
+from tacit.session.history import Curve, as_numbers, merged, packed, row_at
 from tacit.session.logs import Log
 from tacit.session.meter import Meter
 from tacit.session.stage import Stage
@@ -38,10 +38,11 @@ class Chronicle:
             self._curve.add(step, now_s, seen.loss, seen.weight)
             self._log.write(step, {"training/loss": seen.loss, "time_s": now_s})
 
-    def add_evaluation(self, step: int, measured: Mapping[str, float | None]) -> None:
-        """Put what the user measured into the history, which is then made of nothing else."""
-        self._rows.append({"step": step, "time_s": self._stage.now_s(), **measured})
-        self._log.write(step, {f"evaluation/{name}": value for name, value in measured.items()})
+    def add_evaluation(self, step: int, measured: Mapping[str, object]) -> None:
+        """Put what the user measured into the history. Where losses are among it, the history is made of nothing else."""
+        numbers = as_numbers(measured)
+        self._rows.append({"step": step, "time_s": self._stage.now_s(), **numbers})
+        self._log.write(step, {f"evaluation/{name}": value for name, value in numbers.items()})
 
     def packed(self) -> bytes:
         """Return trace and curve as bytes, for rank 0 or for a checkpoint."""
@@ -51,8 +52,10 @@ class Chronicle:
         """Fill in ``run`` from the records of all workers that are at hand."""
         trace, history = merged(records)
         tally = Tally(trace)
-        told = [row_at(tally, **row) for row in self._rows]
-        run.trace, run.history, run.status = trace, told or history, status
+        logged = [row_at(tally, **row) for row in self._rows]
+        if not any("loss" in row for row in self._rows):
+            logged = sorted([*history, *logged], key=lambda row: (row["time_s"], row["step"]))
+        run.trace, run.history, run.status = trace, logged, status
         run.steps, run.parameters = self._steps or step, model.copy()
         run.config = run.config or {
             "workload": run.workload,

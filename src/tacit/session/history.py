@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, Final
 
 import numpy as np
+from torch import Tensor
 
-from tacit.run import Row, Tally, number
+from tacit.errors import require
+from tacit.run import RECORDED, Row, Tally, number
 from tacit.trace import EXCHANGE, WAIT, PlainEvent, Trace
 
 _MOST_ROWS: Final = 400
@@ -93,8 +96,20 @@ def _history(trace: Trace, curves: Sequence[Sequence[tuple[int, float, float | N
 
 
 def row_at(tally: Tally, time_s: float, step: int, **measured: float | None) -> Row:
-    """Return a row of a history: what was measured, beside rounds, bytes and period at that time."""
-    numbers: dict[str, Any] = {
-        name: number(measured.get(name)) for name in ("loss", "gradient_norm_squared", "metric", "spread")
-    }
+    """Return a row of a history: what was measured, under whatever names, beside rounds, bytes and period at that time."""
+    names = dict.fromkeys(("loss", "gradient_norm_squared", "metric", "spread", *measured))
+    numbers: dict[str, Any] = {name: number(measured.get(name)) for name in names}
     return {"time_s": time_s, "step": step, **numbers, **tally.at(time_s)}
+
+
+def as_numbers(measured: Mapping[str, object]) -> dict[str, float | None]:
+    """Return what a user logs as plain numbers; refuse what is none, and names that a row holds anyway."""
+    numbers: dict[str, float | None] = {}
+    for name, value in measured.items():
+        require(name not in RECORDED, f"{name}={value!r} is recorded by the run itself; choose another name.")
+        if isinstance(value, Tensor) and value.numel() == 1:
+            value = value.item()
+        if value is not None and not isinstance(value, Real):
+            raise TypeError(f"{name}={value!r} must be a number, or None.")
+        numbers[name] = None if value is None else float(value)
+    return numbers

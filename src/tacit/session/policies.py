@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tacit.errors import require
 from tacit.session.buffers import Calibration
 from tacit.session.logs import Log
 
@@ -18,3 +19,9 @@ class Policies:
     calibration: Calibration | None = None
     rescue: Path | None = None  # where survivors leave a checkpoint when a worker is lost
     log: str | Log | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            self.buffers != "recalibrate" or self.calibration is not None,
+            'buffers="recalibrate" needs batches to measure on: calibration=… at tacit.attach.',
+        )

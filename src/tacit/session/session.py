@@ -138,8 +138,11 @@ class Session:
         """Seconds since the run began, without evaluations and checkpoints."""
         return self._stage.now_s()
 
-    def log(self, **measured: float | None) -> None:
-        """Put an evaluation (``loss``, ``metric``, ``gradient_norm_squared``) into the run's history; on rank 0, where the history is kept."""
+    def log(self, **measured: float | Tensor | None) -> None:
+        """Put an evaluation into the run's history; on rank 0, where the history is kept.
+
+        ``loss``, ``metric`` and ``gradient_norm_squared`` have places of their own in the report; numbers under other names are kept and shown too.
+        """
         self._chronicle.add_evaluation(self.step, measured)
 
     def mean(self, value: float | Tensor) -> float | Tensor:
