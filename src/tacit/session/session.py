@@ -7,6 +7,7 @@ import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -213,6 +214,17 @@ class Session:
             self._give_up(error)
 
     # Checkpoints.
+
+    def model_state_dict(self) -> dict[str, Any]:
+        """Return a copy of ``model.state_dict()`` in which no tensor shares memory with another, or with the flat buffer; also after ``close``.
+
+        Inside ``reported_model()`` it is the model the strategy reports, otherwise this worker's own.
+        """
+        state: Mapping[str, Any] = self._module.state_dict()
+        return {
+            name: value.detach().clone() if isinstance(value, Tensor) else deepcopy(value)
+            for name, value in state.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the strategy remembers on this rank: local, never communicates, safe under ``if rank == 0``."""
