@@ -45,7 +45,7 @@ class RunError(TacitError):
 
 
 class PeerLost(RunError):
-    """Worker ``rank``, which others wait for, is gone since ``at_s``; ``reason`` is what it told before its end.
+    """Worker ``rank``, which others wait for, is gone since ``at_s``; ``reason`` is what it told before its end; ``ranks`` are all that are gone.
 
     need: what ``waiting_for`` needs of the lost worker.
     """
@@ -59,9 +59,12 @@ class PeerLost(RunError):
         reason: str | None = None,
         *,
         need: str = "needs every worker",
+        ranks: Iterable[int] = (),
     ) -> None:
         self.rank, self.at_s, self.waiting_for, self.reason = rank, at_s, waiting_for, reason
-        super().__init__(f"{_who(rank)} was lost at {at_s:.6g} s and {waiting_for} {need}; {way_out}")
+        self.ranks = tuple(ranks) or (rank,)
+        self.lost = f"{_all_of(self.ranks)} {'was' if len(self.ranks) == 1 else 'were'} lost"
+        super().__init__(f"{self.lost} at {at_s:.6g} s and {waiting_for} {need}; {way_out}")
 
 
 class TimedOut(RunError):
@@ -181,13 +184,9 @@ class FolderExists(TacitError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run, or SIGTERM; ``run`` holds what there is. ``is_together``: all workers end at this step, in the same round."""
+    """Ctrl-C during a run, or SIGTERM; ``run`` holds what there is."""
 
     run: Run | None = None
-
-    def __init__(self, message: str = "", *, is_together: bool = False) -> None:
-        self.is_together = is_together
-        super().__init__(message)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -207,6 +206,13 @@ def require(condition: bool, message: str) -> None:
 
 def _who(rank: int) -> str:
     return "the server" if rank < 0 else f"worker {rank}"
+
+
+def _all_of(ranks: tuple[int, ...]) -> str:
+    """Return «worker 1», «workers 0 and 1», «workers 0, 1 and 2», or where the server is among them «the server and worker 0»."""
+    if len(ranks) > 1 and min(ranks) >= 0:
+        return f"workers {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return " and ".join(_who(rank) for rank in ranks)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -167,7 +167,9 @@ class Compression(Parameters):
     def _gather(self, own: Said) -> list[Said]:
         """Return what every rank says, in rank order."""
         packed = [own.pack()] * self._size
-        received = swap(self._group, packed, lambda work: work.wait())
+        received = swap(
+            lambda *sent: self._group.alltoall_base(*sent, dist.AllToAllOptions()), packed, lambda work: work.wait()
+        )
         self.bytes_sent += handed_out_bytes([len(part) for part in packed], self._rank)
         return [unpack(part) for part in received]  # type: ignore[misc]
 

@@ -94,7 +94,7 @@ def what_happened(error: BaseException) -> str:
     """Return an error as a sentence."""
     if isinstance(error, PeerLost):
         reason = (error.reason or "its process ended without a word").rstrip(".")
-        return f"worker {error.rank} was lost after {error.at_s:.3g} s: {reason}."
+        return f"{error.lost} after {error.at_s:.3g} s: {reason}."
     text = describe(error) or "interrupted"
     return text if text.endswith((".", "?")) else f"{text}."
 
@@ -165,8 +165,8 @@ def _server_apart(where: str, folder: Path) -> Iterator[str]:
 
 def _speaks(me: int, failure: BaseException | None) -> bool:
     """Whether this rank speaks for all: rank 0, unless that is the one who was lost."""
-    is_first_lost = isinstance(failure, PeerLost) and failure.rank == 0 and failure.reason is None
-    return me == (1 if is_first_lost else 0)
+    lost = failure.ranks if isinstance(failure, PeerLost) and failure.reason is None else ()
+    return me == next(rank for rank in range(int(os.environ["WORLD_SIZE"])) if rank not in lost)
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> None:

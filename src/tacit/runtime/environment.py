@@ -45,20 +45,15 @@ class Environment:
         try:
             self.store.wait(names, timedelta(seconds=self.timeout_s))
         except (RuntimeError, TimeoutError) as error:
-            missing = [rank for rank, name in zip(ranks, names, strict=True) if not self._has(name)]
+            missing = [rank for rank, name in zip(ranks, names, strict=True) if not self.has(name)]
             raise TimedOut("tacit.attach", missing, self.timeout_s) from error
         return [json.loads(self.store.get(name)) for name in names]
 
-    def published(self, key: str) -> dict[int, Any]:
-        """Return what has been published under ``key`` by now; nobody is waited for."""
-        return {
-            rank: json.loads(self.store.get(name)) for rank in range(self.size) if self._has(name := f"{key}/{rank}")
-        }
-
-    def _has(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
+        """Whether ``name`` is in the store; not, where its host is gone."""
         try:
             return bool(self.store.check([name]))
-        except RuntimeError:  # the store's host is gone
+        except RuntimeError:
             return False
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -12,37 +13,66 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
 _HOST: Final = torch.device("cpu")
-_TIMEOUT: Final = timedelta(days=7)
-"""Of the group itself: how long to wait is decided call by call, because a gloo group does not survive a time-out."""
+_OPEN_S: Final = 300.0
+"""How long members wait for each other to open a group."""
+_CLOSED: Final = "the group is closed"
+_NCCL_TIMEOUT: Final = timedelta(days=7)
+"""NCCL's watchdog would end the process; how long to wait is decided call by call."""
+
+
+class Call:
+    """A collective under way in a group that may be closed before it ends."""
+
+    def __init__(self, work: dist.Work, timeout: timedelta | None) -> None:
+        self._work: dist.Work | None = work
+        self._timeout = timeout
+
+    def is_completed(self) -> bool:
+        return self._work is not None and self._work.is_completed()
+
+    def wait(self) -> None:
+        """Raise ``RuntimeError`` if it fails or takes longer than its time-out."""
+        if self._work is None:
+            raise RuntimeError(_CLOSED)
+        self._work.wait() if self._timeout is None else self._work.wait(self._timeout)
+
+    def drop(self) -> None:
+        """Let go of it: a call that is held, be it by the traceback of its own failure, keeps its group's sockets open."""
+        self._work = None
 
 
 class Group:
-    """One process group of the ranks ``ranks``, of whom this process is one."""
+    """One process group of the ranks ``ranks``, of whom this process is one.
+
+    timeout_s: how long each call waits, asked when it begins. gloo gets it with the call: a ``wait`` that gives up on a call that goes on would
+    leave the group's destructor waiting for it.
+    """
 
     def __init__(
-        self, store: Store, name: str, ranks: list[int], rank: int, *, address: str, backend: str, timeout_s: float | None = None
+        self, store: Store, name: str, ranks: list[int], rank: int, *, address: str, backend: str,
+        timeout_s: Callable[[], float],
     ) -> None:  # fmt: skip
+        self._timeout_s = timeout_s
+        self._calls: WeakSet[Call] = WeakSet()
         self.ranks, self.place, self.size, self.backend = ranks, ranks.index(rank), len(ranks), backend
         prefixed = PrefixStore(name, store)
-        timeout = _TIMEOUT if timeout_s is None else timedelta(seconds=timeout_s)
-        self._group: Any = _gloo(prefixed, self.place, self.size, address, timeout) if backend == "gloo" else _nccl(
+        self._group: Any = _gloo(prefixed, self.place, self.size, address) if backend == "gloo" else _nccl(
             prefixed, self.place, self.size
         )  # fmt: skip
 
-    def all_reduce(self, tensor: Tensor) -> dist.Work:
+    def all_reduce(self, tensor: Tensor, timeout_s: float | None = None) -> Call:
         """Begin to replace ``tensor`` by the sum over all ranks."""
-        work: dist.Work = self._group.allreduce([tensor])
-        return work
+        return self._begin("allreduce", dist.AllreduceOptions(), [tensor], timeout_s=timeout_s)
 
-    def broadcast(self, tensor: Tensor, place: int) -> dist.Work:
+    def broadcast(self, tensor: Tensor, place: int) -> Call:
         options = dist.BroadcastOptions()
         options.rootRank = place
-        work: dist.Work = self._group.broadcast([tensor], options)
-        return work
+        return self._begin("broadcast", options, [tensor])
 
-    def swap(self, given: Sequence[bytes], wait: Callable[[dist.Work], object]) -> list[bytes]:
+    def swap(self, given: Sequence[bytes], wait: Callable[[Call], object]) -> list[bytes]:
         """Give ``given[j]`` to the j-th rank and return what every rank gave to this one."""
-        return swap(self._group, given, wait, torch.device("cuda" if self.backend == "nccl" else "cpu"))
+        device = torch.device("cuda" if self.backend == "nccl" else "cpu")
+        return swap(lambda *sent: self._begin("alltoall_base", dist.AllToAllOptions(), *sent), given, wait, device)
 
     def wire_device(self, tensor: Tensor) -> torch.device:
         """Where a buffer must lie to travel: gloo moves host memory only."""
@@ -52,35 +82,55 @@ class Group:
         if self.backend == "nccl" and self._group is not None:
             self._group.abort()
         self._group = None
+        for call in list(self._calls):
+            call.drop()
+
+    def _begin(self, name: str, options: Any, *arguments: Any, timeout_s: float | None = None) -> Call:
+        """Begin a call, with the time-out that gloo keeps to by itself."""
+        if self._group is None:
+            raise RuntimeError(_CLOSED)
+        timeout = timedelta(seconds=self._timeout_s() if timeout_s is None else timeout_s)
+        if self.backend == "gloo":
+            options.timeout = timeout
+        call = Call(getattr(self._group, name)(*arguments, options), timeout if self.backend == "nccl" else None)
+        self._calls.add(call)
+        return call
+
+
+Started = TypeVar("Started")
 
 
 def swap(
-    group: Any, given: Sequence[bytes], wait: Callable[[dist.Work], object], device: torch.device = _HOST
+    all_to_all: Callable[[Tensor, Tensor, list[int], list[int]], Started],
+    given: Sequence[bytes],
+    wait: Callable[[Started], object],
+    device: torch.device = _HOST,
 ) -> list[bytes]:
     """Give ``given[j]`` to the j-th rank of a process group, gloo's or NCCL's, and return what every rank gave to this one.
 
     Lengths travel first, because they differ; they are not counted anywhere. ``device``: where the group moves memory.
+    all_to_all: begins a call of the group, from received and sent numbers and how many of each.
     """
     lengths = torch.tensor([len(part) for part in given], dtype=torch.int64, device=device)
     coming = torch.empty_like(lengths)
-    wait(group.alltoall_base(coming, lengths, [], [], dist.AllToAllOptions()))
+    wait(all_to_all(coming, lengths, [], []))
     sizes = coming.tolist()
     whole = torch.frombuffer(bytearray().join(given) or bytearray(1), dtype=torch.uint8)
     sent = whole[: int(lengths.sum())].to(device)
     received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    wait(group.alltoall_base(received, sent, sizes, lengths.tolist(), dist.AllToAllOptions()))
+    wait(all_to_all(received, sent, sizes, lengths.tolist()))
     return [part.numpy().tobytes() for part in torch.split(received.cpu(), sizes)]
 
 
-def _gloo(store: Store, place: int, size: int, address: str, timeout: timedelta) -> Any:
+def _gloo(store: Store, place: int, size: int, address: str) -> Any:
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    options._timeout = timeout
+    options._timeout = timedelta(seconds=_OPEN_S)
     options._threads = 2
     return dist.ProcessGroupGloo(store, place, size, options)
 
 
 def _nccl(store: Store, place: int, size: int) -> Any:
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = _TIMEOUT
+    options._timeout = _NCCL_TIMEOUT
     return dist.ProcessGroupNCCL(store, place, size, options)

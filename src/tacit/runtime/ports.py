@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from tacit.errors import MisplacedCall
+from tacit.errors import MisplacedCall, PeerLost
 from tacit.messages import Message, unpack
 from tacit.network import Parts, check_one_for_each
 from tacit.runtime.buffers import Pool
+from tacit.runtime.collectives import Collectives
 from tacit.runtime.groups import Group
 from tacit.trace import EXCHANGE, WAIT, PlainEvent
 from tacit.wire import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
@@ -64,7 +65,7 @@ class ProcessNetwork:
         """Give each member its message; count what leaves this process."""
         label, index = self.next_round(name, members, continues)
         started_s = self._stage.now_s()
-        received = self._stage.swap_bytes(members, packed, label)
+        received = self.collectives.swap_bytes(members, packed, label)
         sent = handed_out_bytes([len(part) for part in packed], members.place)
         self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
         return [unpack(part).received_as(asked) for part in received]
@@ -77,7 +78,7 @@ class ProcessNetwork:
         started_s = self._stage.now_s()
         wire = tensor.detach().to(members.wire_device(tensor), copy=True)
         place = members.ranks.index(source)
-        self._stage.wait_for(members.broadcast(wire, place), members, label)
+        self.collectives.wait_for(members.broadcast(wire, place), label)
         sent = tree_broadcast_bytes(wire.numel() * wire.element_size(), place, members.size)[members.place]
         self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
         return wire.to(tensor.device)
@@ -89,7 +90,11 @@ class ProcessNetwork:
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         started_s = self._stage.now_s()
-        received: tuple[int, MessageType] = self._post(f"receive({kind.__name__})").receive(kind, source)
+        what = f"receive({kind.__name__})"
+        try:
+            received: tuple[int, MessageType] = self._post(what).receive(kind, source)
+        except PeerLost as error:  # perhaps because the run ends
+            raise self.collectives.explained(error, what) from error
         self._stage.record(WAIT, started_s, label=kind.__name__)
         return received
 
@@ -105,9 +110,15 @@ class ProcessNetwork:
         """Return the group to meet in; None for one alone."""
         if self._stage.is_handling:
             raise MisplacedCall(f"a handler may not block (it called {what}); let a hook do it.")
-        ranks = tuple(range(self.size)) if group is None else tuple(group)
-        self._stage.end_on_termination(at_collective=True, is_together=len(ranks) == self.size)
-        return self._stage.group(ranks) if len(ranks) > 1 else None
+        if self._stage.collectives is None:
+            return None
+        ranks = self._stage.collectives.take_part(group, what)
+        return self._stage.collectives.group(ranks) if len(ranks) > 1 else None
+
+    @property
+    def collectives(self) -> Collectives:
+        assert self._stage.collectives is not None
+        return self._stage.collectives
 
     def next_round(self, label: str, members: Group, continues: bool = False) -> tuple[str, int]:
         """Return how the coming collective is called, and its number among those of its group."""
@@ -182,9 +193,9 @@ class Mean:
             self._stage.total_weight = self._weight
             return self._kept(into)
         from_s = self._stage.now_s()
-        self._stage.wait_for(self._work, self._members, self._label)
+        self._network.collectives.wait_for(self._work, self._label)
         if self._weights_work is not None:
-            self._stage.wait_for(self._weights_work, self._members, self._label)
+            self._network.collectives.wait_for(self._weights_work, self._label)
         now_s = self._stage.stamp_s()
         if self._overlaps:
             self._stage.under_way.remove(self)

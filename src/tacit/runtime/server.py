@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Thread
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from tacit.session.server_model import ServerLife, ServerModel
 from tacit.trace import NOTE, PlainEvent
 
 MessageType = TypeVar("MessageType", bound=Message)
+_END_S: Final = 10.0
+"""How long a server may take to notice that its post has failed: an update, at most."""
 
 
 class ProcessServer:
@@ -71,6 +73,12 @@ class ProcessServer:
         except BaseException as error:  # noqa: BLE001 - raised in the worker beside it
             self.failure = error
             self._failed(error)
+
+    def has_ended(self) -> bool:
+        """Wait a bounded time for the server's thread; return whether it is over."""
+        assert self._thread is not None
+        self._thread.join(_END_S)
+        return not self._thread.is_alive()
 
     def join(self) -> Tensor:
         """Wait until the server has nothing left to do; return its model."""

@@ -110,6 +110,16 @@ class ServerHost:
             post.send(rank, Survivors(torch.tensor(ranks)))
         return ranks
 
-    def close(self) -> None:
+    def fail(self, failure: BaseException) -> None:
+        """Let the server that lives here raise ``failure`` where it next sends or receives."""
         if self.post is not None:
+            self.post.fail(failure)
+
+    def close(self, failure: BaseException | None) -> None:
+        """Close the server's post, once its thread, which reads from it, has ended."""
+        if self.post is None:
+            return
+        if failure is not None:
+            self.post.fail(failure)
+        if self._server is None or self._server.has_ended():
             self.post.close()

@@ -6,23 +6,22 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from tacit.errors import Disagreement, Interrupted, PeerLost
+from tacit.errors import Disagreement, Interrupted, RunError
 from tacit.messages import Message
 from tacit.network import server_address
+from tacit.runtime.collectives import Collectives
+from tacit.runtime.endings import Cause, Endings
 from tacit.runtime.environment import Environment
-from tacit.runtime.groups import Group
+from tacit.runtime.liveness import Liveness
 from tacit.runtime.meeting import meet
 from tacit.runtime.monitor import Monitor
 from tacit.runtime.patience import Patience
 from tacit.runtime.ports import Mean, ProcessNetwork
-from tacit.runtime.roll_call import RollCall
 from tacit.runtime.server_host import ServerHost, Survivors
 from tacit.runtime.termination import Termination
 from tacit.session import Session
@@ -72,7 +71,7 @@ class ProcessStage:
         self._origin_s, self._since_s = time.perf_counter(), 0.0
         self._stopped_s: float | None = None  # what the clock shows while it stands still
         self.stamp_s = Stamps(self.now_s)
-        self._groups: dict[tuple[int, ...], Group] = {}
+        self.collectives: Collectives | None = None  # of a process that is not alone
         self._device, self._strategy, self._security = device, strategy, security
         self._handler: Callable[[int, Message], None] | None = None
         self.post: Post | None = None
@@ -81,9 +80,9 @@ class ProcessStage:
         self.server_monitor, self.server_is_apart, self.server_kept = host.monitor, host.is_apart, host.kept
         self._server_mail = host.mail
         self.network = ProcessNetwork(self)
-        self._roll_call = RollCall(self._environment, self.now_s)
-        self._is_collective = self.size > 1 and not (strategy.handles or strategy.has_server)
-        self._termination = Termination(waits_for_collective=self._is_collective)
+        self._endings = Endings(self._environment, self.now_s)
+        self._has_rounds = self.size > 1 and not (strategy.handles or strategy.has_server or strategy.is_gossip)
+        self._termination = Termination(waits_for_collective=self._has_rounds)
         if self.size > 1:
             try:
                 self._meet(interface)
@@ -96,20 +95,17 @@ class ProcessStage:
         meeting = meet(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_apart
         )
-        self.address, self.backend = meeting.address, meeting.backend
-        self.control = self._open("control", tuple(range(self.size)), "gloo")
-        self.group(tuple(range(self.size)))
+        self.address = meeting.address
+        self._endings.liveness = Liveness(self._environment, self.address)
+        self.collectives = Collectives(
+            self._environment, self._endings, self._termination, self.monitor, self._patience, address=self.address,
+            backend=meeting.backend, now_s=self.now_s,
+        )  # fmt: skip
         if may_send(self._strategy):  # now and by all: a message may come before this rank sends or receives one
             self._security = self._security or ("token" if meeting.is_local else "curve")
             self.post = self._open_post(self.rank, self.monitor, self._mail)
             if self._host.is_here:
                 self._host.post = self._open_post(server_address(self.rank), self._host.monitor, self._host.mail)
-
-    def _open(self, name: str, ranks: tuple[int, ...], backend: str, timeout_s: float | None = None) -> Group:
-        return Group(
-            self._environment.store, f"{name}/{ranks}", list(ranks), self.rank, address=self.address, backend=backend,
-            timeout_s=timeout_s,
-        )  # fmt: skip
 
     def _open_post(self, address: int, monitor: Monitor, mail: deque[PlainEvent]) -> Post:
         from tacit.runtime.post import Post
@@ -140,13 +136,6 @@ class ProcessStage:
             timeout_s=self._patience.timeout_s,
         )  # fmt: skip
 
-    def group(self, ranks: tuple[int, ...]) -> Group:
-        """Return the group of ``ranks``, opened by its members when they first meet in it."""
-        if ranks not in self._groups:
-            with self.monitor.released():
-                self._groups[ranks] = self._open("strategy", ranks, self.backend)
-        return self._groups[ranks]
-
     # Clock and trace.
 
     def now_s(self) -> float:
@@ -172,9 +161,16 @@ class ProcessStage:
 
     def compute(self, step: int) -> None:
         if self._termination.asked_s is not None:
-            self.end_on_termination(at_collective=False, is_together=self.size == 1)
+            self._end_on_termination()
         if self.post is not None:
             self.post.raise_if_failed()  # the server's failure too
+
+    def _end_on_termination(self) -> None:
+        """SIGTERM has come: raise if the end of this step is the moment to end."""
+        if self.collectives is not None:
+            self.collectives.end_on_termination(at_collective=False)
+        elif self._termination.is_due(at_collective=False):
+            raise Interrupted("terminated (SIGTERM)")
 
     def landed(self, step: int, is_dropped: bool) -> None:
         self._is_computing = False
@@ -225,8 +221,18 @@ class ProcessStage:
 
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         self._handler = handler
+        if self.collectives is not None and not self._has_rounds:
+            self.collectives.leaves_out_lost = self._strategy.is_gossip
+            self._endings.watch(lambda: self._termination.asked_s is not None, self._fail_posts)
         if self.post is not None:
             self.post.start_handling()
+
+    def _fail_posts(self, cause: Cause) -> None:
+        """The run ends: let hooks, which wait for messages rather than in rounds, and the server raise that."""
+        assert self.post is not None
+        failure = self._endings.error_of(cause, "this run", self._patience.timeout_s)
+        self._host.fail(failure)
+        self.post.fail(failure)
 
     def _handle(self, source: int, message: Message) -> None:
         assert self._handler is not None
@@ -247,8 +253,8 @@ class ProcessStage:
         assert self.post is not None
         part = self._host.join(self.post)
         survivors = self._host.survivors(self.post)
-        if len(survivors) < self.size:  # what is left to exchange, is left to them
-            self.control = self._open("survivors", tuple(survivors), "gloo", self._patience.timeout_s)
+        if self.collectives is not None:  # what is left to exchange, is left to them
+            self.collectives.living = tuple(survivors)
         return part
 
     # Among sessions: uncounted.
@@ -269,72 +275,39 @@ class ProcessStage:
         self._origin_s = time.perf_counter()
 
     def exchange(self, data: bytes) -> list[bytes]:
-        """Return what every rank gave; nothing (``b""``) in the place of one that a server strategy has lost."""
-        if self.size == 1:
-            return [data]
-        given = self.swap_bytes(self.control, [data] * self.control.size, "exchange of states")
-        by_rank = dict(zip(self.control.ranks, given, strict=True))
-        return [by_rank.get(rank, b"") for rank in range(self.size)]
-
-    def swap_bytes(self, members: Group, given: Sequence[bytes], what: str) -> list[bytes]:
-        """Give ``given[j]`` to the j-th member and return what every member gave to this one."""
-        return members.swap(given, lambda work: self.wait_for(work, members, what))
+        return [data] if self.collectives is None else self.collectives.exchange(data)
 
     def spread(self, tensor: Tensor, source: int = 0) -> None:
-        if self.size > 1:
-            wire = tensor.detach().to("cpu").contiguous()
-            place = self.control.ranks.index(source)
-            self.wait_for(self.control.broadcast(wire, place), self.control, "broadcast of the model")
-            tensor.copy_(wire)
+        if self.collectives is not None:
+            self.collectives.spread(tensor, source)
 
     def mean(self, tensor: Tensor) -> Tensor:
-        if self.size == 1:
-            return tensor.clone()
-        wire = tensor.detach().to("cpu", torch.promote_types(tensor.dtype, torch.float32), copy=True)
-        self.wait_for(self.control.all_reduce(wire), self.control, "mean of the models")
-        return wire.div_(self.control.size).to(tensor)
+        return tensor.clone() if self.collectives is None else self.collectives.mean(tensor)
 
-    # Waiting, and when it is in vain.
-
-    def wait_for(self, work: dist.Work, members: Group, what: str) -> None:
-        """Wait with the monitor released; turn what gloo throws into who is lost."""
-        timeout_s = self._patience.timeout_s
-        try:
-            with self.monitor.released():
-                work.wait(timedelta(seconds=timeout_s))
-        except RuntimeError as error:
-            failure = self._roll_call.explained(error, members.ranks, what, timeout_s)
-            if isinstance(failure, PeerLost) and (failure.reason or "").startswith(Interrupted.__name__):
-                is_together = members.size == self.size
-                raise Interrupted(f"worker {failure.rank} was asked to end", is_together=is_together) from error
-            raise failure from error
-        self._patience.collective_done(self.now_s())
-
-    def end_on_termination(self, *, at_collective: bool, is_together: bool) -> None:
-        """Raise where SIGTERM has come and this is the moment to end: ``PeerLost`` if somebody is gone, else ``Interrupted``."""
-        if self._termination.is_due(at_collective=at_collective):
-            interrupted = Interrupted("terminated (SIGTERM)", is_together=is_together)
-            self._roll_call.leave(interrupted)
-            self._shut_groups()  # those who wait for this worker in a round hear of it
-            self._roll_call.raise_if_missing("this run")
-            raise interrupted
+    @property
+    def living(self) -> Sequence[int]:
+        return (0,) if self.collectives is None else self.collectives.living
 
     # The end.
 
+    def leave(self, failure: BaseException) -> None:
+        if self.collectives is not None:  # a server goes on without a learner that failed
+            is_learner = self._strategy.has_server and not self._host.is_here
+            self.collectives.end(failure, ends_run=not is_learner or isinstance(failure, RunError | Interrupted))
+
+    @property
+    def ending(self) -> str | None:
+        return self._endings.name()
+
     def close(self, failure: BaseException | None) -> None:
-        if failure is not None:
-            self._roll_call.leave(failure)
+        self._endings.leave()
         self._take_mail()
-        if failure is None and self._is_collective:
-            with contextlib.suppress(RuntimeError):  # nobody closes its sockets while another still reads from them
-                self.control.all_reduce(torch.zeros(1)).wait(timedelta(seconds=30))
+        if failure is None and self.collectives is not None and (self._has_rounds or self.post is None):
+            self.collectives.last_barrier()
         if self.post is not None:
             self.post.close()
-            self._host.close()
-        self._shut_groups()
+            self._host.close(failure)
+        if self.collectives is not None:
+            self.collectives.shut()
+        self._endings.close()
         self._termination.put_back()
-
-    def _shut_groups(self) -> None:
-        for group in (*self._groups.values(), *([self.control] if self.size > 1 else [])):
-            group.shut()
-        self._groups.clear()

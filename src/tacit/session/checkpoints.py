@@ -38,31 +38,36 @@ def write(folder: Path, stage: Stage, shard: Shard, step: int) -> Path:
     place = _place(folder, step)
     failure = _save(place / f"rank-{stage.rank}.pt", shard)
     failures = [told.decode() for told in stage.exchange(failure.encode())]
-    for rank, told in enumerate(failures):
+    ranks = list(stage.living)
+    for rank, told in zip(ranks, failures, strict=True):
         if told:
             raise TacitError(
                 f"rank {rank} could not write its checkpoint: {told}; the previous checkpoint is untouched."
             )
-    if stage.rank == 0:
-        _publish(folder, place, step, list(range(stage.size)), stage.size)
+    if stage.rank == ranks[0]:
+        _publish(folder, place, step, ranks, stage.size)
     stage.exchange(b"published")
     return place
 
 
-def write_surviving(folder: Path, rank: int, alive: Sequence[int], shard: Shard, step: int) -> Path:
+def write_surviving(folder: Path, rank: int, alive: Sequence[int], shard: Shard, step: int, ending: str | None) -> Path:
     """Write this rank's shard without help from a group that is broken; the first of the survivors waits for the others' files.
 
     It is never taken for whole: the round that could not be played any more is made up for by the mean from which all go on.
+    ending: what all survivors know the run's end by. Their steps may differ, and the checkpoint's is that of the slowest. None where they cannot tell
+    each other: the checkpoint then holds those whose steps agree with the first survivor's.
     """
-    place = _place(folder, step).with_suffix(".rescued")
-    failure = _save(place / f"rank-{rank}.pt", shard)
+    place = folder / f"step-{ending or f'{step:08d}'}.rescued"
+    failure = _save_step(place, rank, step) or _save(place / f"rank-{rank}.pt", shard)
     if failure:
         raise TacitError(f"rank {rank} could not write its checkpoint: {failure}.")
     if rank == min(alive):
         until = time.monotonic() + _PATIENCE_S
         while not all((place / f"rank-{other}.pt").exists() for other in alive) and time.monotonic() < until:
             time.sleep(0.02)
-        _publish(folder, place, step, [other for other in alive if (place / f"rank-{other}.pt").exists()], size=0)
+        kept = [other for other in alive if (place / f"rank-{other}.pt").exists()]
+        steps = [int((place / f"rank-{other}.step").read_text()) for other in kept]
+        _publish(folder, place, min(steps), kept, size=0)
     return place
 
 
@@ -146,6 +151,16 @@ def _save(path: Path, shard: Shard) -> str:
     except (OSError, RuntimeError) as error:
         part.unlink(missing_ok=True)
         return f"{getattr(error, 'strerror', None) or error}"
+    return ""
+
+
+def _save_step(place: Path, rank: int, step: int) -> str:
+    """Write where the first survivor finds it at which step ``rank`` is; return what went wrong, or nothing."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"rank-{rank}.step").write_text(f"{step}")
+    except OSError as error:
+        return f"{error.strerror or error}"
     return ""
 
 

@@ -68,9 +68,9 @@ class Reporting:
         if self._serving is not None:
             self._serving.level_out()
             return
-        steps = [int(own) for own in self._stage.exchange(str(self._stepper.own_steps).encode())]
+        steps = [int(own) for own in self._stage.exchange(str(self._stepper.own_steps).encode()) if own]
         if min(steps) < max(steps) and self._stepper.calls_before:
-            self._stage.spread(self._flat.vector(), steps.index(max(steps)))
+            self._stage.spread(self._flat.vector(), self._stage.living[steps.index(max(steps))])
             self._flat.settle()
 
     def settle_buffers(self) -> None:

@@ -199,8 +199,8 @@ class Session:
             self._reporting.settle_buffers()
             self._chronicle.add_row(self.step)
             records = self._stage.exchange(self._chronicle.packed())
-            records = [record for record in records if record] if self.rank == 0 else [records[self.rank]]
-            self._make_run(records, "finished")
+            is_first = self.rank == self._stage.living[0]
+            self._make_run([one for one in records if one] if is_first else [records[self.rank]], "finished")
         self._let_go(None)
         return self.run
 
@@ -304,6 +304,7 @@ class Session:
         if self._is_over:
             return
         self._is_over = True
+        self._stage.leave(error)  # first: what follows takes its time
         try:
             if hasattr(self, "_stepper"):
                 self._rescue(error)
@@ -327,10 +328,9 @@ class Session:
         if not isinstance(error, PeerLost | TimedOut | Interrupted):
             return
         if self._serving is None:
-            if not isinstance(error, Interrupted) or error.is_together:
-                kept = self._snapshots.rescue(folder, error)
-                who = "all" if isinstance(error, Interrupted) else "the others"
-                error.add_note(f"What {who} had is in {kept}; the same command resumes from it.")
+            kept = self._snapshots.rescue(folder, error)
+            who = "all" if isinstance(error, Interrupted) else "the others"
+            error.add_note(f"What {who} had is in {kept}; the same command resumes from it.")
         elif self._serving.is_here:
             kept = self._serving.checkpoint(folder)
             error.add_note(f"The server's model is in {kept}; the same command resumes from it.")

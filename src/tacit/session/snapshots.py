@@ -56,13 +56,13 @@ class Snapshots:
 
     def rescue(self, folder: Path, error: PeerLost | TimedOut | Interrupted) -> Path:
         """Write what is left of a run whose group is broken; the others that ``error`` does not miss do the same."""
-        missing: set[int] = set()
-        if isinstance(error, TimedOut):
-            missing = set(error.missing)
-        elif isinstance(error, PeerLost):
-            missing = {error.rank}
+        missing: tuple[int, ...] = ()
+        if not isinstance(error, Interrupted):
+            missing = error.ranks if isinstance(error, PeerLost) else error.missing
         alive = [other for other in range(self._stage.size) if other not in missing]
-        return checkpoints.write_surviving(folder, self._stage.rank, alive, self._shard(), self._stepper.step)
+        return checkpoints.write_surviving(
+            folder, self._stage.rank, alive, self._shard(), self._stepper.step, self._stage.ending
+        )
 
     def _shard(self) -> dict[str, Any]:
         return {
@@ -78,13 +78,18 @@ class Snapshots:
         checkpoints.restore_random(shard["random"])
 
     def _resume_from_mean(self, shards: list[dict[str, Any]]) -> None:
-        stored = [shard["session"] for shard in shards]
-        mine = self._stage.rank % len(shards)
+        """Start from the mean of the models, at the step of the slowest: steps differ in gossip, and where a last round ended on some ranks only."""
+        models = [shard["model"] for shard in shards]
+        steps = [int(shard["session"]["meter"]["step"]) for shard in shards]
+        if not self._strategy.is_gossip:  # ranks must agree on what a strategy remembers
+            shards = [shard for shard, step in zip(shards, steps, strict=True) if step == min(steps)]
+        stored, mine = [shard["session"] for shard in shards], self._stage.rank % len(shards)
+        counters = steps.index(min(steps)) if self._strategy.is_gossip else mine
         self._check(stored[mine])
-        self._model.load_state_dict(checkpoints.mean_model([shard["model"] for shard in shards]))
+        self._model.load_state_dict(checkpoints.mean_model(models))
         self._optimizers.load_state_dict(shards[mine]["optimizer"])
-        self._stepper.load_merged(stored, mine)
-        self._take_times(stored[mine])
+        self._stepper.load_merged(stored, counters)
+        self._take_times(stored[counters])
 
     def _check(self, stored: Mapping[str, Any]) -> None:
         if stored["format"] != checkpoints.FORMAT or stored["strategy"] != str(self._strategy):

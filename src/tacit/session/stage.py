@@ -7,7 +7,7 @@ the strategy's traffic and are not counted with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -74,14 +74,18 @@ class Stage(Protocol):
     def agree(self, own: dict[str, Any]) -> None:
         """Raise ``Disagreement`` on every rank, naming the first difference, unless all ranks come with equal tables."""
 
+    @property
+    def living(self) -> Sequence[int]:
+        """The ranks that took part in the latest exchange: all, or in gossip those whose processes exist."""
+
     def exchange(self, data: bytes) -> list[bytes]:
-        """Return every rank's bytes, in rank order; uncounted."""
+        """Return every rank's bytes, in rank order, and none for a rank that is not among ``living``; uncounted."""
 
     def spread(self, tensor: Tensor, source: int = 0) -> None:
         """Overwrite ``tensor`` with rank ``source``'s; uncounted."""
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Return the plain mean over all ranks; uncounted."""
+        """Return the plain mean over the ranks of ``living``; uncounted."""
 
     def pause(self) -> AbstractContextManager[None]:
         """Stop the clock, for evaluations and checkpoints."""
@@ -110,6 +114,13 @@ class Stage(Protocol):
     def join_server(self) -> Tensor | None:
         """Wait until the server beside this worker is done and return its part of the model; None where there is none."""
 
+    def leave(self, failure: BaseException) -> None:
+        """This session ends before its time: tell the others why, and let nobody wait for this worker in a collective."""
+
+    @property
+    def ending(self) -> str | None:
+        """What all workers know the end of this run by, where it ends before its time; None where they cannot tell each other."""
+
     def close(self, failure: BaseException | None) -> None:
         """Leave nothing behind: no thread, no socket, no group. Others are told the reason of a failure."""
 
@@ -117,7 +128,7 @@ class Stage(Protocol):
 def level_clocks(stage: Stage) -> None:
     """Clocks that stand still while ranks wait for each other would drift apart: all take the time of the last to come."""
     times_s = stage.exchange(repr(stage.now_s()).encode())
-    stage.set_clock(max(float(time_s) for time_s in times_s))
+    stage.set_clock(max(float(time_s) for time_s in times_s if time_s))
 
 
 class ScriptContext(Protocol):

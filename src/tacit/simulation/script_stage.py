@@ -135,6 +135,17 @@ class ScriptStage:
     def join_server(self) -> Tensor | None:
         return self._worker.world.join_server(self._worker, self.channel)
 
+    @property
+    def living(self) -> Sequence[int]:
+        return range(self.size)
+
+    def leave(self, failure: BaseException) -> None:
+        """The world tells the others."""
+
+    @property
+    def ending(self) -> str | None:
+        return None
+
     def close(self, failure: BaseException | None) -> None:
         self.is_open, self.failure = False, self.failure or failure
 

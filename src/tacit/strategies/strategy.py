@@ -29,7 +29,7 @@ class Strategy(Spec, ABC, Generic[State]):
     """Whether steps may be abandoned: gradients are then evaluated only once they land."""
 
     is_gossip: ClassVar[bool] = False
-    """Whether nodes go their own ways: simulated collectives, at the end, leave out the lost, and the worst single model is measured as well."""
+    """Whether nodes go their own ways: collectives of all leave out workers that are lost, and the worst single model is measured as well."""
 
     has_server: ClassVar[bool] = False
 

@@ -133,7 +133,7 @@ class SwarmSGD(Strategy[SwarmState]):
 
     def merged(self, states: Sequence[SwarmState], rank: int, size: int) -> SwarmState:
         """All start from the mean of their models; what was under way is forgotten."""
-        own = states[rank % len(states)]
+        own = min(states, key=lambda state: state.meetings) if self.blocking else states[rank % len(states)]
         mean = torch.stack([state.buffer for state in states]).mean(0)
         return SwarmState(mean, mean.clone(), own.due, own.meetings, own.published, own.begun, memory=own.memory)
 

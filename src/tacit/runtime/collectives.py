@@ -1,0 +1,181 @@
+"""Collectives among real processes: their groups, who takes part, how long to wait, and what a failure means."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tacit.errors import Interrupted, RunError, TimedOut
+from tacit.runtime.endings import LOST, Cause, Endings
+from tacit.runtime.environment import Environment
+from tacit.runtime.groups import Call, Group
+from tacit.runtime.monitor import Monitor
+from tacit.runtime.patience import Patience
+from tacit.runtime.termination import Termination
+
+_log: Final = logging.getLogger("tacit")
+_LAST_BARRIER_S: Final = 30.0
+_LOOK_AGAIN_S: Final = (0.001, 0.02)  # soon at first, then less and less often
+
+
+class Collectives:
+    """One process's part in them. ``address``: of this process; ``backend``: of the strategy's groups."""
+
+    def __init__(
+        self, environment: Environment, endings: Endings, termination: Termination, monitor: Monitor, patience: Patience, *,
+        address: str, backend: str, now_s: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._environment, self._endings, self._termination = environment, endings, termination
+        self._monitor, self._patience, self._now_s = monitor, patience, now_s
+        self._address, self._backend, self._rank = address, backend, environment.rank
+        self._groups: dict[tuple[str, tuple[int, ...]], Group] = {}
+        self._failure: BaseException | None = None  # what ended this worker's collectives
+        self._everyone = tuple(range(environment.size))
+        self.leaves_out_lost = False  # whether collectives of all go on without workers that are lost
+        self.living, self._meetings = self._everyone, 0
+        self.control()
+        self.group(self._everyone)
+
+    # Groups.
+
+    def group(self, ranks: tuple[int, ...]) -> Group:
+        """Return the strategy's group of ``ranks``, opened by its members when they first meet in it."""
+        return self._open("strategy", ranks, self._backend)
+
+    def control(self) -> Group:
+        """Return the group for exchanges among sessions, of all that are left."""
+        return self._open("control", self.living, "gloo")
+
+    def _open(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
+        if (name, ranks) not in self._groups:
+            with self._monitor.released():
+                self._groups[name, ranks] = Group(
+                    self._environment.store, f"{name}/{ranks}", list(ranks), self._rank, address=self._address, backend=backend,
+                    timeout_s=lambda: self._patience.timeout_s,
+                )  # fmt: skip
+        return self._groups[name, ranks]
+
+    def shut(self) -> None:
+        """Close all groups: whoever waits for this worker in one of them hears of it at once."""
+        for group in self._groups.values():
+            group.shut()
+        self._groups.clear()
+
+    def last_barrier(self) -> None:
+        """Wait until all are done, so that nobody closes its sockets while another still reads from them."""
+        with suppress(RuntimeError):
+            self.control().all_reduce(torch.zeros(1), _LAST_BARRIER_S).wait()
+
+    # Who takes part.
+
+    def take_part(self, ranks: Sequence[int] | None, what: str) -> tuple[int, ...]:
+        """Return who takes part in a collective of ``ranks`` (None: all); raise where this worker or the run is to end instead."""
+        if self._failure is not None:
+            raise self._failure
+        chosen = self._everyone if ranks is None else tuple(ranks)
+        self.end_on_termination(at_collective=True)
+        if not self.leaves_out_lost or chosen != self._everyone:
+            return chosen
+        with self._monitor.released():
+            return self._gather_living(what)
+
+    def _gather_living(self, what: str) -> tuple[int, ...]:
+        """Wait until everybody who lives has come to this collective; the first to see that decides who they are."""
+        self._meetings += 1
+        place, begun_s, pause_s = f"arrived/{self._meetings}", time.monotonic(), _LOOK_AGAIN_S[0]
+        self._environment.publish(place, True)
+        while True:
+            lost = self._endings.lost()
+            present = [rank for rank in self.living if rank not in lost]
+            awaited = [rank for rank in present if not self._environment.has(f"{place}/{rank}")]
+            if not awaited:
+                break
+            if (cause := self._endings.cause()) is not None:
+                raise self._ended(cause, what)
+            if time.monotonic() - begun_s > self._patience.timeout_s:
+                raise self._fail(TimedOut(what, awaited, self._patience.timeout_s))
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
+        decided = self._environment.store.compare_set(f"living/{self._meetings}", "", json.dumps(present)).decode()
+        before, self.living = self.living, tuple(json.loads(decided))
+        for rank in set(before) - set(self.living):
+            _log.warning("worker %d was lost; the run goes on without it.", rank)
+        return self.living
+
+    # Exchanges among sessions: uncounted.
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        what = "exchange of states"
+        self.take_part(None, what)
+        control = self.control()
+        given = self.swap_bytes(control, [data] * control.size, what)
+        by_rank = dict(zip(control.ranks, given, strict=True))
+        return [by_rank.get(rank, b"") for rank in self._everyone]
+
+    def swap_bytes(self, members: Group, given: Sequence[bytes], what: str) -> list[bytes]:
+        """Give ``given[j]`` to the j-th member and return what every member gave to this one."""
+        return members.swap(given, lambda call: self.wait_for(call, what))
+
+    def spread(self, tensor: Tensor, source: int) -> None:
+        what = "broadcast of the model"
+        if source not in self.take_part(None, what):
+            raise self._ended(self._endings.agree(Cause(LOST, [source])), what)
+        control = self.control()
+        wire = tensor.detach().to("cpu").contiguous()
+        self.wait_for(control.broadcast(wire, control.ranks.index(source)), what)
+        tensor.copy_(wire)
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        what = "mean of the models"
+        self.take_part(None, what)
+        control = self.control()
+        wire = tensor.detach().to("cpu", torch.promote_types(tensor.dtype, torch.float32), copy=True)
+        self.wait_for(control.all_reduce(wire), what)
+        return wire.div_(control.size).to(tensor)
+
+    # Waiting, and when it is in vain.
+
+    def wait_for(self, call: Call, what: str) -> None:
+        """Wait with the monitor released; turn what gloo throws into the cause of the run's end."""
+        try:
+            with self._monitor.released():
+                call.wait()
+        except RuntimeError as error:
+            self._endings.leave()
+            self.shut()  # before anything is asked: in a ring only the neighbours of a lost worker hear of it
+            text = str(error).lower()
+            cause = self._endings.find(is_timeout="timed out" in text or "timeout" in text)
+            if cause is None:
+                raise self._fail(RunError(f"{what} failed although all workers are there: {error}")) from error
+            raise self._ended(cause, what) from error
+        self._patience.collective_done(self._now_s())
+
+    def end_on_termination(self, *, at_collective: bool) -> None:
+        """Raise where SIGTERM has come and this is the moment to end: ``PeerLost`` if a worker is lost, else ``Interrupted``."""
+        if self._termination.is_due(at_collective=at_collective):
+            raise self._ended(self._endings.agree(self._endings.asked()), "this run")
+
+    def explained(self, failure: RunError | Interrupted, what: str) -> RunError | Interrupted:
+        """Return the cause of the run's end where one is known, else ``failure``, which may be its consequence."""
+        cause = self._endings.cause()
+        return failure if cause is None else self._endings.error_of(cause, what, self._patience.timeout_s)
+
+    def _ended(self, cause: Cause, what: str) -> RunError | Interrupted:
+        return self._fail(self._endings.error_of(cause, what, self._patience.timeout_s))
+
+    def _fail(self, failure: RunError | Interrupted) -> RunError | Interrupted:
+        self.end(failure)
+        return failure
+
+    def end(self, failure: BaseException, *, ends_run: bool = True) -> None:
+        """End this worker's collectives because of ``failure``: publish that where it ``ends_run``, then let those hear of it who wait here."""
+        self._failure = self._failure or failure
+        self._endings.leave(failure if ends_run else None)
+        self.shut()

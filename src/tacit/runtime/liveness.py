@@ -1,0 +1,69 @@
+"""Which processes of a run still exist, told from their sockets.
+
+Every process holds a listening socket that it never accepts on, and a connection to everybody else's. The kernel keeps such a connection open as long
+as the process exists, also while it computes for minutes or is stopped, and resets it when the process ends, however it ends. So nobody has to answer
+in time, and a busy machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Final
+from weakref import WeakSet
+
+from tacit.runtime.environment import Environment
+
+_CONNECT_S: Final = 5.0
+_listeners: Final[WeakSet[socket.socket]] = WeakSet()
+
+
+class Liveness:
+    """One process's connections to all others. ``address``: the IP by which others reach this process."""
+
+    def __init__(self, environment: Environment, address: str) -> None:
+        self._listener = socket.create_server((address, 0), backlog=environment.size + 8)
+        _listeners.add(self._listener)
+        environment.publish("listener", [address, self._listener.getsockname()[1]])
+        self._gone: set[int] = set()
+        self._connections: dict[int, socket.socket] = {}
+        for rank, (host, port) in enumerate(environment.gather("listener")):
+            if rank != environment.rank:
+                self._connect(rank, host, port)
+
+    def is_gone(self, rank: int) -> bool:
+        """Whether the process of ``rank`` has ended. A machine that cannot be reached says nothing, and is not taken for gone."""
+        if rank in self._connections:
+            try:
+                if not self._connections[rank].recv(1):
+                    self._gone.add(rank)
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                self._gone.add(rank)
+            except OSError:
+                pass
+        return rank in self._gone
+
+    def close(self) -> None:
+        for one in (self._listener, *self._connections.values()):
+            one.close()
+        self._connections.clear()
+
+    def _connect(self, rank: int, host: str, port: int) -> None:
+        try:
+            self._connections[rank] = connection = socket.create_connection((host, port), timeout=_CONNECT_S)
+            connection.setblocking(False)
+        except ConnectionRefusedError:
+            self._gone.add(rank)
+        except OSError:  # no way to that machine: nothing will be known of it
+            pass
+
+
+def _close_listeners() -> None:
+    """A forked child (a DataLoader's worker) may outlive its parent, and must not keep the parent's socket open."""
+    for listener in list(_listeners):
+        listener.close()
+
+
+os.register_at_fork(after_in_child=_close_listeners)

@@ -1,0 +1,210 @@
+"""How runs of four and more processes end when one is lost, fails or is asked to end: one cause, the same on every survivor, and what is kept.
+
+Four, because with three everybody is a neighbour in gloo's ring.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from processes import Failed, outcomes, together
+from torch import nn
+
+import tacit
+from tacit.session import checkpoints
+from tacit.strategies import Strategy
+
+STEPS = 24
+AVERAGING = [tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(2))]
+GOSSIP = [tacit.SwarmSGD(local_steps=2), tacit.PullSwarm(local_steps=2), tacit.AsynchronousDPSGD()]
+MESSAGES = [tacit.KAsync(k=1), tacit.KSync(k=4), tacit.SwarmSGD(local_steps=2), tacit.DPSGD(topology=tacit.Ring())]
+
+
+def attached(
+    strategy: Strategy, folder: str | None = None, steps: int = STEPS, timeout_s: float = 30.0
+) -> tuple[nn.Module, torch.optim.Optimizer, tacit.Session]:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    return model, optimizer, tacit.attach(model, optimizer, strategy, steps=steps, rescue=folder, timeout_s=timeout_s)
+
+
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(97 * step + tacit.rank()))
+    optimizer.zero_grad()
+    (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+    optimizer.step()
+
+
+def dying(strategy: Strategy, folder: str, dead: tuple[int, ...], slow: int | None = None) -> str:
+    """Ranks ``dead`` are killed before their tenth step; rank ``slow`` takes longer over that step than anybody should wait for an answer."""
+    model, optimizer, session = attached(strategy, folder)
+    with session:
+        for step in range(STEPS):
+            if step == 9 and tacit.rank() in dead:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step == 9 and tacit.rank() == slow:
+                time.sleep(4)
+            learn(model, optimizer, step)
+    return "finished"
+
+
+def resumed(strategy: Strategy, folder: str, steps: int = STEPS) -> int:
+    model, optimizer, session = attached(strategy, steps=steps)
+    with session:
+        begun = session.resume(folder)
+        for step in range(begun, steps):
+            learn(model, optimizer, step)
+    return begun
+
+
+def names_of(results: list) -> list[str]:
+    return [result.name if isinstance(result, Failed) else str(result) for result in results]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dead", "slow", "said"),
+    [
+        (AVERAGING[0], (2,), None, "worker 2 was lost"),
+        (AVERAGING[1], (2,), None, "worker 2 was lost"),
+        (AVERAGING[1], (0, 1), None, "workers 0 and 1 were lost"),
+        (AVERAGING[1], (3,), 1, "worker 3 was lost"),
+    ],
+    ids=str,
+)
+def test_every_survivor_names_the_killed_ones_and_all_survivors_are_rescued(
+    tmp_path: Path, strategy: Strategy, dead: tuple[int, ...], slow: int | None, said: str
+):
+    results = outcomes(4, dying, strategy, str(tmp_path), dead, slow)
+    survivors = [result for rank, result in enumerate(results) if rank not in dead]
+    assert names_of(survivors) == ["PeerLost"] * len(survivors), survivors
+    assert all(said in survivor.text and "What the others had is in" in survivor.text for survivor in survivors), (
+        survivors
+    )
+    assert len(checkpoints.read(tmp_path, 0, 4)) == len(survivors)
+    if slow is None:
+        begun = checkpoints.step_of(tmp_path)
+        assert together(4, resumed, strategy, str(tmp_path)) == [begun] * 4
+
+
+def test_eight_workers_name_the_same_one(tmp_path: Path):
+    results = outcomes(8, dying, AVERAGING[1], str(tmp_path), (3,))
+    survivors = [result for rank, result in enumerate(results) if rank != 3]
+    assert names_of(survivors) == ["PeerLost"] * 7
+    assert all("worker 3 was lost" in survivor.text for survivor in survivors), survivors
+    assert len(checkpoints.read(tmp_path, 0, 8)) == 7
+
+
+def failing(strategy: Strategy) -> str:
+    model, optimizer, session = attached(strategy)
+    with session:
+        for step in range(STEPS):
+            if step == 9 and tacit.rank() == 2:
+                raise ZeroDivisionError("a bug in the loop")
+            learn(model, optimizer, step)
+    return "finished"
+
+
+@pytest.mark.parametrize("strategy", [AVERAGING[1], tacit.DPSGD(topology=tacit.Ring())], ids=str)
+def test_an_error_on_one_of_four_is_told_with_its_reason_on_all_others(strategy: Strategy):
+    results = outcomes(4, failing, strategy)
+    assert names_of(results) == ["PeerLost", "PeerLost", "ZeroDivisionError", "PeerLost"], results
+    others = [result.text for rank, result in enumerate(results) if rank != 2]
+    assert all("worker 2 was lost" in text and "ZeroDivisionError: a bug in the loop" in text for text in others)
+
+
+def stopped(folder: str) -> str:
+    """Rank 2 stops before its fifth step and is continued by the first to have ended without it."""
+    model, optimizer, _ = attached(AVERAGING[1], timeout_s=2.0)
+    place = Path(folder) / "stopped"
+    try:
+        for step in range(STEPS):
+            if step == 4 and tacit.rank() == 2:
+                place.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)
+            learn(model, optimizer, step)
+    except tacit.TimedOut as error:
+        os.kill(int(place.read_text()), signal.SIGCONT)  # after the session has ended
+        return str(error)
+    return "finished"
+
+
+def test_a_time_out_ends_the_run_while_the_worker_it_names_is_stopped(tmp_path: Path):
+    results = outcomes(4, stopped, str(tmp_path), timeout_s=40.0)
+    assert all("no answer from worker 2 within timeout_s=2" in str(result) for result in results), results
+
+
+# Gossip goes on without the lost.
+
+
+def gossiping(strategy: Strategy, dead: int) -> dict:
+    model, optimizer, session = attached(strategy)
+    for step in range(STEPS):
+        if step == 9 and tacit.rank() == dead:
+            os.kill(os.getpid(), signal.SIGKILL)
+        learn(model, optimizer, step)
+        if step == 19:
+            with session.reported_model():
+                evaluated = nn.utils.parameters_to_vector(model.parameters()).clone()
+            own = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    run = session.close()
+    return {
+        "status": run.status,
+        "end": run.parameters,
+        "evaluated": evaluated.detach(),
+        "own": own,
+        "steps": session.step,
+    }
+
+
+@pytest.mark.parametrize(("strategy", "dead"), [*((one, 2) for one in GOSSIP), (GOSSIP[0], 0)], ids=str)
+def test_gossip_reports_the_mean_of_the_living(strategy: Strategy, dead: int):
+    results = outcomes(4, gossiping, strategy, dead)
+    assert results[dead].name == "Died"
+    living = [result for rank, result in enumerate(results) if rank != dead]
+    assert not any(isinstance(result, Failed) for result in living), living
+    assert {(result["status"], result["steps"]) for result in living} == {("finished", STEPS)}
+    for result in living:
+        assert torch.equal(result["end"], living[0]["end"])
+        assert torch.equal(result["evaluated"], living[0]["evaluated"])
+    if not isinstance(strategy, tacit.AsynchronousDPSGD):  # it reports buffers, which neighbours change at any time
+        mean = torch.stack([result["own"] for result in living]).mean(0)
+        torch.testing.assert_close(living[0]["evaluated"], mean)
+
+
+# SIGTERM to one of four.
+
+
+def asked(strategy: Strategy, folder: str, who: int) -> str:
+    model, optimizer, session = attached(strategy, folder, steps=100_000)
+    with session:
+        step = 0
+        while not session.is_done:
+            if step == 12 and tacit.rank() == who:
+                os.kill(os.getpid(), signal.SIGTERM)
+            learn(model, optimizer, step)
+            step += 1
+    return "finished"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "who"), [*((one, 2) for one in (*MESSAGES, AVERAGING[1])), (MESSAGES[0], 0), (MESSAGES[1], 0)], ids=str
+)
+def test_sigterm_to_one_of_four_interrupts_all(tmp_path: Path, strategy: Strategy, who: int):
+    results = outcomes(4, asked, strategy, str(tmp_path), who, timeout_s=30.0)
+    assert names_of(results) == ["Interrupted"] * 4, results
+    for rank, result in enumerate(results):
+        assert ("terminated (SIGTERM)" if rank == who else f"worker {who} was asked to end") in result.text
+    if strategy.has_server:
+        assert "The server's model is in" in results[0].text
+        assert checkpoints.read_server(tmp_path)["model"]["updates"] == checkpoints.step_of(tmp_path)
+    else:
+        assert all("What all had is in" in result.text for result in results)
+        assert len(checkpoints.read(tmp_path, 0, 4)) == 4
+        begun = checkpoints.step_of(tmp_path)
+        assert begun is not None and together(4, resumed, strategy, str(tmp_path), begun + 5) == [begun] * 4
