@@ -116,6 +116,16 @@ def test_an_asynchronous_exchange_that_nothing_disturbs_is_the_papers_update():
     torch.testing.assert_close(watched.before(1)[0], watched.starts.mean(0) + update, rtol=0, atol=1e-12)
 
 
+def test_two_asynchronous_nodes_in_lockstep_train_as_well_as_synchronous_ones():
+    """Both ask each other at once. Halves in both exchanges made models swap instead of meeting: the loss rose above 10 in these steps."""
+    cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=0.02))
+    asynchronous, synchronous = (
+        tacit.simulate(workloads.digits(), strategy, cluster=cluster, steps=100, lr=0.1)
+        for strategy in (tacit.AsynchronousDPSGD(), tacit.AllReduce())
+    )
+    assert asynchronous.history[-1]["loss"] == pytest.approx(synchronous.history[-1]["loss"], rel=0.05)
+
+
 # How fast models agree.
 
 

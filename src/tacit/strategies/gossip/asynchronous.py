@@ -10,7 +10,8 @@ The paper calls it AD-PSGD. In this library ADPSGD is the adaptive periodic aver
 X_i is a buffer that others change while node i computes. The paper makes averaging atomic by locks, and keeps from deadlock by a bipartite graph
 whose one half asks and whose other half only answers. Here anybody asks along any edge: a node that waits for its answer goes on answering, in
 its handler, so no cycle can wait. And both sides add half of the difference, j when it is asked and i when the answer comes, instead of assigning
-the mean: whatever interleaves, Σ X stays, and where nothing does this is the paper's update.
+the mean: whatever interleaves, Σ X stays, and where nothing does this is the paper's update. A node that answers while it waits for its own answer
+uses a smaller weight than 1/2, which travels with the answer (``theory.overlaps``): two halves at once would make models swap.
 
 Why it works: a slow node holds up nobody but who asks it, and that only as long as a message takes. Momentum stays local. ``SwarmSGD`` does not
 wait for its answers either, takes local steps between exchanges, and sends lattice points.
@@ -24,11 +25,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tacit.errors import BadMessage, PeerLost
+from tacit.errors import BadMessage, PeerLost, require
 from tacit.messages import Message
 from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.gossip.neighbours import check_topology, report_mean
 from tacit.strategies.strategy import Strategy
+from tacit.theory.overlaps import CROSSING_WEIGHT, OVERLAPPING_WEIGHT
 from tacit.topology import Complete
 from tacit.topology.topology import Topology
 from tacit.worker import Worker
@@ -44,10 +46,14 @@ class AverageAsk(Message):
 
 @dataclass(frozen=True)
 class AverageAnswer(Message):
-    """The partner's model as it was before it added its half."""
+    """The partner's model as it was before it added its part, and ``weight``: which part of the difference both sides add."""
 
     number: int
     model: Tensor
+    weight: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.weight <= 1 / 2, f"weight={self.weight} must be above 0 and at most 1/2.")
 
 
 @dataclass
@@ -56,6 +62,7 @@ class AsynchronousState:
 
     buffer: Tensor  # X
     base: Tensor  # what the optimizer's update began from
+    asked: int = -1  # the node whose answer this one waits for; −1: none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +97,11 @@ class AsynchronousDPSGD(Strategy[AsynchronousState]):
     def on_message(self, worker: Worker, state: AsynchronousState, source: int, message: Message) -> None:
         assert isinstance(message, AverageAsk)
         own, theirs = state.buffer.clone(), _fitting(message.model, state.buffer)
-        state.buffer.add_((theirs - own).div_(2))
+        overlapping = CROSSING_WEIGHT if state.asked == source else OVERLAPPING_WEIGHT
+        weight = 1 / 2 if state.asked < 0 else overlapping
+        state.buffer.add_((theirs - own).mul_(weight))
         worker.note("met", source)
-        worker.network.send(source, AverageAnswer(message.number, own).owned())
+        worker.network.send(source, AverageAnswer(message.number, own, weight).owned())
 
     def finish(self, worker: Worker, state: AsynchronousState) -> None:
         """Once everybody has asked for the last time, and been answered, nothing changes X any more."""
@@ -111,10 +120,11 @@ class AsynchronousDPSGD(Strategy[AsynchronousState]):
         return AsynchronousState(mean, mean.clone())
 
     def _average(self, worker: Worker, state: AsynchronousState) -> None:
-        """X_i ← X_i + (X_j − X_i)/2 with a random neighbour j, which adds the opposite; one that is gone is let go."""
+        """X_i ← X_i + w (X_j − X_i) with a random neighbour j, which adds the opposite; one that is gone is let go."""
         network, number = worker.network, worker.step
         reach = self.topology.neighbours(worker.size, number)[worker.rank]
         partner, own = reach[int(worker.random.integers(len(reach)))], state.buffer.clone()
+        state.asked = partner
         network.send(partner, AverageAsk(number, own).owned())
         try:
             while (answer := network.receive(AverageAnswer, partner)[1]).number != number:
@@ -122,7 +132,9 @@ class AsynchronousDPSGD(Strategy[AsynchronousState]):
         except PeerLost:
             worker.note("skipped", 1)
             return
-        state.buffer.add_((_fitting(answer.model, own) - own).div_(2))
+        finally:
+            state.asked = -1
+        state.buffer.add_((_fitting(answer.model, own) - own).mul_(answer.weight))
         worker.note("met", partner)
 
 
