@@ -7,14 +7,14 @@ learning rate 1) gives the mean itself, bit for bit.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tacit.errors import require
-from tacit.specs import Spec
+from tacit.specs import ALWAYS_SPELLED, Spec
 
 OuterState = dict[str, Tensor]
 
@@ -60,7 +60,7 @@ class SlowMo(Outer):
     """Slow momentum (Wang et al., arXiv 1910.00643): u ← β u + Δ/γ, x ← x_old − α γ u."""
 
     lr: float = 1.0  # α
-    momentum: float = 0.5  # β
+    momentum: float = field(default=0.5, metadata=ALWAYS_SPELLED)  # β
 
     needs_rate: ClassVar[bool] = True
 
@@ -80,7 +80,7 @@ class SlowMo(Outer):
 class OuterAdam(Outer):
     """Adam on the outer gradient (FedAdam, Reddi et al., arXiv 2003.00295)."""
 
-    lr: float = 0.01
+    lr: float = field(default=0.01, metadata=ALWAYS_SPELLED)
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-3

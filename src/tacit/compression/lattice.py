@@ -12,7 +12,7 @@ found, several are missed once in 2³¹.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
@@ -33,6 +33,7 @@ from tacit.compression.fused.lattice import decode, encode
 from tacit.compression.fused.magnitudes import peak
 from tacit.compression.whole import DTYPES
 from tacit.errors import LatticeOverflow, require
+from tacit.specs import ALWAYS_SPELLED
 
 _FINEST: Final = 2.0**-30
 """The side is never fitted to be a smaller part of the largest number: points have 32 bits."""
@@ -95,7 +96,7 @@ class Lattice(Compressor):
     of, kept in the memory; before that to references no larger than x itself. There is no α or ω: the error has nothing to do with ‖x‖.
     """
 
-    bits: int = 8
+    bits: int = field(default=8, metadata=ALWAYS_SPELLED)
     side: float | None = None
     stochastic: bool = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from tacit.compression.compressor import (
     wide,
 )
 from tacit.errors import require
+from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class LowRank(Compressor):
     warm start that captures less than r/m is dropped for a random one, so α = r/⌊√d⌋ holds for every call.
     """
 
-    rank: int = 2
+    rank: int = field(default=2, metadata=ALWAYS_SPELLED)
 
     is_deterministic: ClassVar[bool] = False
 

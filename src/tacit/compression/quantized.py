@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from tacit.compression.compressor import (
 from tacit.compression.fused.magnitudes import mean_magnitude
 from tacit.compression.fused.quantization import dequantize, quantize
 from tacit.errors import require
+from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class QSGD(Compressor):
     which needs a C++ compiler.
     """
 
-    bits: int = 8
+    bits: int = field(default=8, metadata=ALWAYS_SPELLED)
     bucket: int = 512
     compiled: bool = False
 

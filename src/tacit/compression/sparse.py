@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -29,6 +29,7 @@ from tacit.compression.fused.selection import Chosen, largest, largest_of_blocks
 from tacit.compression.places import Places, encode, encode_blocks
 from tacit.errors import BadMessage, require
 from tacit.messages import unpack
+from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)
@@ -120,15 +121,17 @@ def _places(chosen: Chosen, length: int) -> tuple[Places, Tensor]:
     return (places if positions is chosen.positions else encode(positions, length)), values
 
 
-def _check_share(k: int | None, fraction: float | None) -> None:
+def _share_of(k: int | None, fraction: float | None) -> float | None:
+    """Return the fraction, after a check: 1 % where neither k nor a fraction is given, so that it prints."""
     require(k is None or fraction is None, f"k={k} and fraction={fraction} say the same thing twice; give one of them.")
     require(k is None or (isinstance(k, int) and k >= 1), f"k={k} must be a whole number, at least 1.")
     require(fraction is None or 0 < fraction <= 1, f"fraction={fraction} must be above 0 and at most 1.")
+    return 0.01 if k is None and fraction is None else fraction
 
 
 def _share(k: int | None, fraction: float | None, dimension: int) -> int:
     """Return how many of ``dimension`` coordinates ``k`` or ``fraction`` stand for: at least one, at most all."""
-    wanted = k if k is not None else math.ceil((0.01 if fraction is None else fraction) * dimension - 1e-9)
+    wanted = k if k is not None else math.ceil((fraction or 0.0) * dimension - 1e-9)
     return min(max(1, wanted), dimension)
 
 
@@ -136,7 +139,7 @@ def _least_share(k: int | None, fraction: float | None, dimension: int) -> float
     """Return the smallest share that is sent of any vector of at most ``dimension`` numbers."""
     if k is not None:
         return min(1.0, k / max(1, dimension))
-    return 0.01 if fraction is None else fraction  # rounded up, so never less
+    return fraction or 0.0  # rounded up, so never less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +150,7 @@ class TopK(Selector):
     fraction: float | None = None
 
     def __post_init__(self) -> None:
-        _check_share(self.k, self.fraction)
+        object.__setattr__(self, "fraction", _share_of(self.k, self.fraction))
 
     def select(self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]) -> tuple[Places, Tensor]:
         require_vector(x)
@@ -188,7 +191,7 @@ class RandomK(Selector):
     is_deterministic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_share(self.k, self.fraction)
+        object.__setattr__(self, "fraction", _share_of(self.k, self.fraction))
         object.__setattr__(self, "is_unbiased", self.scaled)
 
     def select(self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]) -> tuple[Places, Tensor]:
@@ -233,8 +236,8 @@ class BlockTopK(Selector):
     Much cheaper to select than ``TopK``, a place takes ⌈log₂ block⌉ bits, and no part of the model is left out.
     """
 
-    block: int = 128
-    k: int = 1
+    block: int = field(default=128, metadata=ALWAYS_SPELLED)
+    k: int = field(default=1, metadata=ALWAYS_SPELLED)
 
     def __post_init__(self) -> None:
         require(isinstance(self.block, int) and self.block >= 1, f"block={self.block} must be a whole number above 0.")

@@ -22,7 +22,7 @@ does; its d numbers are counted like all others here (there they are not), and a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -33,6 +33,7 @@ from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.splitting import Parting, parting
 from tacit.errors import require
 from tacit.feedback.feedback import NOTHING, Additive, Coder, FeedbackState, Said, alike, check_init, mean_of, zeros
+from tacit.specs import ALWAYS_SPELLED
 
 Init = Literal["compressed", "full"]
 
@@ -112,7 +113,7 @@ class EF21(Estimating):
 class EF21Momentum(Estimating):
     """EF21-SGDM: estimate a running mean of stochastic gradients, which needs no large batches (Fatkhullin et al. 2023)."""
 
-    eta: float = 0.1  # η, the weight of the newest gradient; 1 is EF21
+    eta: float = field(default=0.1, metadata=ALWAYS_SPELLED)  # η, the weight of the newest gradient; 1 is EF21
     init: Init = "compressed"
 
     def __post_init__(self) -> None:
@@ -133,7 +134,7 @@ class EF21Momentum(Estimating):
 class EF21HeavyBall(Estimating):
     """EF21-HB: follow v ← η v + g, the estimate with momentum; the same as EF21() with SGD(momentum=η), for any optimizer."""
 
-    eta: float = 0.9  # η, how much of the last direction stays
+    eta: float = field(default=0.9, metadata=ALWAYS_SPELLED)  # η, how much of the last direction stays
     init: Init = "compressed"
 
     def __post_init__(self) -> None:
@@ -153,7 +154,7 @@ class EF21HeavyBall(Estimating):
 class EF21Partial(Estimating):
     """EF21-PP: each rank speaks with a probability, the estimates of the silent ones stay (all speak the first time)."""
 
-    probability: float = 0.5  # p; 1 is EF21
+    probability: float = field(default=0.5, metadata=ALWAYS_SPELLED)  # p; 1 is EF21
     init: Init = "compressed"
 
     def __post_init__(self) -> None:
