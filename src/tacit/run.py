@@ -80,7 +80,8 @@ class Run:
         of = self.trace.unordered
         times_s, ranks = of(("time_s", "rank"))
         sent_bytes, (exchanged_bytes, rounds) = of(("size_bytes",), SEND)[0], of(("size_bytes", "round"), EXCHANGE)
-        computed, cancelled, idle = (self._seconds(kind) for kind in (COMPUTE, CANCELLED, WAIT))
+        computed, cancelled, blocked = (self._seconds(kind) for kind in (COMPUTE, CANCELLED, WAIT))
+        finished = self._seconds_after_the_last_step() if len(sent_bytes) else 0.0
         updates, staleness = (of(("value",), NOTE, name)[0] for name in ("update", "staleness"))
         time_s, learners = float(times_s.max(initial=0.0)), int(np.unique(ranks[ranks >= 0]).size) or self.workers
         last = next((row for row in reversed(self.history) if row["loss"] is not None), {})
@@ -88,6 +89,7 @@ class Run:
             "status": self.status,
             "time_s": time_s,
             "steps": int((updates if len(updates) else of(("step",), COMPUTE)[0]).max(initial=0)),
+            "gradients": len(gradient_times_s(self.trace)),
             "rounds": int(rounds.max(initial=0)),
             "messages": len(sent_bytes),
             "bytes_sent": int(sent_bytes.sum() + exchanged_bytes.sum()),
@@ -98,7 +100,8 @@ class Run:
             **{name: last[name] for name in ("worst_loss", "worst_metric") if name in last},
             **({"logged": logged} if (logged := self.logged()) else {}),
             "computing": computed / (learners * time_s) if time_s else 0.0,
-            "idle": idle / (learners * time_s) if time_s else 0.0,
+            "idle": (blocked - finished) / (learners * time_s) if time_s else 0.0,
+            "finished": finished / (learners * time_s) if time_s else 0.0,
             "cancelled": cancelled / (computed + cancelled) if cancelled else 0.0,
             "staleness": float(staleness.mean()) if len(staleness) else None,
             "events": len(self.trace),
@@ -113,6 +116,14 @@ class Run:
         """Return what workers spent on events of one kind, summed in an order that does not depend on who wrote first."""
         ranks, ends_s, starts_s = self.trace.unordered(("rank", "time_s", "start_s"), kind)
         return float(np.sort((ends_s - starts_s)[ranks >= 0]).sum())
+
+    def _seconds_after_the_last_step(self) -> float:
+        """Return how long workers that had finished waited for the others."""
+        names, kinds = ("rank", "start_s", "time_s"), (COMPUTE, CANCELLED, WAIT, EXCHANGE, SEND)
+        parts = [self.trace.unordered(names, kind) for kind in kinds]  # sorting a long trace would take longer
+        columns = {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
+        columns["kind"] = np.repeat(kinds, [len(part[0]) for part in parts])
+        return float(np.sort((columns["time_s"] - columns["start_s"])[waits_of_the_finished(columns)]).sum())
 
     def first_reaching(self, loss: float) -> Row | None:
         """Return the first row of the history whose loss is at most ``loss``, or None."""
@@ -244,6 +255,45 @@ class Tally:
             "bytes_sent": int(self._sent[sent - 1]) if sent else 0,
             "period": float(self._periods[noted - 1]) if noted else None,
         }
+
+
+def gradient_times_s(trace: Trace) -> np.ndarray:
+    """Return when each gradient was used, in order: by an update of the server, else at the end of the worker's step."""
+    (updates,) = trace.unordered(("time_s",), NOTE, "update")
+    if len(updates):
+        ranks, times_s = trace.unordered(("rank", "time_s"), NOTE, "staleness")  # one for each gradient of an update
+        return np.sort(times_s[ranks < 0])
+    ranks, times_s = trace.unordered(("rank", "time_s"), COMPUTE)
+    return np.sort(times_s[ranks >= 0])
+
+
+def has_rounds(columns: Mapping[str, np.ndarray]) -> bool:
+    """Whether workers train in rounds. Servers and gossip send messages instead; gossip takes a mean in collectives at its end."""
+    sends = (columns["kind"] == SEND) & (columns["rank"] >= 0)
+    if not sends.any():
+        return True
+    exchanges = (columns["kind"] == EXCHANGE) & (columns["rank"] >= 0)
+    return bool((columns["start_s"][exchanges] < _last_steps_s(columns)[columns["rank"][exchanges]]).any())
+
+
+def waits_of_the_finished(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return which events are waits of workers that have taken their last step; none in runs with rounds, where that is a round's waiting."""
+    ranks = columns["rank"]
+    is_wait = (columns["kind"] == WAIT) & (ranks >= 0)
+    if not is_wait.any() or has_rounds(columns):
+        return np.zeros(len(ranks), bool)
+    last_s = _last_steps_s(columns)
+    last_s[last_s == -np.inf] = np.inf  # no step at all: such a worker waits
+    return np.asarray(is_wait & (columns["start_s"] >= last_s[np.where(is_wait, ranks, 0)]))
+
+
+def _last_steps_s(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return by rank when its last step ended."""
+    kinds, ranks = columns["kind"], columns["rank"]
+    is_step = ((kinds == COMPUTE) | (kinds == CANCELLED)) & (ranks >= 0)
+    last_s = np.full(int(ranks.max(initial=0)) + 1, -np.inf)
+    np.maximum.at(last_s, ranks[is_step], columns["time_s"][is_step])
+    return last_s
 
 
 def number(value: float | None) -> float | None:

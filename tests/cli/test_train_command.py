@@ -45,10 +45,20 @@ def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> 
 
     assert tacit("simulate", "--config", "real/run.toml", "--out", "again").exit_code == 0
     assert Run.load("again").digest == simulated.digest
-    answer = tacit("report", "real", "again", "--out", "both.html")
+    assert tacit("simulate", "--config", "real/run.toml", "--cluster", "real", "--out", "predicted").exit_code == 0
+    predicted = tomllib.loads(Path("predicted/run.toml").read_text())["cluster"]
+    assert predicted["compute"].startswith("Recorded(times_s=[") and predicted["workers"] == 2
+    assert tacit("simulate", "--config", "predicted/run.toml", "--out", "repeated").exit_code == 0
+    assert Run.load("predicted").digest == Run.load("repeated").digest
+    answer = tacit("report", "real", "predicted", "--out", "both.html")
     assert answer.exit_code == 0, answer.errors
     assert "LocalSGD(period=Every(5)) measured" in answer.output
     assert "LocalSGD(period=Every(5)) simulated" in answer.output
+    assert "LocalSGD(period=Every(5)): predicted " in answer.output and " % off." in answer.output
+    assert "did not draw its step times" not in answer.output
+    assert "did not draw its step times" in " ".join(
+        tacit("report", "real", "again", "--out", "old.html").output.split()
+    )
 
     for more, message in ((), "a larger --steps goes on"), (("--steps", "99"), "left no checkpoint to go on from"):
         answer = tacit("train", "--resume", "real", *more)

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from synthetic_runs import four_strategies, tiny_run
 
+import tacit
 from tacit.report import Comparison, Entry, default_target_loss, verdict
 from tacit.report.columns import cells, columns_of
 from tacit.report.comparison import Measured
+from tacit.report.figures import colours
+from tacit.report.verdict import remarks
 
 
 def compared(target: float | None = 1.0, **changed: Any) -> Comparison:
@@ -156,3 +159,81 @@ def test_mistakes_are_named() -> None:
 
 def test_no_seeds_no_mean() -> None:
     assert Measured(()).mean is None
+
+
+def families() -> Comparison:
+    """Return a comparison of rounds, a server and gossip, on one cluster."""
+    workload, cluster = tacit.workloads.quadratic(dimension=5), tacit.Cluster(workers=4)
+    strategies = [tacit.AllReduce(), tacit.KAsync(k=2), tacit.SwarmSGD(local_steps=4), tacit.DPSGD()]
+    return Comparison.of([tacit.simulate(workload, s, cluster=cluster, steps=40, lr=0.02) for s in strategies])
+
+
+def test_gradients_are_counted_alike_and_differences_are_said() -> None:
+    comparison = families()
+    assert [row.gradients.mean for row in comparison.rows] == [160, 80, 160, 160]  # steps are updates of two gradients
+    assert "gradients" in [column.key for column in columns_of(comparison)]
+    assert all(0 < (row.gradients_to_target.mean or 0) <= 160 for row in comparison.rows if row.time_to_target_s.known)
+    assert comparison.as_json()["strategies"][1]["gradients"]["mean"] == 80
+    said = " ".join(remarks(comparison))
+    assert "Not at equal numbers of gradients: KAsync(k=2) used 80, AllReduce() 160" in said
+    equal = Comparison.of([run for entry in comparison.entries for run in entry.runs if "KAsync" not in entry.label])
+    assert "gradients" not in " ".join(remarks(equal))
+
+
+def test_strategies_without_rounds_have_no_number_of_rounds() -> None:
+    comparison = families()
+    assert [row.rounds.mean for row in comparison.rows] == [40, None, None, None]
+    assert [row.rounds_to_target.mean is None for row in comparison.rows[1:]] == [True] * 3
+    for column in columns_of(comparison):
+        if column.key in ("rounds", "rounds_to_target"):
+            shown = cells(comparison, column)
+            assert [cell.text for cell in shown[1:]] == ["–"] * 3
+            assert not any(cell.is_best for cell in shown[1:])
+    alone = Comparison.of(comparison.entries[1].runs)
+    assert "messages, and ended at loss" in verdict(alone) and "rounds" not in verdict(alone)
+    assert comparison.entries[1].curve("round", "loss") is None
+
+
+def failed(label: str, reason: str, *points: tuple[float, float | None], seed: int = 0) -> Entry:
+    run = tiny_run(list(points), seed=seed)
+    run.status = f"failed: {reason}; look there"
+    return Entry(label, [run])
+
+
+def test_a_failed_run_says_that_it_failed_and_which() -> None:
+    alone = Comparison([failed("KAsync(k=2)", "worker 1 was lost", (0, 9.0), (3, 5.0))], "w", "c")
+    assert verdict(alone) == "KAsync(k=2) failed: worker 1 was lost (after 3.00 s and 1 steps; sent 100 B in 1 rounds)."
+    script = Comparison([failed("", "no such file", (0, None))], "train.py", "c")
+    assert verdict(script).startswith("The run of train.py failed: no such file")
+    both = [failed("a", "x", (0, 9.0), (1, 5.0)), failed("b", "y", (0, 9.0), (1, 5.0))]
+    assert verdict(Comparison(both, "w", "c", "a")) == "All strategies failed: a failed: x; b failed: y."
+    rest = Comparison(
+        [*compared().entries, failed("c", "worker 1 was lost", (0, 9.0), (0.1, 0.1))], "w", "c", "slow", 1.0
+    )
+    assert verdict(rest).startswith("fast reached loss 1 ")  # not the one that failed, though it got there first
+    assert remarks(rest)[0] == "c failed: worker 1 was lost."
+
+
+def test_twelve_strategies_have_twelve_colours() -> None:
+    for baseline in ("S0", None):
+        many = Comparison([Entry(f"S{i}", [tiny_run([(0, 9.0), (1, 1.0)])]) for i in range(12)], "w", "c", baseline)
+        assert len({colour for colour, _ in colours(many).values()}) == 12
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (tacit.Lattice(bits=8), "Lattice(bits=8)"),
+        (tacit.QSGD(bits=8), "QSGD(bits=8)"),
+        (tacit.LowRank(rank=2), "LowRank(rank=2)"),
+        (tacit.TopK(fraction=0.01), "TopK(fraction=0.01)"),
+        (tacit.TopK(), "TopK(fraction=0.01)"),
+        (tacit.TopK(k=3), "TopK(k=3)"),
+        (tacit.RandomK(), "RandomK(fraction=0.01)"),
+        (tacit.EF21Momentum(eta=0.1), "EF21Momentum(eta=0.1)"),
+        (tacit.SlowMo(momentum=0.5), "SlowMo(momentum=0.5)"),
+    ],
+    ids=str,
+)
+def test_labels_show_what_matters_though_it_is_the_default(spec: object, text: str) -> None:
+    assert str(spec) == text

@@ -77,9 +77,9 @@ def test_the_period_comes_from_the_history_or_else_from_the_notes() -> None:
     run.trace.record(NOTE, 0, 0.5, 0.5, value=7.0, label="period")
     run.trace.record(NOTE, 0, 0.6, 0.6, value=1.0, label="something else")
     (only,) = period_rows(run)
-    assert only == {"time_s": 0.5, "period": 7.0, "bytes_sent": 50.0, "round": 0.5, "step": 0.5}
+    assert only == {"time_s": 0.5, "period": 7.0, "bytes_sent": 50.0, "round": 0.5, "gradients": 1.0, "step": 0.5}
     run.history[0]["period"] = 3
-    assert period_rows(run) is run.history
+    assert [row["period"] for row in period_rows(run)] == [3, None, None]
 
 
 def test_one_spread_per_round_is_kept_the_widest() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic_runs import local_run, server_run
 
+import tacit
 from tacit.report.timeline import shares, strip, window_s
 from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, WAIT, Trace
 
@@ -12,14 +13,21 @@ from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, WAIT, Trace
 def test_shares_sum_to_one_and_count_overlap_once() -> None:
     trace = Trace()
     trace.record(COMPUTE, 0, 0.0, 4.0)
-    trace.record(EXCHANGE, 0, 2.0, 6.0)  # two seconds of it behind the computing
+    trace.record(EXCHANGE, 0, 2.0, 6.0, round=1)  # two seconds of it behind the computing
     trace.record(WAIT, 0, 6.0, 8.0)
     trace.record(CANCELLED, 1, 0.0, 2.0)
     trace.record(COMPUTE, 1, 2.0, 6.0)
     trace.record(COMPUTE, -1, 0.0, 8.0)  # the server is not a worker
     found = shares(trace.columns())
     assert found == pytest.approx(
-        {"computing": 8 / 16, "cancelled": 2 / 16, "waiting": 2 / 16, "talking": 2 / 16, "other": 2 / 16}
+        {
+            "computing": 8 / 16,
+            "cancelled": 2 / 16,
+            "waiting": 2 / 16,
+            "finished": 0.0,
+            "talking": 2 / 16,
+            "other": 2 / 16,
+        }
     )
 
 
@@ -58,3 +66,24 @@ def test_the_window_holds_two_rounds_within_bounds() -> None:
     step_s = 0.005 + 0.02 * 0.7  # median of a shifted exponential
     assert window_s([often, rarely]) == pytest.approx(min(1.02 * second_round_s, 60 * step_s), rel=0.25)
     assert window_s([often]) == pytest.approx(8 * step_s, rel=0.25)
+
+
+def test_a_worker_that_has_taken_its_last_step_is_finished_and_does_not_wait() -> None:
+    """In a swarm with one slow node the fast ones end early, and nobody is held up while training goes on."""
+    cluster = tacit.Cluster(workers=4, compute=tacit.Constant(mean_s=0.02), speed={3: 0.25})
+    run = tacit.simulate(
+        tacit.workloads.quadratic(dimension=5), tacit.SwarmSGD(local_steps=4), cluster=cluster, steps=40
+    )
+    found, summary = shares(run.trace.columns()), run.summary()
+    assert summary["idle"] == pytest.approx(0, abs=0.01) and found["waiting"] == pytest.approx(0, abs=0.01)
+    assert summary["finished"] == pytest.approx(
+        3 / 4 * 3 / 4, abs=0.02
+    )  # three of four nodes, three quarters of the time
+    assert found["finished"] == pytest.approx(summary["finished"])
+
+
+def test_the_last_round_is_waited_for() -> None:
+    cluster = tacit.Cluster(workers=4, compute=tacit.Constant(mean_s=0.02), speed={3: 0.25})
+    strategy = tacit.LocalSGD(period=tacit.OneShot())
+    summary = tacit.simulate(tacit.workloads.quadratic(dimension=5), strategy, cluster=cluster, steps=40).summary()
+    assert summary["finished"] == 0 and summary["idle"] > 0.5

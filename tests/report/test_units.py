@@ -48,6 +48,13 @@ def test_loss(value: float, text: str) -> None:
     assert units.loss(value) == text
 
 
+def test_long_lists_are_abbreviated() -> None:
+    times = ", ".join(f"{0.001 * i:.4f}" for i in range(1, 21))
+    text = f"Cluster(workers=2, compute=Recorded(times_s=[{times}]), speed={{0: 0.9}})"
+    assert units.abbreviated(text) == "Cluster(workers=2, compute=Recorded(times_s=[20 numbers]), speed={0: 0.9})"
+    assert units.abbreviated("PeriodList([4, 8, 16])") == "PeriodList([4, 8, 16])"
+
+
 def test_counts_and_shares() -> None:
     assert [units.count(v) for v in (27, 26.5, 1234.6)] == ["27", "26.5", "1,235"]
     assert [units.share(v) for v in (0.0, 0.031, 0.57)] == ["0 %", "3.1 %", "57 %"]

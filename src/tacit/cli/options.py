@@ -259,8 +259,9 @@ ClusterFile = Annotated[
     Path | None,
     typer.Option(
         "--cluster",
-        metavar="FILE.toml",
-        help="Read the cluster from a file, such as the run.toml of another run; the options below override it.",
+        metavar="FILE.toml|FOLDER",
+        help="Read the cluster from a file, such as the run.toml of another run, or take it from the folder of a run on real "
+        "processes: its measured step times. The options below override it.",
         rich_help_panel=_CLUSTER,
     ),
 ]

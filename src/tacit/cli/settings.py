@@ -13,8 +13,10 @@ import torch
 
 from tacit.errors import TacitError, nearest, require
 from tacit.registry import parse
+from tacit.run import Run
 from tacit.schedules import Schedule
 from tacit.simulation import Cluster
+from tacit.simulation.measured import measured_cluster
 from tacit.strategies import Strategy
 from tacit.toml import dump
 from tacit.workloads import Workload
@@ -129,7 +131,9 @@ def read_toml(path: Path, option: str) -> Table:
 
 
 def read_cluster(path: Path) -> Table:
-    """Return the cluster that a file describes: a table [cluster], as in run.toml, or its keys alone."""
+    """Return the cluster that a file describes: a table [cluster], as in run.toml, or its keys alone; of a real run's folder, the measured one."""
+    if path.is_dir():
+        return measured_cluster(Run.load(path)).table()
     table = read_toml(path, "--cluster")
     if isinstance(table.get("cluster"), dict):
         table = table["cluster"]

@@ -11,7 +11,7 @@ from rich.console import Console
 from tacit.cli import folders
 from tacit.report import Comparison, Entry, write_report
 from tacit.report import units as spelled
-from tacit.run import Run
+from tacit.run import Run, has_rounds
 
 
 def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_back: str | None = None) -> None:
@@ -49,11 +49,14 @@ def _readable(run: Run) -> dict[str, str]:
         "status": run.status,
         "time": spelled.seconds(summary["time_s"]) + ("" if _is_real(run) else " (virtual)"),
         "steps": f"{summary['steps']:,}",
-        "rounds": f"{summary['rounds']:,}",
-        "sent": spelled.size(summary["bytes_sent"]),
+        "gradients": f"{summary['gradients']:,}",
+        "rounds": f"{summary['rounds']:,}" if has_rounds(run.trace.columns()) else "–",
+        "sent": spelled.size(summary["bytes_sent"])
+        + (f" in {summary['messages']:,} messages" if summary["messages"] else ""),
         "loss": "not measured" if summary["loss"] is None else f"{summary['loss']:.6g}",
         "computing": f"{summary['computing']:.0%} of the workers' time",
-        "idle": f"{summary['idle']:.0%}",
+        "idle": f"{summary['idle']:.0%}"
+        + (f", {summary['finished']:.0%} after the last step" if summary["finished"] >= 0.005 else ""),
         "digest": run.digest[:16],
     }
     if summary["metric"] is not None:

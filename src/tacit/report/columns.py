@@ -45,6 +45,7 @@ def columns_of(comparison: Comparison) -> list[Column]:
             Column("time_to_target_s", "time", group, units.seconds, unreached="not reached"),
             Column("bytes_to_target", "bytes", group, units.size, unreached="–"),
             Column("rounds_to_target", "rounds", group, units.count, unreached="–"),
+            Column("gradients_to_target", "gradients", group, units.count, unreached="–"),
         ]
         if comparison.has_speed_ups:
             columns.append(Column("speed_up", "speed-up", group, units.ratio, is_higher_better=True))
@@ -61,6 +62,7 @@ def columns_of(comparison: Comparison) -> list[Column]:
         Column("time_s", "time", WHOLE_RUN, units.seconds),
         Column("bytes_sent", "bytes", WHOLE_RUN, units.size),
         Column("rounds", "rounds", WHOLE_RUN, units.count, is_ranked=False),
+        Column("gradients", "gradients", WHOLE_RUN, units.count, is_ranked=False),
         Column("idle", "waiting", WHOLE_RUN, units.share),
     ]
 
@@ -70,7 +72,7 @@ def cells(comparison: Comparison, column: Column) -> list[Cell]:
     measured = [_measured(row, column) for row in comparison.rows]
     written = [_cell(m, column) for m in measured]
     values = [cell.value for cell in written if cell.value is not None]
-    if len(comparison.rows) < 2 or not values or not column.is_ranked:
+    if len(comparison.rows) < 2 or not values or not column.is_ranked or comparison.predictions:
         return written
     best = column.show(
         max(values) if column.is_higher_better else min(values)

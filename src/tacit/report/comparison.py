@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from tacit.errors import nearest, require
-from tacit.report.curves import AXES, Curve, over_seeds
+from tacit.report.curves import AXES, Curve, over_seeds, rows_of
+from tacit.report.prediction import Prediction, predictions
 from tacit.report.timeline import shares
-from tacit.run import Run, number
+from tacit.run import Run, gradient_times_s, has_rounds, number
 
 FORMAT: Final = 1
 MARGIN: Final = 0.05  # of the target above the loss that all of them reach: keeps it clear of the noise floor
@@ -38,7 +39,7 @@ class Entry:
     def curve(self, x: str, y: str) -> Curve | None:
         """Return ``y``, a property of the reported model, against ``x``; held at the end unless a run was cut short."""
         is_held = all(run.status == "finished" for run in self.runs)
-        return over_seeds([run.history for run in self.runs], x, y, is_held=is_held)
+        return over_seeds([rows_of(run) for run in self.runs], x, y, is_held=is_held)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class TableRow:
     statuses: tuple[str, ...]  # of the runs that did not finish
     time_to_target_s: Measured
     bytes_to_target: Measured
-    rounds_to_target: Measured
+    rounds_to_target: Measured  # None where the strategy has no rounds
+    gradients_to_target: Measured  # gradients used, one mini-batch each
     speed_up: Measured  # baseline's time to the target over this one's, seed by seed; larger = sooner
     bytes_saving: Measured  # baseline's bytes to the target over this one's, seed by seed; larger = fewer
     loss: Measured  # the last one
@@ -85,7 +87,9 @@ class TableRow:
     time_s: Measured
     bytes_sent: Measured
     rounds: Measured
+    gradients: Measured
     idle: Measured  # share of the workers' time spent waiting
+    finished: Measured  # share in which workers had taken their last step and waited for the others
     shares: Mapping[str, float]  # of computing, cancelled, waiting, talking, other; mean over seeds
     seeds: tuple[Mapping[str, Any], ...]  # every run's own summary, with its seed
 
@@ -129,7 +133,8 @@ class Comparison:
             f"draw one report for each.",
         )
         cluster = " / ".join(sorted({run.cluster or f"{run.workers} workers" for run in every}))
-        baseline = next((e.label for e in entries if e.label.startswith("AllReduce(")), entries[0].label)
+        first = next((e.label for e in entries if e.label.startswith("AllReduce(")), entries[0].label)
+        baseline = None if predictions(every) else first
         return cls(entries, workloads[0], cluster, baseline, target_loss, reproduce)
 
     @cached_property
@@ -142,6 +147,11 @@ class Comparison:
         """The table, in the order of the entries."""
         baseline = next((entry for entry in self.entries if entry.label == self.baseline), None)
         return [_table_row(entry, baseline, self.target) for entry in self.entries]
+
+    @cached_property
+    def predictions(self) -> list[Prediction]:
+        """Strategies that were both measured on real processes and simulated; the comparison is then a check and no race."""
+        return predictions([run for entry in self.entries for run in entry.runs])
 
     @property
     def metric_name(self) -> str | None:
@@ -163,6 +173,7 @@ class Comparison:
             "target_loss": self.target,
             "metric_name": self.metric_name,
             "reproduce": self.reproduce,
+            "predictions": [{**vars(one), "error": one.error} for one in self.predictions],
             "strategies": [_described(entry, row) for entry, row in zip(self.entries, self.rows, strict=True)],
         }
         finite: dict[str, Any] = jsonable(described)
@@ -225,6 +236,7 @@ def _table_row(entry: Entry, baseline: Entry | None, target: float | None) -> Ta
         time_to_target_s=to_target("time_s"),
         bytes_to_target=to_target("bytes_sent"),
         rounds_to_target=to_target("round"),
+        gradients_to_target=to_target("gradients"),
         speed_up=_paired(baseline, entry, target, "time_s"),
         bytes_saving=_paired(baseline, entry, target, "bytes_sent"),
         loss=last("loss"),
@@ -232,7 +244,9 @@ def _table_row(entry: Entry, baseline: Entry | None, target: float | None) -> Ta
         time_s=last("time_s"),
         bytes_sent=last("bytes_sent"),
         rounds=Measured(tuple(_rounds(run, s) for run, s in zip(entry.runs, summaries, strict=True))),
+        gradients=last("gradients"),
         idle=last("idle"),
+        finished=last("finished"),
         shares={name: sum(d[name] for d in divided) / len(divided) for name in divided[0]},
         seeds=tuple({"seed": run.seed, **s} for run, s in zip(entry.runs, summaries, strict=True)),
     )
@@ -250,11 +264,17 @@ def _paired(baseline: Entry | None, entry: Entry, target: float | None, key: str
 
 def _to_target(run: Run, target: float | None, key: str) -> float | None:
     row = None if target is None else run.first_reaching(target)
-    return None if row is None else number(row.get(key))
+    if row is None or (key == "round" and not has_rounds(run.trace.columns())):
+        return None
+    if key == "gradients":
+        return float(np.searchsorted(gradient_times_s(run.trace), row["time_s"], "right"))
+    return number(row.get(key))
 
 
 def _rounds(run: Run, summary: Mapping[str, Any]) -> float | None:
-    """Return the rounds of a run; strategies without collectives have theirs in the history alone."""
+    """Return the rounds of a run, counted in its trace or its history; None where it has none: messages are not rounds."""
+    if not has_rounds(run.trace.columns()):
+        return None
     counted = summary["rounds"] or next((r["round"] for r in reversed(run.history) if r.get("round") is not None), 0)
     return number(counted)
 

@@ -9,10 +9,16 @@ from typing import Final
 
 import numpy as np
 
-from tacit.run import Row, Run
+from tacit.run import Row, Run, gradient_times_s, has_rounds
 from tacit.trace import NOTE
 
-AXES: Final = {"time_s": "time", "bytes_sent": "bytes sent", "round": "rounds", "step": "steps"}
+AXES: Final = {
+    "time_s": "time",
+    "bytes_sent": "bytes sent",
+    "round": "rounds",
+    "gradients": "gradients",
+    "step": "steps",
+}
 POINTS: Final = 240  # about one per three pixels of a figure
 
 
@@ -54,15 +60,23 @@ def over_seeds(
     return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
+def rows_of(run: Run) -> list[Row]:
+    """Return the history with ``gradients``, those used until then, and without rounds where the run has none."""
+    used_s, without = gradient_times_s(run.trace), {} if has_rounds(run.trace.columns()) else {"round": None}
+    used = np.searchsorted(used_s, [row["time_s"] for row in run.history], "right")
+    return [{**row, "gradients": int(count), **without} for row, count in zip(run.history, used, strict=True)]
+
+
 def period_rows(run: Run) -> Sequence[Row]:
     """Return rows that hold the run's period: its history, or else the notes that the strategy left in the trace."""
-    if any(_finite(row.get("period")) for row in run.history):
-        return run.history
+    history = rows_of(run)
+    if any(_finite(row.get("period")) for row in history):
+        return history
     notes = [event for event in run.trace.of(NOTE) if event.label == "period"]
     times = np.array([event.time_s for event in notes])
     counted = {}
-    for name in ("bytes_sent", "round", "step"):  # a note knows its time alone for certain
-        xs, ys = _line(run.history, "time_s", name)
+    for name in ("bytes_sent", "round", "gradients", "step"):  # a note knows its time alone for certain
+        xs, ys = _line(history, "time_s", name)
         counted[name] = np.interp(times, xs, ys) if len(xs) else np.full(len(times), np.nan)
     return [
         {"time_s": event.time_s, "period": event.value, **{name: float(counted[name][i]) for name in counted}}
@@ -72,10 +86,11 @@ def period_rows(run: Run) -> Sequence[Row]:
 
 def spread_rows(run: Run) -> list[Row]:
     """Return the widest spread of every round: the saw-tooth in between hides the trend. Without rounds on the way, every row."""
-    if not any(row["round"] for row in run.history[:-1]):
-        return [row for row in run.history if _finite(row.get("spread")) and row["spread"] > 0]
+    history = rows_of(run)
+    if not any(row["round"] for row in history[:-1]):
+        return [row for row in history if _finite(row.get("spread")) and row["spread"] > 0]
     widest: dict[float, Row] = {}
-    for row in run.history:
+    for row in history:
         if _finite(row.get("spread")) and row["spread"] > 0:
             before = widest.get(row["round"])
             widest[row["round"]] = row if before is None or row["spread"] >= before["spread"] else before

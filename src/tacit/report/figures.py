@@ -18,19 +18,23 @@ from tacit.report.timeline import Bar, Strip, first_run, strip, window_s
 Figure = dict[str, Any]
 Curves = dict[str, list[Curve | None]]  # by axis, one per strategy
 
-# Safe for colour-blind readers: Okabe and Ito's palette, less the yellow that vanishes on white, and two of Paul Tol's.
-PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
+# First what colour-blind readers tell apart: Okabe and Ito's palette, less the yellow that vanishes on white, and two of Paul Tol's. Then four more
+# that differ from these, and from each other, at least as much as the two blues do (CIELAB), and can be seen on white and on black.
+PALETTE: Final = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#6A5ACD", "#D81B60", "#1B5E20", "#00838F",
+)  # fmt: skip
 GREY: Final = "#767676"
-DASHES: Final = ("solid", "dash", "dot", "dashdot")  # tell apart what shares a colour when there are more than eight
+DASHES: Final = ("solid", "dash", "dot", "dashdot")  # tell apart what shares a colour when there are more than twelve
 ACTIVITY_COLOURS: Final = {
     "computing": "#9CC3DE",
     "waiting": "#E4572E",
     "talking": "#5B3E8C",
     "cancelled": "#B9B9B9",
+    "finished": "#F2C9B8",
     "other": "rgba(128,128,128,.18)",
 }
 VISIBLE: Final = 5e-4  # a share of time below this is not drawn
-AXIS_TITLES: Final = {"time_s": "time (s)", "bytes_sent": "bytes sent", "round": "rounds", "step": "steps"}
+AXIS_TITLES: Final = {**AXES, "time_s": "time (s)", "gradients": "gradients used"}
 
 
 def colours(comparison: Comparison) -> dict[str, tuple[str, str]]:

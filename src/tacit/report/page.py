@@ -132,7 +132,7 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     seeds = sorted({run.seed for run in runs})
     facts = [
         ("workload", comparison.workload),
-        ("cluster", comparison.cluster),
+        ("cluster", units.abbreviated(comparison.cluster)),
         ("workers", _span([run.workers for run in runs])),
         ("steps", _span([run.steps for run in runs])),
         ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds)) if len(seeds) <= 8 else f"{len(seeds)}"),

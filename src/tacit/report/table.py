@@ -15,14 +15,16 @@ from tacit.report.columns import WHOLE_RUN, Cell, Column, cells, columns_of, sma
 from tacit.report.comparison import Comparison
 from tacit.report.verdict import remarks, verdict
 
-WIDE: Final = 132  # terminal columns from which the whole run's totals fit beside the numbers to the target
-NARROWEST: Final = 18  # the least that a strategy's name gets
-TOTALS: Final = frozenset({"time_s", "bytes_sent", "rounds"})
+NAME: Final = 44  # what a strategy's name should get before the whole run's totals are shown
+NARROWEST: Final = 18  # the least that it gets
+TOTALS: Final = ("rounds", "bytes_sent", "time_s")
+LEFT_OUT: Final = ("gradients", *TOTALS)  # where there are numbers to the target, in this order
+NEXT: Final = ("metric", "rounds_to_target", "gradients_to_target", "idle")  # in terminals narrower still
 
 
 def print_table(comparison: Comparison, console: Console) -> None:
-    """Print the table, and the verdict below it; in a narrow terminal without the whole run's totals."""
-    console.print(Text(f"{comparison.workload} on {comparison.cluster}", style="dim"))
+    """Print the table, and the verdict below it; in a narrow terminal with fewer columns."""
+    console.print(Text(f"{comparison.workload} on {units.abbreviated(comparison.cluster)}", style="dim"))
     console.print(terminal_table(comparison, console.width))
     console.print(Text(verdict(comparison), style="bold"))
     for remark in remarks(comparison):
@@ -35,11 +37,8 @@ def terminal_table(comparison: Comparison, width: int) -> Table:
     if max(len(entry.runs) for entry in comparison.entries) > 1:
         said.append("mean over seeds, ± half the range")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="; ".join(said) or None, caption_justify="left")
-    columns = columns_of(comparison)
-    if comparison.target is not None and width < WIDE:
-        columns = [column for column in columns if column.key not in TOTALS]
-    texts = [[_heading(column), *map(_text, cells(comparison, column))] for column in columns]
-    taken = sum(max(len(line) for text in column for line in text.plain.split("\n")) + 2 for column in texts)
+    texts = _fitting(comparison, width)
+    taken = sum(map(_width, texts))
     table.add_column("strategy", overflow="fold", min_width=NARROWEST, vertical="top")
     for heading, *_ in texts:
         table.add_column(heading, justify="right", vertical="top", no_wrap=True)
@@ -49,6 +48,22 @@ def terminal_table(comparison: Comparison, width: int) -> Table:
             name.append(f"\n{line}", style="dim" if line == row.note else "red")
         table.add_row(name, *[column[i + 1] for column in texts])
     return table
+
+
+def _fitting(comparison: Comparison, width: int) -> list[list[Text]]:
+    """Return the columns as texts, heading first: all, or as many as leave room for the strategies' names."""
+    columns = columns_of(comparison)
+    texts = {column.key: [_heading(column), *map(_text, cells(comparison, column))] for column in columns}
+    name = max(len(row.label) for row in comparison.rows) + 3
+    for keys, least in ((LEFT_OUT if comparison.target is not None else (), min(NAME, name)), (NEXT, NARROWEST + 3)):
+        for key in keys:
+            if sum(map(_width, texts.values())) + least > width:
+                texts.pop(key, None)
+    return list(texts.values())
+
+
+def _width(column: list[Text]) -> int:
+    return max(len(line) for text in column for line in text.plain.split("\n")) + 2
 
 
 def _broken(label: str, width: int) -> str:
@@ -63,7 +78,7 @@ def _broken(label: str, width: int) -> str:
 
 def _heading(column: Column) -> Text:
     if column.group == WHOLE_RUN:
-        return Text(f"total\n{column.title}" if column.key in TOTALS else column.title.replace(" ", "\n"))
+        return Text(f"total\n{column.title}" if column.key in LEFT_OUT else column.title.replace(" ", "\n"))
     if column.key == "speed_up":
         return Text(column.title)
     return Text(f"{column.title} to\n{column.group.removeprefix('to loss ')}")

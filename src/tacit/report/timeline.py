@@ -8,14 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from tacit.run import Run
+from tacit.run import Run, waits_of_the_finished
 from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, RECEIVE, SEND, WAIT
+
+FINISHED: Final = "finished"
+"""A wait of a worker that has taken its last step: for the slowest, at the end of a run without rounds."""
 
 # Where a worker does two things at once, the first in this order counts: talking behind computing costs nobody time.
 ACTIVITIES: Final = {
     "computing": (COMPUTE,),
     "cancelled": (CANCELLED,),
     "waiting": (WAIT,),
+    "finished": (FINISHED,),
     "talking": (EXCHANGE, SEND, RECEIVE),
 }
 
@@ -43,7 +47,8 @@ class Strip:
 
 
 def shares(columns: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return each activity's share of the workers' time, and «other»: not started, finished, crashed. They sum to 1."""
+    """Return each activity's share of the workers' time, and «other»: not started, ended, crashed. They sum to 1."""
+    columns = _with_finished(columns)
     ours = columns["rank"] >= 0
     end_s = float(columns["time_s"].max(initial=0.0))
     learners = len(np.unique(columns["rank"][ours]))
@@ -71,6 +76,7 @@ def window_s(traces: Sequence[dict[str, np.ndarray]]) -> float:
 
 def strip(columns: dict[str, np.ndarray], until_s: float, most_workers: int) -> Strip:
     """Return the bars of the first ``most_workers`` workers, and of the server if there is one, up to ``until_s``."""
+    columns = _with_finished(columns)
     known = np.unique(columns["rank"])
     ranks = tuple(int(r) for r in known[known < 0]) + tuple(int(r) for r in known[known >= 0][:most_workers])
     shown = np.isin(columns["rank"], ranks) & (columns["start_s"] < until_s)
@@ -86,6 +92,12 @@ def strip(columns: dict[str, np.ndarray], until_s: float, most_workers: int) -> 
 def first_run(runs: Sequence[Run]) -> Run:
     """Return the run of the lowest seed: the one that is drawn."""
     return min(runs, key=lambda run: run.seed)
+
+
+def _with_finished(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns with the waits of workers that have finished as a kind of their own."""
+    chosen = waits_of_the_finished(columns)
+    return {**columns, "kind": np.where(chosen, FINISHED, columns["kind"])} if chosen.any() else columns
 
 
 def _bar(columns: dict[str, np.ndarray], i: int, activity: str, until_s: float) -> Bar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -72,6 +73,11 @@ def between(low: float, high: float, show: Callable[[float], str]) -> str:
         return ""
     number, _, unit = first.partition(" ")
     return f"{number if unit and last.endswith(' ' + unit) else first.removesuffix('×')}–{last}"
+
+
+def abbreviated(text: str) -> str:
+    """Return a specification with its long lists, such as measured step times, shown as their length."""
+    return re.sub(r"\[([^\[\]]{60,})\]", lambda found: f"[{found[1].count(',') + 1} numbers]", text)
 
 
 def _tidy(text: str) -> str:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
+
 from tacit.report import units
 from tacit.report.comparison import Comparison, TableRow
+from tacit.report.prediction import Prediction
 
 SAME = 1.05  # ratios nearer to 1 than this are called equal
+_SHOWN = 3  # predictions or failures that a sentence names
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return one plain sentence or two: who won, by how much, and at which cost."""
+    """Return one plain sentence or two: which strategy won, by how much, and at which cost; of a single run, how it ended."""
     rows, target = comparison.rows, comparison.target
     if len(rows) == 1:
-        return _alone(rows[0])
+        return _alone(rows[0], comparison.workload)
+    if comparison.predictions:
+        return f"{'; '.join(map(str, comparison.predictions[:_SHOWN]))}."
+    if all(_has_failed(row) for row in rows):
+        return f"All strategies failed: {'; '.join(_failure(row) for row in rows[:_SHOWN])}."
     if target is None:
         if any(row.loss.values != (None,) * len(row.loss.values) for row in rows):
             return "No strategy brought the loss below where it started; a smaller learning rate is the usual way out."
         return "No run has measured a loss, so there is nothing to compare yet."
     loss = f"loss {units.target(target)}"
-    arrived = [row for row in rows if row.time_to_target_s.mean is not None]
+    arrived = [row for row in rows if row.time_to_target_s.mean is not None and not _has_failed(row)]
     if not arrived:
         return f"No strategy reached {loss} with every seed."
     baseline = next((row for row in rows if row.label == comparison.baseline), None)
@@ -52,8 +61,13 @@ def _against(baseline: TableRow, winner: TableRow, loss: str) -> str:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return what else a reader should know at once: who sent least, who did not arrive."""
+    """Return what else a reader should know at once: what failed, which strategy sent least, which did not arrive, what is not equal."""
     rows, said = comparison.rows, []
+    failed = [row for row in rows if _has_failed(row)]
+    if len(rows) > 1 and len(failed) < len(rows):
+        said += [f"{_failure(row)}." for row in failed]
+    if comparison.predictions:
+        return said + _of_predictions(comparison.predictions)
     sent = [(row.bytes_to_target.mean, row) for row in rows if row.bytes_to_target.mean is not None]
     if len(sent) > 1:
         least, frugal = min(sent, key=lambda pair: pair[0])
@@ -64,16 +78,61 @@ def remarks(comparison: Comparison) -> list[str]:
     late = [row.label for row in rows if comparison.target is not None and not row.time_to_target_s.is_complete]
     if len(rows) > 1 and 0 < len(late) < len(rows):
         said.append(f"Not every seed of {', '.join(late)} reached the target.")
+    return said + _of_gradients([row for row in rows if not row.statuses])
+
+
+def _of_gradients(rows: list[TableRow]) -> list[str]:
+    """Say that strategies did not use equally many gradients: a step is an update of the server's model, or a step of every worker."""
+    used = [(row.gradients.mean, row.label) for row in rows if row.gradients.mean]
+    used.sort(key=itemgetter(0))  # the first of equals is named
+    (least, frugal), (most, _) = used[0] if used else (0, ""), used[-1] if used else (0, "")
+    greedy = next((label for count, label in used if count == most), "")
+    if not least or not most or most < SAME * least:
+        return []
+    return [
+        f"Not at equal numbers of gradients: {frugal} used {units.count(least)}, {greedy} {units.count(most)}; "
+        f"a step is one update of the model with a server, and one gradient of every worker without."
+    ]
+
+
+def _of_predictions(found: Sequence[Prediction]) -> list[str]:
+    said = [f"{one}." for one in found[_SHOWN:]]
+    for one in found:
+        if one.predicted_bytes != one.measured_bytes:
+            sizes = f"predicted {units.size(one.predicted_bytes)}, measured {units.size(one.measured_bytes)}"
+            said.append(f"{one.strategy} sent other bytes: {sizes}.")
+    if not all(one.has_measured_steps for one in found):
+        said.append(
+            "The simulation did not draw its step times from the measured run: tacit simulate --config RUN/run.toml --cluster RUN does."
+        )
     return said
 
 
-def _alone(row: TableRow) -> str:
+def _has_failed(row: TableRow) -> bool:
+    return any(status.partition(" failed")[1] for status in row.statuses)
+
+
+def _failure(row: TableRow, workload: str = "") -> str:
+    """Return which run failed, with which seed, and why."""
+    what = row.label or f"The run of {workload}"
+    reasons = [status.partition(" failed: ") for status in row.statuses if " failed" in status]
+    seeds = f", {reasons[0][0]}," if len(row.seeds) > 1 else ""
+    return f"{what}{seeds} failed{f': {reasons[0][2]}' if reasons[0][2] else ''}"
+
+
+def _alone(row: TableRow, workload: str) -> str:
     seeds = f" (mean of {len(row.seeds)} seeds)" if len(row.seeds) > 1 else ""
     steps = max(seed["steps"] for seed in row.seeds)
-    parts = [f"took {units.seconds(row.time_s.mean or 0.0)} for {units.count(steps)} steps"]
-    parts.append(f"sent {units.size(row.bytes_sent.mean or 0.0)} in {units.count(row.rounds.mean or 0.0)} rounds")
-    parts.append("measured no loss" if row.loss.mean is None else f"ended at loss {units.loss(row.loss.mean)}")
-    return f"{row.label} {parts[0]}, {parts[1]}, and {parts[2]}{seeds}."
+    sent = units.size(row.bytes_sent.mean or 0.0)
+    if row.rounds.mean is not None:
+        sent += f" in {units.count(row.rounds.mean)} rounds"
+    elif messages := sum(seed["messages"] for seed in row.seeds) / len(row.seeds):
+        sent += f" in {units.count(messages)} messages"
+    loss = "measured no loss" if row.loss.mean is None else f"ended at loss {units.loss(row.loss.mean)}"
+    if _has_failed(row):
+        return f"{_failure(row, workload)} (after {units.seconds(row.time_s.mean or 0.0)} and {units.count(steps)} steps; sent {sent})."
+    took = f"took {units.seconds(row.time_s.mean or 0.0)} for {units.count(steps)} steps"
+    return f"{row.label or f'The run of {workload}'} {took}, sent {sent}, and {loss}{seeds}."
 
 
 def _time(row: TableRow) -> str:
