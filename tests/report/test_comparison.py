@@ -210,7 +210,9 @@ def test_a_failed_run_says_that_it_failed_and_which() -> None:
     rest = Comparison(
         [*compared().entries, failed("c", "worker 1 was lost", (0, 9.0), (0.1, 0.1))], "w", "c", "slow", 1.0
     )
-    assert verdict(rest).startswith("fast reached loss 1 ")  # not the one that failed, though it got there first
+    assert verdict(rest).startswith(
+        "fast was 3.0× as fast as slow to loss 1"
+    )  # not the one that failed, though it got there first
     assert remarks(rest)[0] == "c failed: worker 1 was lost."
 
 

@@ -79,32 +79,6 @@ def spread_figure(comparison: Comparison) -> Figure | None:
     return _curves_figure(comparison, curves, "spread", "mean ‖xᵢ − x̄‖²")
 
 
-def shares_figure(comparison: Comparison) -> Figure:
-    """Return one stacked bar per strategy: where the workers' time went over the whole run."""
-    labels = [entry.label for entry in comparison.entries]
-    bars = []
-    for activity, colour in ACTIVITY_COLOURS.items():
-        values = [row.shares[activity] for row in comparison.rows]
-        if not any(value >= VISIBLE for value in values):
-            continue
-        text = [units.share(value) if value >= 0.05 else "" for value in values]
-        bar = go.Bar(y=list(range(len(labels))), x=values, orientation="h", name=activity, text=text)
-        bar.update(marker_color=colour, textposition="inside", insidetextanchor="middle", textangle=0)
-        bar.update(hovertemplate=f"{activity} %{{x:.1%}}<extra></extra>", marker_line_width=0)
-        bars.append(bar)
-    figure = go.Figure(bars)
-    figure.update_layout(barmode="stack", bargap=0.35, height=70 + 42 * len(labels), margin=_margin(left=20, bottom=36))
-    figure.update_xaxes(tickformat=".0%", range=[0, 1], dtick=0.25, fixedrange=True, showgrid=False, zeroline=False)
-    ticks = {
-        "tickvals": list(range(len(labels))),
-        "ticktext": [_safe(label) if len(label) < 44 else _safe(label).replace(", ", ",<br>") for label in labels],
-    }
-    figure.update_yaxes(
-        autorange="reversed", automargin=True, fixedrange=True, showgrid=False, ticklabelstandoff=8, **ticks
-    )
-    return plain(figure)
-
-
 def strips(comparison: Comparison) -> list[tuple[str, Strip, Figure]]:
     """Return, per strategy, the first rounds of its lowest seed: the same stretch of time for all of them."""
     traces = [first_run(entry.runs).trace.columns() for entry in comparison.entries]

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -23,6 +23,9 @@ from tacit.report.meetings import HEADINGS, meetings_of
 from tacit.report.timeline import Strip
 from tacit.report.verdict import remarks, verdict
 from tacit.run import Run
+
+_WIDE: Final = 0.12
+"""The least share of time whose number stands in its part of a bar, also on a phone."""
 
 
 def write_report(comparison: Comparison | Sequence[Run], path: str | os.PathLike[str]) -> Path:
@@ -103,6 +106,7 @@ def render(comparison: Comparison) -> str:
         ],
         strategies=[{"label": label, "colour": styles[label][0]} for label in labels],
         activities=_activities(comparison),
+        shares=_shares(comparison),
         is_over_seeds=max(len(entry.runs) for entry in comparison.entries) > 1,
         record=_record(comparison),
         reproduce=comparison.reproduce or _config(comparison),
@@ -116,7 +120,6 @@ def _drawn(comparison: Comparison) -> dict[str, figures.Figure]:
         "metric": figures.metric_figure(comparison),
         "period": figures.period_figure(comparison),
         "spread": figures.spread_figure(comparison),
-        "shares": figures.shares_figure(comparison),
     }
     return {name: figure for name, figure in drawn.items() if figure}
 
@@ -125,6 +128,20 @@ def _activities(comparison: Comparison) -> dict[str, str]:
     """Return the activities that occur, with their colours."""
     occurring = {name for row in comparison.rows for name, share in row.shares.items() if share >= figures.VISIBLE}
     return {name: colour for name, colour in figures.ACTIVITY_COLOURS.items() if name in occurring}
+
+
+def _shares(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return one stacked bar per strategy: where the workers' time went over the whole run."""
+    bars = []
+    for place, row in enumerate(comparison.rows):
+        visible = {name: row.shares[name] for name in figures.ACTIVITY_COLOURS if row.shares[name] >= figures.VISIBLE}
+        parts = [
+            {"activity": name, "percent": f"{100 * share:.4g}", "text": units.share(share), "is_wide": share >= _WIDE}
+            for name, share in visible.items()
+        ]
+        said = ", ".join(f"{part['activity']} {part['text']}" for part in parts)
+        bars.append({"label": row.label, "strategy": place, "parts": parts, "description": said})
+    return bars
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:

@@ -94,8 +94,15 @@ def staleness_figure(one: Served) -> Figure:
         colorscale=[[0.0, "rgba(0,114,178,0)"], [1.0, "rgba(0,114,178,1)"]], zmin=0, zmax=float(shares.max()), xgap=1, ygap=1,
         showscale=False, hovertemplate="%{y}: %{z:.1%} of its gradients %{x} updates old<extra></extra>",
     )  # fmt: skip
-    figure.update_layout(height=64 + 15 * len(names), margin={"l": 76, "r": 22, "t": 8, "b": 40})
-    figure.update_xaxes(title_text="updates between model and use", zeroline=False, showgrid=False, fixedrange=True)
+    figure.update_layout(height=76 + 15 * len(names), margin={"l": 76, "r": 22, "t": 8, "b": 52})
+    figure.update_xaxes(
+        title_text="updates between model and use",
+        title_standoff=8,
+        ticklabelstandoff=4,
+        zeroline=False,
+        showgrid=False,
+        fixedrange=True,
+    )
     figure.update_yaxes(autorange="reversed", showgrid=False, fixedrange=True, tickfont_size=10, dtick=1)
     return plain(figure)
 

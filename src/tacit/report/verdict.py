@@ -45,7 +45,7 @@ def _against(baseline: TableRow, winner: TableRow, loss: str) -> str:
     faster, saving = winner.speed_up.mean, winner.bytes_saving.mean
     assert faster is not None
     if faster >= SAME:
-        text = f"{winner.label} reached {loss} {units.ratio(faster)} sooner than {baseline.label}"
+        text = f"{winner.label} was {units.ratio(faster)} as fast as {baseline.label} to {loss}"
     elif faster > 1 / SAME:
         text = f"{winner.label} reached {loss} about as soon as {baseline.label}"
     else:
