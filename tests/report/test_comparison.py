@@ -203,8 +203,8 @@ def failed(label: str, reason: str, *points: tuple[float, float | None], seed: i
 def test_a_failed_run_says_that_it_failed_and_which() -> None:
     alone = Comparison([failed("KAsync(k=2)", "worker 1 was lost", (0, 9.0), (3, 5.0))], "w", "c")
     assert verdict(alone) == "KAsync(k=2) failed: worker 1 was lost (after 3.00 s and 1 steps; sent 100 B in 1 rounds)."
-    script = Comparison([failed("", "no such file", (0, None))], "train.py", "c")
-    assert verdict(script).startswith("The run of train.py failed: no such file")
+    script = Comparison([failed("", "no such file\n  train.py, line 1", (0, None))], "train.py", "c")
+    assert verdict(script) == "The run of train.py failed: no such file (before the first step)."
     both = [failed("a", "x", (0, 9.0), (1, 5.0)), failed("b", "y", (0, 9.0), (1, 5.0))]
     assert verdict(Comparison(both, "w", "c", "a")) == "All strategies failed: a failed: x; b failed: y."
     rest = Comparison(

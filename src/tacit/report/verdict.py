@@ -117,7 +117,8 @@ def _failure(row: TableRow, workload: str = "") -> str:
     what = row.label or f"The run of {workload}"
     reasons = [status.partition(" failed: ") for status in row.statuses if " failed" in status]
     seeds = f", {reasons[0][0]}," if len(row.seeds) > 1 else ""
-    return f"{what}{seeds} failed{f': {reasons[0][2]}' if reasons[0][2] else ''}"
+    reason = reasons[0][2].partition("\n")[0]
+    return f"{what}{seeds} failed{f': {reason}' if reason else ''}"
 
 
 def _alone(row: TableRow, workload: str) -> str:
@@ -129,6 +130,8 @@ def _alone(row: TableRow, workload: str) -> str:
     elif messages := sum(seed["messages"] for seed in row.seeds) / len(row.seeds):
         sent += f" in {units.count(messages)} messages"
     loss = "measured no loss" if row.loss.mean is None else f"ended at loss {units.loss(row.loss.mean)}"
+    if _has_failed(row) and not steps:
+        return f"{_failure(row, workload)} (before the first step)."
     if _has_failed(row):
         return f"{_failure(row, workload)} (after {units.seconds(row.time_s.mean or 0.0)} and {units.count(steps)} steps; sent {sent})."
     took = f"took {units.seconds(row.time_s.mean or 0.0)} for {units.count(steps)} steps"
