@@ -25,6 +25,7 @@ import torch
 from tacit.messages import Kinds, kinds_in_use, latest_kinds, restore_latest_kinds, use_kinds
 from tacit.randomness import Streams
 from tacit.session.stage import ScriptContext, current, put
+from tacit.simulation.script_frameworks import Singletons, put_singletons, singletons_exist, take_singletons
 
 _MERSENNE_BYTES = 624 * 4 + 4  # its numbers, and the position among them
 
@@ -97,6 +98,7 @@ class Belongings:
         self.context: ScriptContext | None = None
         self.modules: dict[str, ModuleType] = {}  # those that lie beside the script
         self.kinds = Kinds()  # message classes that it defines
+        self.singletons: Singletons = []  # of accelerate
 
 
 class Interpreter:
@@ -135,6 +137,9 @@ class Interpreter:
             return
         last.main, last.arguments = sys.modules["__main__"], sys.argv
         last.generators.save()
+        if singletons_exist():
+            last.singletons = take_singletons()
+            put_singletons(next_one.singletons)
         if len(sys.modules) != self._modules:
             last.modules = self._modules_beside_the_script()
         self._present = next_one

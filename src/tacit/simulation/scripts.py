@@ -18,8 +18,9 @@ from tacit.simulation.cluster import Cluster
 from tacit.simulation.evaluation import Progress
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.joins import check_script_joins
+from tacit.simulation.script_frameworks import one_process_each
 from tacit.simulation.script_guards import guarded
-from tacit.simulation.script_state import Interpreter
+from tacit.simulation.script_state import Interpreter, environment_of
 from tacit.simulation.script_world import Script, ScriptWorld
 from tacit.specs import with_python_numbers
 
@@ -54,7 +55,7 @@ def simulate_script(
         script, cluster, interpreter, seed=seed, host=host or default_host(), measured=measured, progress=progress
     )
     try:
-        with interpreter, guarded(lambda: interpreter.is_heard, script.line):
+        with interpreter, guarded(lambda: interpreter.is_heard, script.line), one_process_each([*environment_of(0, 1)]):
             world.run()
     except RunError as error:
         error.run = _run_of(world, f"failed: {error}")
