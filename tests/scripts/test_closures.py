@@ -111,5 +111,7 @@ def test_a_closure_that_computes_gradients_after_they_were_communicated_is_refus
     first.step(closure_of(model, first))
     second.step(lambda: None)  # in the manner of Lightning's manual optimization: computes nothing
     first.step(closure_of(model, first))
-    with pytest.raises(tacit.MisplacedCall, match="computes gradients after those of this step were communicated"):
+    with pytest.raises(
+        tacit.MisplacedCall, match="gradients of SGD were computed after those of this step were communicated"
+    ):
         second.step(closure_of(model, second))

@@ -253,6 +253,26 @@ def test_an_optimizer_that_steps_twice_is_refused():
         first.step()
 
 
+def test_a_backward_between_two_optimizers_is_refused_where_gradients_are_communicated():
+    model, first, second = two()
+    for strategy in (tacit.LocalSGD(), tacit.AllReduce()):
+        session = tacit.attach(model, [first, second], strategy)
+        for _ in range(2):  # clipping between the two is allowed
+            backward(model)
+            first.step()
+            nn.utils.clip_grad_norm_(model[2].parameters(), 0.1)
+            second.step()
+        backward(model)
+        first.step()
+        backward(model)
+        if isinstance(strategy, tacit.LocalSGD):
+            second.step()
+            session.close()
+        else:
+            with pytest.raises(tacit.MisplacedCall, match="gradients of AdamW were computed after"):
+                second.step()
+
+
 def test_closing_in_the_middle_of_a_step_is_refused():
     model, first, second = two()
     session = tacit.attach(model, [first, second], tacit.LocalSGD())

@@ -34,35 +34,28 @@ def with_stand_in(args: tuple[Any, ...], kwargs: dict[str, Any], closure: Closur
     return tuple(stand_in if value is closure else value for value in args), named
 
 
-class Marks:
-    """Parameters and gradients as they are now, to see later whether somebody has changed them. Costs no copy."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._seen = [(p, p._version, p.grad, _version(p.grad)) for p in parameters]
-
-    @property
-    def hold(self) -> bool:
-        """Whether nothing has changed."""
-        return all(
-            p._version == version and p.grad is grad and _version(p.grad) == grad_version
-            for p, version, grad, grad_version in self._seen
-        )
-
-
 class StandIn:
     """What the optimizer calls in the place of a closure that was evaluated before its step."""
 
     def __init__(self, loss: Any, optimizer: str, parameters: Sequence[nn.Parameter]) -> None:
-        self._loss, self._optimizer, self._marks, self._is_called = loss, optimizer, Marks(parameters), False
+        self._loss, self._optimizer, self._is_called = loss, optimizer, False
+        self._seen = [(p, p._version, p.grad, _version(p.grad)) for p in parameters]
 
     def __call__(self) -> Any:
-        if self._is_called or not self._marks.hold:
+        if self._is_called or self._is_changed():
             raise MisplacedCall(
                 f"{self._optimizer} evaluates its closure several times, or after it has changed the model, in one step; a strategy that sends "
                 f"gradients before the step cannot follow that. Use one that averages models, such as LocalSGD()."
             )
         self._is_called = True
         return self._loss
+
+    def _is_changed(self) -> bool:
+        """Whether a parameter or gradient is another than when the closure was evaluated."""
+        return any(
+            p._version != version or p.grad is not grad or _version(p.grad) != grad_version
+            for p, version, grad, grad_version in self._seen
+        )
 
 
 def _version(tensor: Tensor | None) -> int:

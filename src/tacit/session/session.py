@@ -38,7 +38,8 @@ from tacit.session.wrappers import refuse_wrappers
 from tacit.strategies.strategy import Strategy
 
 _logger: Final = logging.getLogger("tacit")
-_open: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
+_open: Final[weakref.WeakValueDictionary[int, Session]] = weakref.WeakValueDictionary()
+"""Sessions that are not over, by the ``id`` of each parameter they train."""
 
 
 class Session:
@@ -75,7 +76,7 @@ class Session:
             self._stepper = Stepper(stage, self._flat, optimizers, strategy, self._replica)
             self._reporting = Reporting(stage, model, self._flat, policies, self._stepper, self._serving)
             self._snapshots = Snapshots(stage, model, optimizers, strategy, self._stepper, self._chronicle)
-            _open.add(self)
+            _open.update({id(p): self for p in self._flat.parameters})
             for optimizer in optimizers:
                 self._hooks.append(optimizer.register_step_pre_hook(self._before))
                 self._hooks.append(optimizer.register_step_post_hook(self._after))
@@ -103,10 +104,6 @@ class Session:
         """At attach and, for wrappers made after it, in the first step. Under the simulator there are no process groups, hence no wrappers."""
         if self._stage.world == "processes":
             refuse_wrappers(self._module, parameters)
-
-    def shares(self, names: Mapping[int, str]) -> str | None:
-        """Return the name of a parameter that this session trains, from a table by ``id``; None if there is none."""
-        return next((names[id(p)] for p in self._flat.parameters if id(p) in names), None)
 
     # What the user calls.
 
@@ -348,7 +345,9 @@ class Session:
         atexit.unregister(self._end_with_process)
         for hook in self._hooks:
             hook.remove()
-        _open.discard(self)
+        for parameter in self._flat.parameters if hasattr(self, "_flat") else ():
+            if _open.get(id(parameter)) is self:
+                del _open[id(parameter)]
         if hasattr(self, "_stepper"):
             self._stepper.let_go()
             self._flat.release()
@@ -362,9 +361,8 @@ class Session:
 
 def refuse_second(model: nn.Module) -> None:
     """Raise where a session trains parameters of ``model`` already."""
-    names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
-    for session in _open:
-        if (name := session.shares(names)) is not None:
+    for name, parameter in model.named_parameters():
+        if id(parameter) in _open:
             raise MisplacedCall(
                 f"the parameter {name} is attached already; close its session first. Several optimizers of one model are attached together: "
                 f"tacit.attach(model, [first, second], …)."

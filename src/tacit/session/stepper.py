@@ -11,32 +11,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from tacit.errors import MisplacedCall
 from tacit.messages import Message
 from tacit.periods import UNTIL_THE_END
-from tacit.session.closures import Arguments, Closure, Marks, StandIn, closure_in, evaluate, with_stand_in
+from tacit.session.closures import Arguments, StandIn, closure_in, evaluate, with_stand_in
 from tacit.session.flat import FlatModel
 from tacit.session.optimizers import Optimizers, evaluates_several_times, needs_gradient
 from tacit.session.replica import Replica
 from tacit.session.scaling import Scaling
 from tacit.session.stage import Stage
 from tacit.session.states import restore, restore_generator, store, store_generator
+from tacit.session.turns import Turns
 from tacit.strategies.strategy import Strategy
 
 _NOTHING: Final = 2.0**-30
 """A total weight below this: every rank skipped its step."""
-
-
-class Evaluated(NamedTuple):
-    """The loss of a closure that was evaluated before the step."""
-
-    loss: Any
 
 
 class Stepper:
@@ -54,15 +49,8 @@ class Stepper:
         self._is_collective = not (strategy.has_server or strategy.handles)
         self._groups = len(optimizers.param_groups)
         self._with_curvature = [o for o in optimizers if evaluates_several_times(o)]  # of the model as they left it
-        self._stepped: list[Optimizer] = []  # those that have taken the step under way
         self._is_skipped = False  # no optimizer updates in the step under way
-        self._communicated: Marks | None = (
-            None  # the gradients that ``before_step`` left, for the optimizers after the first
-        )
-        self._withheld: dict[
-            nn.Parameter, Tensor
-        ] = {}  # gradients that a scaler must not see before their optimizer's turn
-        self._hidden: dict[nn.Parameter, Tensor | None] = {}  # gradients that the optimizer must not see in this step
+        self._turns = Turns(optimizers, flat.parameters, watches=self.calls_before)
         with self.in_hook():
             self.state = strategy.init(replica)
             self.quiet = self._quiet_steps()
@@ -70,6 +58,7 @@ class Stepper:
 
     def let_go(self) -> None:
         self._release()
+        self._turns.let_go()
         self._scaling.end()
 
     @contextmanager
@@ -104,83 +93,45 @@ class Stepper:
     def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """``optimizer`` is about to step with these arguments; return others for it, or None."""
         closure = closure_in(args[1:], kwargs)
-        self._hidden.clear()  # hidden still if the optimizer raised in the step before
-        evaluated = self._follow(optimizer, closure) if self._stepped else self._begin_step(optimizer, closure)
+        self._turns.forget_hidden()
+        has_hook = self.calls_before and not self.quiet
+        loss = evaluate(closure) if has_hook and closure is not None else None
+        if self._turns.are_under_way:
+            self._scaling.follow(optimizer)
+            self._turns.follow(optimizer)
+        else:
+            self._begin_step(optimizer, has_hook=has_hook)
         if self._is_skipped:
-            self._hide_gradients(optimizer)
-        if closure is None or evaluated is None:
+            self._turns.hide_gradients(optimizer)
+        if not has_hook or closure is None:
             return None
-        stand_in = StandIn(evaluated.loss, type(optimizer).__name__, self._flat.parameters)
-        return with_stand_in(args, kwargs, closure, stand_in)
+        return with_stand_in(args, kwargs, closure, StandIn(loss, type(optimizer).__name__, self._flat.parameters))
 
-    def _begin_step(self, optimizer: Optimizer, closure: Closure | None) -> Evaluated | None:
-        """``optimizer`` steps first: let the strategy's hook happen. Return the closure's loss, if it had to be evaluated."""
-        replica, evaluated = self._replica, None
+    def _begin_step(self, optimizer: Optimizer, *, has_hook: bool) -> None:
+        """``optimizer`` steps first: let the strategy's hook happen."""
+        replica = self._replica
         if replica.steps is not None and replica.step >= replica.steps and not self._strategy.has_server:
             raise MisplacedCall(
                 f"the run was announced with steps={replica.steps}, and this is one more; call session.close() before it, "
                 f"or attach with the true number (steps=None where nobody knows it)."
             )
         self._release()  # held still if the optimizer raised in the step before
-        has_hook = self.calls_before and not self.quiet
-        if has_hook and closure is not None:
-            evaluated = Evaluated(evaluate(closure))
         self._stage.compute(replica.step + 1)
         replica.scaler_skips = self._scaling.begin_step(optimizer)
-        self._communicated, self._withheld = None, {}
+        self._turns.begin()
         if has_hook:
             self._call_before()
-            if len(self._optimizers) > 1:
-                self._prepare_others(optimizer)
+            self._turns.communicated(optimizer, overflowed=replica.scaler_skips)
         elif self._strategy.cancels:
             with self._stage.monitor:  # from here on it is too late to abandon it
                 self._land()
         overflowed = replica.scaler_skips and not replica.gradient_was_set
         self._is_skipped = overflowed or replica.update_is_skipped or replica.is_abandoned
-        return evaluated
-
-    def _prepare_others(self, first: Optimizer) -> None:
-        """Where gradients overflowed on this rank, let a scaler find that in the gradients of the optimizers after the first, too."""
-        if self._replica.scaler_skips:
-            mine = {id(p) for group in first.param_groups for p in group["params"]}
-            others = [p for p in self._flat.parameters if id(p) not in mine and p.grad is not None]
-            self._withheld = {p: p.grad.clone() for p in others if p.grad is not None}
-            for parameter in self._withheld:
-                parameter.grad.fill_(math.inf)  # type: ignore[union-attr]
-        self._communicated = Marks(self._flat.parameters)
-
-    def _follow(self, optimizer: Optimizer, closure: Closure | None) -> Evaluated | None:
-        """``optimizer`` steps after another of the same step; its gradient is communicated already."""
-        if any(other is optimizer for other in self._stepped):
-            waiting = [type(o).__name__ for o in self._optimizers if not any(o is other for other in self._stepped)]
-            raise MisplacedCall(
-                f"{type(optimizer).__name__} steps a second time before {' and '.join(waiting)} has stepped; "
-                f"call step() of every attached optimizer once in each step."
-            )
-        self._scaling.follow(optimizer)
-        evaluated = None
-        if self._communicated is not None and closure is not None:
-            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            before = Marks([p for p in self._flat.parameters if id(p) in own])
-            evaluated = Evaluated(evaluate(closure))
-            if not before.hold:
-                raise MisplacedCall(
-                    f"the closure of {type(optimizer).__name__} computes gradients after those of this step were communicated; "
-                    f"compute all gradients before the first optimizer's step, or in its closure."
-                )
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter in self._withheld:
-                    parameter.grad = self._withheld.pop(parameter)
-        return evaluated
 
     def after(self, optimizer: Optimizer) -> bool:
         """``optimizer`` has stepped; return whether the step is over: whether all have."""
-        self._show_gradients()
-        self._stepped.append(optimizer)
-        if len(self._stepped) < len(self._optimizers):
+        if not self._turns.end(optimizer):
             return False
-        self._stepped = []
         self.own_steps += 1
         if self.quiet:
             self._end_step()
@@ -250,18 +201,6 @@ class Stepper:
                 "add all groups first, or close the session and attach again."
             )
 
-    def _hide_gradients(self, optimizer: Optimizer) -> None:
-        """Without gradients every torch optimizer leaves parameters and its state as they are."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._hidden[parameter] = parameter.grad
-                parameter.grad = None
-
-    def _show_gradients(self) -> None:
-        for parameter, gradient in self._hidden.items():
-            parameter.grad = gradient
-        self._hidden.clear()
-
     # Checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
@@ -295,11 +234,7 @@ class Stepper:
 
     def finish(self) -> None:
         """Join the others' rounds until all have come to their end, then play the last one."""
-        if self._stepped:
-            raise MisplacedCall(
-                f"session.close() in the middle of a step: of {self._optimizers} only {Optimizers(self._stepped)} has stepped; "
-                f"call step() of every attached optimizer once in each step."
-            )
+        self._turns.refuse_end_within()
         if self._is_collective and self._stage.size > 1:
             self._drain()
         with self.in_hook():
