@@ -31,6 +31,7 @@ from tacit.errors import (
     PeerLost,
     RunError,
     ScriptFailed,
+    SpeedBias,
     TacitError,
     TimedOut,
 )
@@ -70,10 +71,11 @@ from tacit.strategies import (
     KSync,
     LocalSGD,
     PullSwarm,
+    Ringleader,
     Strategy,
     SwarmSGD,
 )
-from tacit.strategies.servers import InverseStaleness, StalenessRate
+from tacit.strategies.servers import InverseStaleness, RescaledRate, StalenessRate
 from tacit.strategies.swarm import Geometric
 from tacit.topology import (
     Complete,
@@ -167,7 +169,9 @@ __all__ = [
     "RandomK",
     "RandomRegular",
     "Recorded",
+    "RescaledRate",
     "Ring",
+    "Ringleader",
     "Run",
     "RunError",
     "ScriptFailed",
@@ -176,6 +180,7 @@ __all__ = [
     "Sign",
     "Slow",
     "SlowMo",
+    "SpeedBias",
     "Spell",
     "StalenessRate",
     "Star",

@@ -18,6 +18,7 @@ Bad arguments are plain ``ValueError``/``TypeError``, raised when a specificatio
     └── FolderExists          a folder that would have been overwritten
 
     Interrupted               Ctrl-C, a KeyboardInterrupt with ``run`` attached
+    SpeedBias                 a warning: fast learners' data weigh more than slow ones'
 """
 
 from __future__ import annotations
@@ -181,6 +182,10 @@ class FolderExists(TacitError):
     def __init__(self, folder: object, way_out: str) -> None:
         self.folder = folder
         super().__init__(f"the folder {folder} exists and is not empty; {way_out}")
+
+
+class SpeedBias(UserWarning):
+    """A server strategy uses fast learners more often than slow ones, and their data differ or may differ."""
 
 
 class Interrupted(KeyboardInterrupt):

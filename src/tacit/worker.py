@@ -118,6 +118,10 @@ class Server(Protocol):
     @property
     def random(self) -> np.random.Generator: ...
 
+    @property
+    def knows_split(self) -> bool:
+        """Whether this world knows how data are split over learners, and warns of what follows before the run."""
+
     def now_s(self) -> float:
         """Return the time on the run's clock at which the last message was received: the same in a run and in its replay."""
 

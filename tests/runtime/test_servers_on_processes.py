@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,7 @@ LOSSES = [
     for workers in (3, 4)
     for server in ("beside", "apart")
     for strategy in (tacit.KSync(k=workers), tacit.KSync(k=2), tacit.KAsync(k=1), tacit.KBatchAsync(k=3))
-]
+] + [(tacit.Ringleader(), 3, "beside")]
 
 
 @pytest.mark.parametrize(("strategy", "workers", "server"), LOSSES, ids=lambda value: str(value))
@@ -226,6 +227,19 @@ def test_nobody_waits_for_a_slow_worker(strategy: tacit.Strategy):
     assert results[3]["taken"] * 3 < min(result["taken"] for result in results[:3])
     if strategy.cancels:
         assert results[3]["run"]["cancelled"] > 0  # its work is dropped, and told apart in the trace
+
+
+def warned_of_speeds(strategy: tacit.Strategy) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        play(strategy, 170, [400] * 3, pause_s=0.03 if tacit.rank() == 2 else 0.003)
+    return [str(one.message) for one in caught if issubclass(one.category, tacit.SpeedBias)]
+
+
+def test_the_server_warns_once_of_learners_it_uses_more_often():
+    [said], *others = together(3, warned_of_speeds, tacit.KAsync(k=1))
+    assert "of learner 2. If learners hold different data" in said and others == [[], []]
+    assert together(3, warned_of_speeds, tacit.Ringleader()) == [[], [], []]
 
 
 def test_alone_or_without_enough_workers_it_says_what_to_do():

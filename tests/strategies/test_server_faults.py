@@ -71,6 +71,7 @@ LATE = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::tacit.SpeedBias")  # a slow learner, on split data
 @pytest.mark.parametrize(("strategy", "latency_s", "at_s", "speed"), LATE.values(), ids=LATE)
 @pytest.mark.parametrize("for_s", [math.inf, 0.1], ids=["for good", "and returns"])
 def test_a_push_that_arrives_after_its_learner_was_lost_is_dropped(strategy, latency_s, at_s, speed, for_s):
@@ -97,6 +98,7 @@ def test_mini_batches_come_from_whoever_is_left(kind):
     assert run.status == "finished" and users(run, 8.0, 1e9) == {4}
 
 
+@pytest.mark.filterwarnings("ignore::tacit.SpeedBias")  # a slow learner, on split data
 def test_a_slow_learner_that_crashes_is_no_longer_waited_for():
     """Bounded staleness: its gradient would have been needed for the next update."""
     bounded = tacit.KAsync(k=1, maximum_staleness=2)

@@ -175,7 +175,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _read("compressors", "What is sent of a vector?", compression, _is_spec),
         _read("feedbacks", "What is remembered of what compression left out?", feedback, _is_spec),
         _read("topologies", "With whom does a worker speak?", topology, _is_spec),
-        _read("rates", "What does a gradient's age do to its learning rate?", rates, _is_spec),
+        _read("rates", "What does a gradient's age, or its learner's speed, do to its learning rate?", rates, _is_spec),
         _read("local_steps", "How long does a node train between two meetings?", local_steps, _is_spec),
         _read("outer", "What is done with the mean of a round?", outer, _is_spec),
         _read("workloads", "What is trained, on which data?", workloads, _is_workload),

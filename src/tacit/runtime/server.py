@@ -28,6 +28,8 @@ _END_S: Final = 10.0
 class ProcessServer:
     """What ``serve`` is given, and the thread it runs in."""
 
+    knows_split = False  # data are the script's own
+
     def __init__(
         self,
         post: Post,

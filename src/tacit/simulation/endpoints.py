@@ -139,6 +139,7 @@ class SimulatedServer(Endpoint):
     """The server of a server strategy, or one of its shards: its own model, optimizer and inbox."""
 
     world: World
+    knows_split = True
 
     def __init__(self, world: World, shard: int, model: ServerRow) -> None:
         super().__init__(world, server_address(shard))

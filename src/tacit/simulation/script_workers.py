@@ -173,6 +173,8 @@ class ScriptWorker(Endpoint):
 class ScriptServer(Endpoint):
     """The server of a session's strategy, or a shard of it: its own model and optimizer, an inbox, a fiber."""
 
+    knows_split = False  # data are the script's own
+
     def __init__(
         self, world: ScriptWorld, channel: Channel, shard: int, life: ServerLife, model: ServerModel, steps: int | None, seed: int
     ) -> None:  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import Interrupted, NotFinite, RunError, nearest, require
+from tacit.errors import Interrupted, NotFinite, RunError, SpeedBias, nearest, require
+from tacit.faults import Slow
 from tacit.layout import Layout
 from tacit.optimizers import Factory, optimizer_factory
 from tacit.randomness import Streams
@@ -29,6 +31,7 @@ from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, descr
 from tacit.simulation.rows import ServerRow, row_optimizer
 from tacit.simulation.world import World
 from tacit.specs import with_python_numbers
+from tacit.strategies.servers import AdaSync, KofP
 from tacit.strategies.strategy import Strategy
 from tacit.workloads.workload import Problem, Workload
 
@@ -83,6 +86,8 @@ def simulate(
         cluster = cluster_of(replay)
     cluster = Cluster() if cluster is None else cluster
     check_joins(strategy, cluster)
+    if isinstance(strategy, KofP | AdaSync) and strategy.follows_speed(cluster.workers):
+        _warn_of_speeds(workload, strategy, cluster)
     may_race, host, every = host is None, host or default_host(), evaluate_every or max(1, steps // _ROWS)
     streams, target = Streams(seed), torch.device(device)
     factory = optimizer_factory(optimizer, lr, momentum, weight_decay)
@@ -147,6 +152,19 @@ def _check(workload: object, strategy: object, steps: int, evaluate_every: int |
         f"evaluate_every={evaluate_every} must be at least 1; None gives about {_ROWS} rows.",
     )
     require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
+
+
+def _warn_of_speeds(workload: Workload, strategy: Strategy[Any], cluster: Cluster) -> None:
+    """Warn where learners that differ in speed also differ in data."""
+    speeds = {cluster.speed.get(rank, 1.0) for rank in range(cluster.workers)}
+    is_slow = any(isinstance(fault, Slow) and fault.factor != 1.0 for fault in cluster.faults)
+    if workload.is_shuffled is False and (len(speeds) > 1 or is_slow):
+        warnings.warn(
+            f"{strategy} uses fast learners more often than slow ones, and {workload} gives them different data: the model is trained towards "
+            f"the data of the fast ones. rate=RescaledRate() or Ringleader() weigh all learners alike.",
+            SpeedBias,
+            stacklevel=3,
+        )
 
 
 def _start(problem: Problem, start: Tensor | None, device: torch.device) -> Tensor:

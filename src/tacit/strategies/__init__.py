@@ -5,7 +5,7 @@ from tacit.strategies.collective import may_send
 from tacit.strategies.compressed_gradient import CompressedGradient
 from tacit.strategies.gossip import CHOCO, DPSGD, SGP, AsynchronousDPSGD
 from tacit.strategies.local_sgd import LocalSGD
-from tacit.strategies.servers import AdaSync, KAsync, KBatchAsync, KBatchSync, KSync
+from tacit.strategies.servers import AdaSync, KAsync, KBatchAsync, KBatchSync, KSync, Ringleader
 from tacit.strategies.strategy import Strategy
 from tacit.strategies.swarm import PullSwarm, SwarmSGD
 
@@ -23,6 +23,7 @@ __all__ = [
     "KSync",
     "LocalSGD",
     "PullSwarm",
+    "Ringleader",
     "Strategy",
     "SwarmSGD",
     "may_send",

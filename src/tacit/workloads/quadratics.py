@@ -43,6 +43,10 @@ class Quadratic(Workload):
     def name(self) -> str:
         return "quadratic"
 
+    @property
+    def is_shuffled(self) -> bool:
+        return self.heterogeneity == 0
+
     def open(self, workers: int, streams: Streams) -> QuadraticProblem:
         eigenvalues = np.geomspace(1 / self.condition, 1.0, self.dimension)
         eigenvalues[-1] = 1.0  # also in one dimension, where geomspace returns its start

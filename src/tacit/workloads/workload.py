@@ -78,6 +78,12 @@ class Workload(Parameters, ABC):
     @abstractmethod
     def name(self) -> str: ...
 
+    @property
+    def is_shuffled(self) -> bool | None:
+        """Whether all workers draw from one distribution; None where that is not known."""
+        split = getattr(self, "split", None)
+        return None if split is None else bool(split == "shuffled")
+
     @abstractmethod
     def open(self, workers: int, streams: Streams) -> Problem:
         """Load the data, split it over ``workers`` and build the model, all random choices from ``streams``."""

@@ -2,7 +2,8 @@
 
 from tacit.strategies.servers.adasync import AdaSync
 from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KofP, KSync
-from tacit.strategies.servers.rates import InverseStaleness, Rate, StalenessRate
+from tacit.strategies.servers.rates import InverseStaleness, Rate, RescaledRate, StalenessRate
+from tacit.strategies.servers.ringleader import Ringleader
 
 __all__ = [
     "AdaSync",
@@ -13,5 +14,7 @@ __all__ = [
     "KSync",
     "KofP",
     "Rate",
+    "RescaledRate",
+    "Ringleader",
     "StalenessRate",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from torch import Tensor
@@ -54,7 +54,10 @@ class AdaSync(Strategy[Any]):
     f_star: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        require(isinstance(self.base, KofP), f"base={self.base!r} must be a server strategy such as KAsync(k=1).")
+        require(
+            isinstance(self.base, KofP) and self.base.has_k,
+            f"base={self.base!r} must be a server strategy with a k, such as KAsync(k=1).",
+        )
         require(self.every is None or self.every >= 1, f"every={self.every} must be at least 1 update.")
         require(self.every_s is None or self.every_s > 0, f"every_s={self.every_s} must be positive.")
         require(
@@ -114,6 +117,9 @@ class AdaSync(Strategy[Any]):
 
     def dismiss(self, server: Server, state: ServerState) -> None:
         self.base.dismiss(server, state)
+
+    def follows_speed(self, workers: int) -> bool:
+        return replace(self.base, k=1).follows_speed(workers)
 
     @property
     def _rule(self) -> str:

@@ -31,6 +31,7 @@ from tacit.strategies.servers.messages import (
     ShownModel,
     ToServer,
 )
+from tacit.strategies.servers.speeds import UseCounts, UseTimes
 from tacit.worker import Server
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class Counter:
         self._model: ServedModel | None = None  # of this version, made when first asked for
         self._restarting: ServerRestart | None = None  # the last one sent, for the next learner if it gets the same
         self._models: dict[int, Tensor] = {}  # that learners hold, by version, where distances are asked for
+        is_timed = kind.rate is not None and kind.rate.needs_times
+        self._times = UseTimes(state.memory) if is_timed else None
+        may_be_biased = not server.knows_split and kind.follows_speed(server.size)
+        self._counts = UseCounts(kind, server.size) if may_be_biased else None
         self._up, self._down = Uplinks(kind, server), Downlinks(kind, server)
         if self._needs_models:
             self._models[state.version] = server.parameters.clone()
@@ -151,14 +156,10 @@ class Counter:
 
     def _take(self, source: int, push: ServerPush) -> None:
         """Put a push with the others, or drop it: cancelled work never reaches the model, nor does a push that comes after its learner was lost."""
-        kind, version = self._kind, self._state.version
-        if not self._is_here[source]:
+        opened = self._opened(source, push)
+        if opened is None:
             return
-        if push.version > version and self._is_leader:
-            raise BadMessage(f"learner {source} pushed a gradient at version {push.version} of a model at {version}.")
-        push = self._up.opened(source, push)
-        self._held[source] = _AWAY
-        is_late = kind.cancels and push.version < version
+        push, is_late = opened, self._kind.cancels and push.version < self._state.version
         if is_late and self._is_leader:
             self._server.note("late", 1.0, about=source)
             self._late[source] += 1
@@ -170,6 +171,16 @@ class Counter:
             self._give(source)
         elif self._late[source] >= _LOST:
             self._give(source, interrupts=True)
+
+    def _opened(self, source: int, push: ServerPush) -> ServerPush | None:
+        """Return ``push`` with its gradient in full; None where its learner was lost before it arrived."""
+        version = self._state.version
+        if not self._is_here[source]:
+            return None
+        if push.version > version and self._is_leader:
+            raise BadMessage(f"learner {source} pushed a gradient at version {push.version} of a model at {version}.")
+        self._held[source] = _AWAY
+        return self._up.opened(source, push)
 
     def _tell(self, source: int, asked: ServerAsk) -> None:
         if not asked.is_joining:
@@ -248,6 +259,11 @@ class Counter:
             self._decree(batch)
             for source, push in batch:
                 server.note("staleness", state.version - push.version, about=source)
+            if self._counts is not None:
+                self._counts.add((source for source, _ in batch), self._is_here)
+        if self._times is not None:
+            for source, _ in batch:
+                self._times.use(source, state.version + 1)
         server.update(*self._combined(sorted(batch, key=lambda one: one[0])))
         state.version += 1
         self._model = None
@@ -279,17 +295,25 @@ class Counter:
 
     def _combined(self, batch: list[Pushed]) -> tuple[Tensor, float]:
         """Return Σ w η g / Σ w η̄ and η̄, the weighted mean of the rates: applied, Σ w η g / Σ w, summed in rank order as everywhere."""
-        rule, version = self._kind.rate, self._state.version
         weights = [push.weight for _, push in batch]
-        rates = [push.rate for _, push in batch]
-        if rule is not None:
-            rates = [rule.of(push.rate, version - push.version, self._distance_squared(push)) for _, push in batch]
+        rates = [self._rate(source, push) for source, push in batch]
         total = sum(weights)
         mean_rate = sum(w * r for w, r in zip(weights, rates, strict=True)) / total
         gradient = torch.zeros_like(batch[0][1].body)
         for (_, push), weight, rate in zip(batch, weights, rates, strict=True):
             gradient.add_(push.body, alpha=weight * (rate / mean_rate if mean_rate else 1.0))
         return gradient.div_(total), mean_rate
+
+    def _rate(self, source: int, push: ServerPush) -> float:
+        rule, version = self._kind.rate, self._state.version
+        if rule is None:
+            return push.rate
+        staleness, distance_squared = version - push.version, self._distance_squared(push)
+        if self._times is None:
+            return rule.of(push.rate, staleness, distance_squared)
+        learners = (rank for rank, is_here in enumerate(self._is_here) if is_here)
+        relative_time = self._times.relative(source, learners)
+        return rule.of(push.rate, staleness, distance_squared, relative_time=relative_time)
 
     def _distance_squared(self, push: ServerPush) -> float:
         if not self._needs_models or push.version == self._state.version:

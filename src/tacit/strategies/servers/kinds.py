@@ -54,12 +54,17 @@ class Learner:
 class KofP(Strategy[Any]):
     """What the four kinds share. Learners push gradients and take models; they update nothing themselves.
 
-    k: K, larger = fewer and better updates. rate: what staleness does to the learning rate; None: nothing. shards: servers that divide the model.
+    k: K, larger = fewer and better updates. rate: what staleness or speed does to the learning rate; None: nothing.
+    shards: servers that divide the model.
     compressor, feedback: of gradients on their way up, as in CompressedGradient; down: of models on their way down.
+
+    A learner is used as often as it pushes. Where learners differ in speed and in data, the model therefore settles at the minimum of a
+    speed-weighted mean of their losses, unless an update waits for all; ``rate=RescaledRate()`` and ``Ringleader`` correct this.
     """
 
     has_server: ClassVar[bool] = True
     waits: ClassVar[bool]  # whether a learner idles from its push to the update; else any mini-batch counts
+    has_k: ClassVar[bool] = True  # whether k may be adapted
 
     k: int
     rate: Rate | None = None
@@ -82,6 +87,10 @@ class KofP(Strategy[Any]):
             self.rate is None or not self.rate.needs_distance or self.shards == 1,
             f"{name}: {self.rate} needs the distance between whole models, which no shard knows; use shards=1.",
         )
+        require(
+            self.rate is None or not self.rate.needs_times or not self.cancels,
+            f"{name} cancels slow learners, which {self.rate} cannot make up for; use KAsync or KBatchAsync.",
+        )
         check_links(self.compressor, self.feedback, self.down)
 
     @property
@@ -93,6 +102,11 @@ class KofP(Strategy[Any]):
     def staleness_bound(self) -> int | None:
         """Updates that may come between a gradient's model and its use; None: any number."""
         return None
+
+    def follows_speed(self, workers: int) -> bool:
+        """Whether learners are used as often as they push: then, on split data, the model is trained towards the data of the fast ones."""
+        waits_for_all = (self.waits and self.k >= workers) or self.staleness_bound == 0
+        return not waits_for_all and not (self.rate is not None and self.rate.needs_times)
 
     # The learner.
 

@@ -1,4 +1,4 @@
-"""What a gradient's age does to its learning rate."""
+"""What a gradient's age, or its learner's speed, does to its learning rate."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from tacit.specs import Spec
 
 
 class Rate(Spec, ABC):
-    """A rule for η of one gradient, given how old it is."""
+    """A rule for η of one gradient, given how old it is, and on request how long its learner takes."""
 
     needs_distance: ClassVar[bool] = False
     """Whether the server must keep the models that learners hold."""
 
+    needs_times: ClassVar[bool] = False
+    """Whether ``of`` is also given ``relative_time=``, for which the server measures how long each learner takes."""
+
     @abstractmethod
-    def of(self, rate: float, staleness: int, distance_squared: float) -> float:
-        """Return η for a gradient that came with the learner's ``rate``, taken ``staleness`` updates and so far from here."""
+    def of(self, rate: float, staleness: int, distance_squared: float, *, relative_time: float = 1.0) -> float:
+        """Return η for a gradient that came with the learner's ``rate``, taken ``staleness`` updates and so far from here.
+
+        relative_time: the learner's time between two uses over the mean of all learners' times. Rules without ``needs_times`` are called without
+        it, and need not take it.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +48,7 @@ class StalenessRate(Rate):
             f"maximum={self.maximum} must be positive; None takes the learner's learning rate.",
         )
 
-    def of(self, rate: float, staleness: int, distance_squared: float) -> float:
+    def of(self, rate: float, staleness: int, distance_squared: float, *, relative_time: float = 1.0) -> float:
         maximum = rate if self.maximum is None else self.maximum
         return min(self.c / distance_squared, maximum) if distance_squared > 0 else maximum
 
@@ -50,5 +57,20 @@ class StalenessRate(Rate):
 class InverseStaleness(Rate):
     """η/(1 + staleness), whatever the distance: the rival of Zhang et al. (2016)."""
 
-    def of(self, rate: float, staleness: int, distance_squared: float) -> float:
+    def of(self, rate: float, staleness: int, distance_squared: float, *, relative_time: float = 1.0) -> float:
         return rate / (1 + staleness)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RescaledRate(Rate):
+    """η_i = η τ_i / mean_j τ_j: the longer a learner takes, the larger its steps (Rescaled ASGD, Mahran et al., arXiv 2605.13434).
+
+    τ_i is the mean number of updates between two uses of learner i's gradients, measured by the server. Over a cycle every learner then has the same
+    total learning rate, so that on split data the model is trained for the mean of all learners' losses, whatever their speeds. The mean of η_i over
+    learners is η. No step is larger than P η.
+    """
+
+    needs_times: ClassVar[bool] = True
+
+    def of(self, rate: float, staleness: int, distance_squared: float, *, relative_time: float = 1.0) -> float:
+        return rate * relative_time
