@@ -49,6 +49,11 @@ class Environment:
             raise TimedOut("tacit.attach", missing, self.timeout_s) from error
         return [json.loads(self.store.get(name)) for name in names]
 
+    def published(self, key: str) -> list[Any]:
+        """Return what ranks have published under ``key`` so far, in rank order, without waiting."""
+        names = [f"{key}/{rank}" for rank in range(self.size)]
+        return [json.loads(self.store.get(name)) for name in names if self.has(name)]
+
     def has(self, name: str) -> bool:
         """Whether ``name`` is in the store; not, where its host is gone."""
         try:

@@ -274,6 +274,12 @@ class ProcessStage:
         self.spread(torch.zeros(1))  # all have come so far: from here the clock runs
         self._origin_s = time.perf_counter()
 
+    def publish(self, name: str, value: Any) -> None:
+        self._environment.publish(name, value)
+
+    def published(self, name: str) -> list[Any]:
+        return self._environment.published(name)
+
     def exchange(self, data: bytes) -> list[bytes]:
         return [data] if self.collectives is None else self.collectives.exchange(data)
 

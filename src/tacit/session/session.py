@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from tacit.run import Run
 from tacit.session.agreement import common_table
 from tacit.session.chronicle import Chronicle
 from tacit.session.closures import Arguments
+from tacit.session.duplicate_work import DuplicateWork
 from tacit.session.flat import FlatModel
 from tacit.session.logs import open_log
 from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_for_all
@@ -68,6 +70,7 @@ class Session:
             riders = Riders(model, optimizers, self._flat.parameters, policies.buffers, policies.optimizer_state)
             self._spread_start()
             self._chronicle = Chronicle(stage, open_log(policies.log, stage.rank), steps)
+            self._duplicates = DuplicateWork(stage)
             network = RidingNetwork(stage.network, riders, stage.exchange)
             self._replica = Replica(stage, network, self._flat, optimizers, strategy, steps, seed)
             self._serving = (
@@ -129,6 +132,7 @@ class Session:
         samples: how many samples are behind it. Tell it on all ranks or on none: rounds are then weighted by it.
         """
         value = loss if not isinstance(loss, Tensor) else loss.item() if loss.is_cpu else loss.detach()
+        self._duplicates.observe(self.step, value)
         self._replica.meter.observe(value, samples)
         self._chronicle.meter.observe(value, samples)
 
@@ -276,6 +280,7 @@ class Session:
         try:
             if self._stepper.after(optimizer):
                 self._chronicle.end_step(self._replica.meter.step, weight)
+                self._duplicates.end_step(self._replica.meter.step)
         except BaseException as error:
             self._give_up(error)
             raise
@@ -333,12 +338,16 @@ class Session:
             error.add_note(f"The server's model is in {kept}; the same command resumes from it.")
 
     def _end_with_process(self) -> None:
-        """The script is over and nobody called ``close``: say so, and do not leave the others waiting."""
-        if not self._is_over:
+        """The script is over and ``close`` was not called: end the session for the script's error, or say what is missing."""
+        if self._is_over:
+            return
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # what Python has just printed
+        if error is None:
             _logger.warning(
                 "session.close() was never called: the last round was not played; call it after the loop, or use `with`."
             )
-            self._give_up(TacitError("the script ended without session.close()"))
+            error = TacitError("the script ended without session.close()")
+        self._give_up(error)
 
     def _let_go(self, error: BaseException | None) -> None:
         self._is_over = True

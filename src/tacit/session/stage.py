@@ -78,6 +78,12 @@ class Stage(Protocol):
     def living(self) -> Sequence[int]:
         """The ranks that took part in the latest exchange: all, or in gossip those whose processes exist."""
 
+    def publish(self, name: str, value: Any) -> None:
+        """Leave a value, as JSON holds it, for the other ranks to read. Waits for nobody."""
+
+    def published(self, name: str) -> list[Any]:
+        """Return what ranks have published under ``name`` so far, in rank order."""
+
     def exchange(self, data: bytes) -> list[bytes]:
         """Return every rank's bytes, in rank order, and none for a rank that is not among ``living``; uncounted."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tacit.network import shard_at
 from tacit.simulation.meetings import Meetings
@@ -21,6 +21,9 @@ class Channel:
     trace: Trace
     meetings: Meetings
     servers: list[Endpoint] = field(default_factory=list)  # by shard
+    published: dict[str, dict[int, Any]] = field(
+        default_factory=dict
+    )  # by name and rank: what sessions left for others
 
     def has_shard_at(self, address: int) -> bool:
         """Whether a server, or a shard of one, lives at ``address``."""

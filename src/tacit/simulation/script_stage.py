@@ -96,6 +96,13 @@ class ScriptStage:
                 what, theirs, expected = found
                 raise Disagreement(what, theirs, expected, rank, at_attach=True)
 
+    def publish(self, name: str, value: Any) -> None:
+        self.channel.published.setdefault(name, {})[self.rank] = value
+
+    def published(self, name: str) -> list[Any]:
+        found = self.channel.published.get(name, {})
+        return [found[rank] for rank in sorted(found)]
+
     def exchange(self, data: bytes) -> list[bytes]:
         return self._gather("an exchange of states", data)
 

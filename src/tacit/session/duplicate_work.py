@@ -1,0 +1,45 @@
+"""A warning where all workers train on the same batches: seeded alike, and reading data that is not divided."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from torch import Tensor
+
+from tacit.session.stage import Stage
+
+_logger: Final = logging.getLogger("tacit")
+_STEPS: Final = 2
+"""Losses that must be equal. In the first step they may be equal by chance: a last layer of zeros gives every batch the same loss."""
+_LAST_LOOK: Final = 64
+_NAME: Final = "first losses"
+
+
+class DuplicateWork:
+    """Compares the losses that workers observe in their first steps. No worker waits: rank 0 looks at steps 2, 4, 8 … 64 until all are there."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self._losses = stage, list[float]()
+        self._is_over = stage.size == 1
+
+    def observe(self, step: int, loss: float | Tensor) -> None:
+        """Take the first loss that is observed after ``step`` completed steps."""
+        if not self._is_over and step == len(self._losses) < _STEPS:
+            self._losses.append(float(loss))
+            if len(self._losses) == _STEPS:
+                self._stage.publish(_NAME, self._losses)
+
+    def end_step(self, step: int) -> None:
+        """Warn on rank 0 once all losses are known and equal."""
+        if self._is_over or self._stage.rank != 0 or step < _STEPS or step & (step - 1):
+            return
+        published = self._stage.published(_NAME)
+        self._is_over = len(published) == self._stage.size or step >= _LAST_LOOK
+        if len(published) == self._stage.size and all(losses == published[0] for losses in published):
+            shown = " and ".join(f"{loss:.6g}" for loss in published[0])
+            _logger.warning(
+                "all %d workers observed the same losses in their first two steps (%s): they train on the same batches. Give each worker "
+                "its own data, for example with DistributedSampler(data, num_replicas=tacit.size(), rank=tacit.rank()), or seed by tacit.rank().",
+                self._stage.size, shown,
+            )  # fmt: skip
