@@ -254,11 +254,39 @@ def test_a_loss_that_is_not_finite_stops_the_run(strategy):
     assert session.run.status.startswith("failed") and len(session.run.history) == 1
 
 
-def test_more_steps_than_announced_are_refused():
+@pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(2))], ids=str)
+def test_steps_after_the_announced_ones_change_nothing_and_are_warned_of_once(strategy, caplog):
+    plain, optimizer = model_and_optimizer()
+    take_steps(plain, optimizer, 2)
     model, optimizer = model_and_optimizer()
-    tacit.attach(model, optimizer, tacit.AllReduce(), steps=2)
-    with pytest.raises(tacit.MisplacedCall, match="announced with steps=2"):
-        take_steps(model, optimizer, 3)
+    session = tacit.attach(model, optimizer, strategy, steps=2)
+    take_steps(model, optimizer, 5)
+    run = session.close()
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert run.status == "finished" and session.step == run.summary()["steps"] == 2
+    [message] = caplog.messages
+    assert message.startswith(
+        "all steps=2 announced steps are taken, so further steps change nothing; end the loop there"
+    )
+
+
+def test_a_closure_in_a_step_too_many_is_evaluated_and_changes_nothing(caplog):
+    model, optimizer = model_and_optimizer()
+    session = tacit.attach(model, optimizer, tacit.AllReduce(), steps=1)
+    take_steps(model, optimizer, 1)
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) is not None
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    session.close()
+    assert len(caplog.messages) == 1
 
 
 def test_calls_after_the_end_are_refused():

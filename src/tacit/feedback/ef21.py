@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ def has_data(said: Sequence[Said]) -> bool:
 
 class Estimating(Additive):
     """What EF21 and its relatives share; each of them changes one of the small methods at the end."""
+
+    ends_in_full: ClassVar[bool] = True  # its estimate is taken back
 
     init: Init
 

@@ -141,6 +141,9 @@ class Feedback(Spec, ABC):
     needs_contraction: ClassVar[bool] = True
     """Whether the compressor must be contractive: an unbiased one is then scaled by 1/(1+ω), which makes α = 1/(1+ω)."""
 
+    ends_in_full: ClassVar[bool] = False
+    """Whether a rank whose data has ended sends one vector in full."""
+
     needs_determinism: ClassVar[bool] = False
 
     @abstractmethod

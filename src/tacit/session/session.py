@@ -71,6 +71,7 @@ class Session:
             self._spread_start()
             self._chronicle = Chronicle(stage, open_log(policies.log, stage.rank), steps)
             self._duplicates = DuplicateWork(stage)
+            self._warn_of_full_end()
             network = RidingNetwork(stage.network, riders, stage.exchange)
             self._replica = Replica(stage, network, self._flat, optimizers, strategy, steps, seed)
             self._serving = (
@@ -102,6 +103,17 @@ class Session:
         for tensor in (*frozen, *self._module.buffers()):
             if tensor.numel():
                 self._stage.spread(tensor)
+
+    def _warn_of_full_end(self) -> None:
+        """EF21 and its relatives end with a full vector of each worker unless the end is known."""
+        feedback = getattr(self.strategy, "feedback", None)
+        if self.steps is None and self.rank == 0 < self.size - 1 and getattr(feedback, "ends_in_full", False):
+            size_bytes = sum(p.numel() * p.element_size() for p in self._flat.parameters)
+            _logger.warning(
+                "steps=None with feedback=%s: each worker sends its estimate back in full when its data ends, %d bytes to every other worker; "
+                "give steps=… to avoid that.",
+                feedback, size_bytes,
+            )  # fmt: skip
 
     def _refuse_wrappers(self, parameters: Sequence[nn.Parameter]) -> None:
         """At attach and, for wrappers made after it, in the first step. Under the simulator there are no process groups, hence no wrappers."""

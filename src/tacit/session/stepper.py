@@ -8,6 +8,7 @@ Steps that the strategy calls quiet cost two counters and a line of the trace.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from torch.optim import Optimizer
 from tacit.errors import MisplacedCall
 from tacit.messages import Message
 from tacit.periods import UNTIL_THE_END
-from tacit.session.closures import Arguments, StandIn, closure_in, evaluate, with_stand_in
+from tacit.session.closures import Arguments, Closure, StandIn, closure_in, evaluate, with_stand_in
 from tacit.session.flat import FlatModel
 from tacit.session.optimizers import Optimizers, evaluates_several_times, needs_gradient
 from tacit.session.replica import Replica
@@ -30,6 +31,7 @@ from tacit.session.states import restore, restore_generator, store, store_genera
 from tacit.session.turns import Turns
 from tacit.strategies.strategy import Strategy
 
+_logger: Final = logging.getLogger("tacit")
 _NOTHING: Final = 2.0**-30
 """A total weight below this: every rank skipped its step."""
 
@@ -49,6 +51,7 @@ class Stepper:
         self._is_collective = not (strategy.has_server or strategy.handles)
         self._groups = len(optimizers.param_groups)
         self._with_curvature = [o for o in optimizers if evaluates_several_times(o)]  # of the model as they left it
+        self._has_warned = False  # of steps that change nothing
         self._is_skipped = False  # no optimizer updates in the step under way
         self._turns = Turns(optimizers, flat.parameters, watches=self.calls_before)
         with self.in_hook():
@@ -94,6 +97,8 @@ class Stepper:
         """``optimizer`` is about to step with these arguments; return others for it, or None."""
         closure = closure_in(args[1:], kwargs)
         self._turns.forget_hidden()
+        if self._is_surplus:
+            return self._ignore_step(optimizer, args, kwargs, closure)
         has_hook = self.calls_before and not self.quiet
         loss = evaluate(closure) if has_hook and closure is not None else None
         if self._turns.are_under_way:
@@ -110,11 +115,8 @@ class Stepper:
     def _begin_step(self, optimizer: Optimizer, *, has_hook: bool) -> None:
         """``optimizer`` steps first: let the strategy's hook happen."""
         replica = self._replica
-        if replica.steps is not None and replica.step >= replica.steps and not self._strategy.has_server:
-            raise MisplacedCall(
-                f"the run was announced with steps={replica.steps}, and this is one more; call session.close() before it, "
-                f"or attach with the true number (steps=None where nobody knows it)."
-            )
+        if self._strategy.has_server and replica.steps is not None and replica.updates >= replica.steps:
+            self._warn_of_surplus(f"the server has made all steps={replica.steps} updates")
         self._release()  # held still if the optimizer raised in the step before
         self._stage.compute(replica.step + 1)
         replica.scaler_skips = self._scaling.begin_step(optimizer)
@@ -128,8 +130,37 @@ class Stepper:
         overflowed = replica.scaler_skips and not replica.gradient_was_set
         self._is_skipped = overflowed or replica.update_is_skipped or replica.is_abandoned
 
+    @property
+    def _is_surplus(self) -> bool:
+        """Whether all announced steps are taken. (A server counts updates: its learners go on until it has made them.)"""
+        replica = self._replica
+        is_last_over = replica.steps is not None and replica.step >= replica.steps
+        return is_last_over and not self._strategy.has_server
+
+    def _ignore_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any], closure: Closure | None
+    ) -> Arguments | None:
+        """Let a step after the last announced one change nothing: others do not take part in it."""
+        self._warn_of_surplus(f"all steps={self._replica.steps} announced steps are taken")
+        loss = None if closure is None else evaluate(closure)
+        self._turns.hide_gradients(optimizer)
+        if closure is None:
+            return None
+        return with_stand_in(args, kwargs, closure, StandIn(loss, type(optimizer).__name__, self._flat.parameters))
+
+    def _warn_of_surplus(self, what: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "%s, so further steps change nothing; end the loop there (while not session.is_done), or attach with the true number.",
+                what,
+            )
+
     def after(self, optimizer: Optimizer) -> bool:
         """``optimizer`` has stepped; return whether the step is over: whether all have."""
+        if self._is_surplus:
+            self._turns.show_gradients()
+            return False
         if not self._turns.end(optimizer):
             return False
         self.own_steps += 1
@@ -241,7 +272,7 @@ class Stepper:
             self._strategy.finish(self._replica, self.state)
 
     def _drain(self) -> None:
-        """Take the steps this rank has no data for, with weight 0: up to the announced number, or until nobody has any weight."""
+        """Take the steps this rank has no data for, with weight 0, until no rank has any weight; at most up to the announced number."""
         replica = self._replica
         replica.is_ghost = True
         while replica.steps is None or replica.step < replica.steps:
@@ -258,5 +289,5 @@ class Stepper:
             replica.meter.end_step(0.0)
             replica.gradient_was_set = False
             self._call_after()
-            if replica.steps is None and self._stage.total_weight == 0.0:
+            if self._stage.total_weight == 0.0:
                 return

@@ -83,15 +83,19 @@ class Turns:
             self._hidden[parameter] = parameter.grad
             parameter.grad = None
 
+    def show_gradients(self) -> None:
+        """Put hidden gradients back."""
+        for parameter, gradient in self._hidden.items():
+            parameter.grad = gradient
+        self._hidden.clear()
+
     def forget_hidden(self) -> None:
         """Gradients are hidden still if the optimizer raised in its turn."""
         self._hidden.clear()
 
     def end(self, optimizer: Optimizer) -> bool:
         """The turn of ``optimizer`` is over; return whether the step is."""
-        for parameter, gradient in self._hidden.items():
-            parameter.grad = gradient
-        self._hidden.clear()
+        self.show_gradients()
         self._stepped.append(optimizer)
         if len(self._stepped) < len(self._optimizers):
             return False
