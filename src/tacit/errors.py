@@ -69,14 +69,13 @@ class PeerLost(RunError):
 
 
 class TimedOut(RunError):
-    """Nothing came within ``timeout_s``."""
+    """Nothing came within ``timeout_s``. ``places``: who waits where and the rule, where ranks wait in different calls."""
 
-    def __init__(self, waiting_for: str, missing: Iterable[int], timeout_s: float) -> None:
-        self.waiting_for, self.missing, self.timeout_s = waiting_for, tuple(missing), timeout_s
-        super().__init__(
-            f"{waiting_for} got no answer from {_ranks(self.missing)} within timeout_s={timeout_s:.6g}; "
-            f"a larger timeout_s waits longer."
-        )
+    def __init__(self, waiting_for: str, missing: Iterable[int], timeout_s: float, places: str | None = None) -> None:
+        self.waiting_for, self.missing, self.timeout_s, self.places = waiting_for, tuple(missing), timeout_s, places
+        who = f" from {_ranks(self.missing)}" if self.missing or places is None else ""
+        why = "; a larger timeout_s waits longer" if places is None else f": {places}"
+        super().__init__(f"{waiting_for} got no answer{who} within timeout_s={timeout_s:.6g}{why}.")
 
 
 class Deadlock(RunError):

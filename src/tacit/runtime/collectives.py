@@ -19,6 +19,7 @@ from tacit.runtime.groups import Call, Group
 from tacit.runtime.monitor import Monitor
 from tacit.runtime.patience import Patience
 from tacit.runtime.termination import Termination
+from tacit.runtime.wait_notices import WaitNotices
 
 _log: Final = logging.getLogger("tacit")
 _LAST_BARRIER_S: Final = 30.0
@@ -40,8 +41,10 @@ class Collectives:
         self._everyone = tuple(range(environment.size))
         self.leaves_out_lost = False  # whether collectives of all go on without workers that are lost
         self.living, self._meetings = self._everyone, 0
+        self.notices = WaitNotices(environment, patience)
         self.control()
         self.group(self._everyone)
+        self.notices.start()
 
     # Groups.
 
@@ -91,6 +94,7 @@ class Collectives:
         self._meetings += 1
         place, begun_s, pause_s = f"arrived/{self._meetings}", time.monotonic(), _LOOK_AGAIN_S[0]
         self._environment.publish(place, True)
+        self.notices.begin(what, "arrived", self._meetings, self.living)
         while True:
             lost = self._endings.lost()
             present = [rank for rank in self.living if rank not in lost]
@@ -98,11 +102,14 @@ class Collectives:
             if not awaited:
                 break
             if (cause := self._endings.cause()) is not None:
+                self.notices.fail()
                 raise self._ended(cause, what)
             if time.monotonic() - begun_s > self._patience.timeout_s:
-                raise self._fail(TimedOut(what, awaited, self._patience.timeout_s))
+                self.notices.fail()
+                raise self._fail(TimedOut(what, awaited, self._patience.timeout_s, self.notices.differences()))
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
+        self.notices.end()
         decided = self._environment.store.compare_set(f"living/{self._meetings}", "", json.dumps(present)).decode()
         before, self.living = self.living, tuple(json.loads(decided))
         for rank in set(before) - set(self.living):
@@ -144,17 +151,21 @@ class Collectives:
 
     def wait_for(self, call: Call, what: str) -> None:
         """Wait with the monitor released; turn what gloo throws into the cause of the run's end."""
+        self.notices.begin(what, call.group, call.number, call.ranks, can_pass=call.is_broadcast)
         try:
             with self._monitor.released():
                 call.wait()
         except RuntimeError as error:
+            self.notices.fail()
             self._endings.leave()
             self.shut()  # before anything is asked: in a ring only the neighbours of a lost worker hear of it
             text = str(error).lower()
-            cause = self._endings.find(is_timeout="timed out" in text or "timeout" in text)
+            is_timeout = "timed out" in text or "timeout" in text
+            cause = self._endings.find(is_timeout=is_timeout, places=self.notices.differences)
             if cause is None:
                 raise self._fail(RunError(f"{what} failed although all workers are there: {error}")) from error
             raise self._ended(cause, what) from error
+        self.notices.end()
         self._patience.collective_done(self._now_s())
 
     def end_on_termination(self, *, at_collective: bool) -> None:

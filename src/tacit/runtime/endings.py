@@ -41,7 +41,7 @@ class Cause:
 
     kind: str
     ranks: Sequence[int]
-    reason: str | None = None  # of one that failed: its error
+    reason: str | None = None  # of one that failed: its error; of a time-out: who waits where, if in different calls
     name: str = ""  # of this ending, so that all can write what they keep of the run to one place
 
 
@@ -111,14 +111,17 @@ class Endings:
             case Interrupted():
                 return Cause(ASKED, [me])
             case TimedOut():
-                return Cause(TIMED_OUT, failure.missing)
+                return Cause(TIMED_OUT, failure.missing, failure.places)
             case _:
                 return Cause(FAILED, [me], f"{type(failure).__name__}: {failure}")
 
     # When a round has failed.
 
-    def find(self, *, is_timeout: bool) -> Cause | None:
-        """Return why a round failed; None if that does not come out. Others must have been let go: this worker's groups are closed."""
+    def find(self, *, is_timeout: bool, places: Callable[[], str | None]) -> Cause | None:
+        """Return why a round failed; None if that does not come out. Others must have been let go: this worker's groups are closed.
+
+        places: returns who waits where, if in different calls.
+        """
         begun_s = time.monotonic()
         while (waited_s := time.monotonic() - begun_s) < _CAUSE_S:
             if (cause := self.cause()) is not None:
@@ -127,7 +130,7 @@ class Endings:
                 return self._with_losses(self.agree(Cause(LOST, self._all_lost())))
             missing = self._missing()
             if is_timeout and (waited_s > _ARRIVAL_S or not missing):
-                return self.agree(Cause(TIMED_OUT, missing))
+                return self.agree(Cause(TIMED_OUT, missing, places()))
             time.sleep(_LOOK_S)
         return None
 
@@ -137,7 +140,7 @@ class Endings:
             is_me = self._environment.rank in cause.ranks
             return Interrupted("terminated (SIGTERM)" if is_me else f"worker {cause.ranks[0]} was asked to end")
         if cause.kind == TIMED_OUT:
-            return TimedOut(what, cause.ranks, timeout_s)
+            return TimedOut(what, cause.ranks, timeout_s, cause.reason)
         reason = (cause.reason or "its process ended without a word").rstrip(".")
         if cause.reason is None and len(cause.ranks) > 1:
             reason = "their processes ended without a word"

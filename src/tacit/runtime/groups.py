@@ -21,9 +21,13 @@ _NCCL_TIMEOUT: Final = timedelta(days=7)
 
 
 class Call:
-    """A collective under way in a group that may be closed before it ends."""
+    """A collective under way in a group that may be closed before it ends; ``group`` and ``number`` say which, the same on all ``ranks``."""
 
-    def __init__(self, work: dist.Work, timeout: timedelta | None) -> None:
+    def __init__(
+        self, work: dist.Work, timeout: timedelta | None, group: str, number: int, ranks: tuple[int, ...], *,
+        is_broadcast: bool,
+    ) -> None:  # fmt: skip
+        self.group, self.number, self.ranks, self.is_broadcast = group, number, ranks, is_broadcast
         self._work: dist.Work | None = work
         self._timeout = timeout
 
@@ -52,7 +56,7 @@ class Group:
         self, store: Store, name: str, ranks: list[int], rank: int, *, address: str, backend: str,
         timeout_s: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._timeout_s = timeout_s
+        self._timeout_s, self._name, self._begun = timeout_s, name, 0
         self._calls: WeakSet[Call] = WeakSet()
         self.ranks, self.place, self.size, self.backend = ranks, ranks.index(rank), len(ranks), backend
         prefixed = PrefixStore(name, store)
@@ -92,7 +96,11 @@ class Group:
         timeout = timedelta(seconds=self._timeout_s() if timeout_s is None else timeout_s)
         if self.backend == "gloo":
             options.timeout = timeout
-        call = Call(getattr(self._group, name)(*arguments, options), timeout if self.backend == "nccl" else None)
+        self._begun += 1
+        call = Call(
+            getattr(self._group, name)(*arguments, options), timeout if self.backend == "nccl" else None, self._name, self._begun,
+            tuple(self.ranks), is_broadcast=name == "broadcast",
+        )  # fmt: skip
         self._calls.add(call)
         return call
 

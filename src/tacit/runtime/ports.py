@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from tacit.errors import MisplacedCall, PeerLost
+from tacit.errors import MisplacedCall, PeerLost, TimedOut
 from tacit.messages import Message, unpack
 from tacit.network import Parts, check_one_for_each
 from tacit.runtime.buffers import Pool
@@ -91,10 +91,17 @@ class ProcessNetwork:
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         started_s = self._stage.now_s()
         what = f"receive({kind.__name__})"
+        post, notices = self._post(what), self.collectives.notices
+        notices.begin_message(what, source)
         try:
-            received: tuple[int, MessageType] = self._post(what).receive(kind, source)
+            received: tuple[int, MessageType] = post.receive(kind, source)
         except PeerLost as error:  # perhaps because the run ends
             raise self.collectives.explained(error, what) from error
+        except TimedOut as error:
+            notices.fail()
+            raise TimedOut(error.waiting_for, error.missing, error.timeout_s, notices.differences()) from None
+        finally:
+            notices.end()
         self._stage.record(WAIT, started_s, label=kind.__name__)
         return received
 

@@ -87,6 +87,8 @@ class ProcessStage:
             try:
                 self._meet(interface)
             except BaseException:
+                if self.collectives is not None:
+                    self.collectives.notices.close()
                 self._termination.put_back()
                 raise
 
@@ -306,6 +308,8 @@ class ProcessStage:
         return self._endings.name()
 
     def close(self, failure: BaseException | None) -> None:
+        if self.collectives is not None:
+            self.collectives.notices.close()
         self._endings.leave()
         self._take_mail()
         if failure is None and self.collectives is not None and (self._has_rounds or self.post is None):

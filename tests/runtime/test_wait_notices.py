@@ -1,0 +1,155 @@
+"""Who waits where: what ranks are told that make different calls, soon and when the time-out ends the run."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from processes import outcomes, together
+from torch import nn
+
+import tacit
+from tacit.runtime.wait_notices import Place, in_deadlock
+from tacit.strategies import Strategy
+
+TIMEOUT_S = 6.0  # a notice comes after a quarter of it
+RULE = "very rank must make the same calls in the same order"
+
+
+class Notices(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def evaluate(session: tacit.Session) -> None:
+    with session.reported_model():
+        pass
+
+
+def mean(session: tacit.Session) -> None:
+    session.mean(1.0)
+
+
+def barrier(session: tacit.Session) -> None:
+    session.barrier()
+
+
+def run(strategy: Strategy, call: Callable[[tacit.Session], None] | None, ranks: tuple[int, ...]) -> dict[str, Any]:
+    """Take eight steps; ``ranks`` make ``call`` after the fifth. Return what was logged here and how the run timed out."""
+    notices = Notices()
+    logging.getLogger("tacit").addHandler(notices)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    error = ""
+    try:
+        with tacit.attach(model, optimizer, strategy, steps=8, timeout_s=TIMEOUT_S) as session:
+            for step in range(8):
+                optimizer.zero_grad()
+                model(torch.ones(2, 4)).square().mean().backward()
+                optimizer.step()
+                if call is not None and step == 4 and session.rank in ranks:
+                    call(session)
+    except tacit.TimedOut as timed_out:
+        error = str(timed_out)
+    return {"notices": notices.texts, "error": error}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("strategy", "call", "method"),
+    [
+        (tacit.LocalSGD(period=tacit.Every(4)), evaluate, r"session\.reported_model\(\)"),
+        (tacit.AllReduce(), mean, r"session\.mean\(\)"),
+    ],
+    ids=["model", "mean"],
+)
+def test_a_call_on_rank_0_only_is_told_with_the_place_of_every_rank(
+    strategy: Strategy, call: Callable[[tacit.Session], None], method: str
+):
+    first, second = together(2, run, strategy, call, (0,))
+    alone = rf"in {method} \(exchange of states; test_wait_notices\.py, line \d+\)"
+    others = r"worker 1 waits in optimizer\.step\(\) \(all-reduce; test_wait_notices\.py, line \d+\)"
+    [notice] = first["notices"]
+    assert re.fullmatch(rf"worker 0 has waited \d+ s {alone}; {others}\. E{RULE}\.", notice), notice
+    assert second["notices"] == []
+    for result, waited in ((first, "exchange of states"), (second, "all-reduce")):
+        text = rf"{waited} got no answer within timeout_s=6: worker 0 waits {alone}, {others}; e{RULE}\."
+        assert re.fullmatch(text, result["error"]), result
+
+
+@pytest.mark.timeout(120)
+def test_the_lowest_of_several_ranks_speaks_for_those_at_the_same_place():
+    results = together(3, run, tacit.AllReduce(), barrier, (2,))
+    [notice] = results[0]["notices"]
+    assert (
+        "worker 0 has waited" in notice and "; worker 1 waits there too; worker 2 waits in session.barrier()" in notice
+    )
+    assert [result["notices"] for result in results[1:]] == [[], []]
+    assert all("workers 0 and 1 wait in optimizer.step()" in result["error"] for result in results), results
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_waits_for_a_message_is_told_too():
+    first, second = outcomes(2, run, tacit.DPSGD(topology=tacit.Complete()), evaluate, (0,))
+    [notice] = first["notices"]
+    assert "worker 1 waits in optimizer.step() (receive(" in notice
+    assert second["notices"] == []
+    assert "worker 0 waits in session.reported_model()" in second["error"], second
+
+
+class Mixed(Strategy[None]):
+    """Calls a different collective on rank 0 than on the others."""
+
+    def after_step(self, worker, state):
+        if worker.rank == 0:
+            worker.network.broadcast(torch.ones(3))
+        else:
+            worker.network.all_reduce_mean(torch.ones(3))
+
+
+@pytest.mark.timeout(120)
+def test_different_collectives_of_a_strategy_are_told_by_rank():
+    results = together(2, run, Mixed(), None, ())
+    for text in (results[0]["notices"][0], *(result["error"] for result in results)):
+        assert "in optimizer.step() (broadcast; test_wait_notices.py, line" in text
+        assert "worker 1 waits in optimizer.step() (all-reduce; test_wait_notices.py, line" in text
+
+
+def test_a_run_in_which_all_ranks_make_the_same_calls_is_told_nothing():
+    strategy = tacit.LocalSGD(period=tacit.Every(4))
+    assert together(2, run, strategy, evaluate, (0, 1)) == [{"notices": [], "error": ""}] * 2
+
+
+# Which waits cannot end.
+
+
+def place(number: int, ranks: tuple[int, ...], group: str = "all", what: str = "all-reduce", can_pass: bool = False):
+    return Place(what, group, number, ranks, can_pass, "", "")
+
+
+@pytest.mark.parametrize(
+    ("places", "blocked"),
+    [
+        ({0: place(1, (0, 1)), 1: place(1, (0, 1))}, set()),  # a long exchange
+        ({0: place(1, (0, 1)), 1: place(2, (0, 1))}, {0, 1}),
+        ({0: place(1, (0, 1)), 1: place(1, (0, 1), what="all-gather")}, {0, 1}),
+        ({0: place(1, (0, 1, 2)), 1: place(1, (1, 2), "two"), 2: place(1, (1, 2), "two")}, set()),  # a group is at work
+        ({0: place(1, (0, 1, 2)), 1: place(1, (1, 2), "two")}, set()),  # worker 2 may come
+        ({0: place(1, (0, 1, 2)), 1: place(1, (1, 2), "two"), 2: place(1, (0, 2), "other")}, {0, 1, 2}),
+        ({0: place(2, (0, 1)), 1: place(1, (0, 1), what="broadcast", can_pass=True)}, set()),  # 0 has sent it all
+        ({0: place(1, (0, 1)), 1: place(1, (0, 1), what="broadcast", can_pass=True)}, {0, 1}),
+        ({0: place(1, (0, 1)), 1: place(0, (0,), "messages", can_pass=True)}, set()),  # it may be on its way
+    ],
+)
+def test_waits_that_cannot_end_are_those_in_a_circle(places: dict[int, Place], blocked: set[int]):
+    assert in_deadlock(places) == blocked
