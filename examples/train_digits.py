@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 4 examples/train_digits.py
 python examples/train_digits.py                       one process alone
 tacit simulate examples/train_digits.py --workers 64  the same file on 64 simulated workers
+tacit compare examples/train_digits.py --workers 64   its strategy compared with AllReduce
 """
 
 import argparse

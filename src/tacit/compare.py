@@ -68,8 +68,8 @@ class Tuning:
 class Watcher:
     """Somebody who follows a comparison; every call does nothing unless overridden."""
 
-    def begin(self, strategy: str, seed: int, lr: float, tuning: bool) -> None:
-        """A run begins."""
+    def begin(self, strategy: str, seed: int, lr: float | None, tuning: bool) -> None:
+        """A run begins; ``lr`` is None where a script chooses it."""
 
     def step(self, step: int, steps: int, time_s: float, loss: float | None) -> None:
         """The run has come to ``step`` of ``steps``, at virtual ``time_s``."""
@@ -80,11 +80,15 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a comparison found. ``comparison`` is None if it was interrupted before its first reported run ended."""
+    """What a comparison found. ``comparison`` is None if it was interrupted before its first reported run ended.
+
+    ``notes`` are sentences about the runs that a user might not expect.
+    """
 
     comparison: Comparison | None
     tunings: Mapping[str, Tuning] = field(default_factory=dict)
     interrupted: bool = False
+    notes: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
@@ -134,7 +138,8 @@ def compare(
     is; seeds are the outer loop, so that what there is, is paired. Finished runs among ``earlier`` that were made with
     the same settings are taken as they are, and so are ``earlier_tunings``.
     """
-    _check(strategies, seeds, lr)
+    check_pairs([str(strategy) for strategy in strategies], seeds)
+    require(lr > 0, f"lr={lr} must be positive.")
     for strategy in strategies:
         check_joins(strategy, cluster)
     settings = {
@@ -169,14 +174,13 @@ def count_runs(strategies: int, seeds: int, tune: bool) -> int:
     return strategies * (seeds + (len(FACTORS) + FURTHER if tune else 0))
 
 
-def _check(strategies: Sequence[Strategy[Any]], seeds: Sequence[int], lr: float) -> None:
-    labels = [str(strategy) for strategy in strategies]
+def check_pairs(labels: Sequence[str], seeds: Sequence[int]) -> None:
+    """Raise unless there are strategies, given by their ``labels``, and seeds, and none is there twice."""
     require(len(labels) > 0, "strategies=[] is empty; name at least one strategy.")
     repeated = next((label for label in labels if labels.count(label) > 1), None)
     require(repeated is None, f"strategies contains {repeated} twice; a strategy is compared with itself by its seeds.")
     require(len(seeds) > 0, "seeds=[] is empty; name at least one seed.")
     require(len(set(seeds)) == len(seeds), f"seeds={list(seeds)} repeat; equal seeds give equal runs.")
-    require(lr > 0, f"lr={lr} must be positive.")
 
 
 class _Race:

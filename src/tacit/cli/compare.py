@@ -13,9 +13,11 @@ from tacit.cli import folders, options
 from tacit.cli.failures import FAILED, INTERRUPTED, complain, explained
 from tacit.cli.options import settings_from
 from tacit.cli.resumed import Earlier, resumed
+from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, check_device
 from tacit.cli.terminal import Screen, console, print_notes
 from tacit.compare import Findings, compare, count_runs
+from tacit.compare_scripts import OWN, is_own
 from tacit.errors import require
 from tacit.report import print_table, write_report
 from tacit.run import Run
@@ -23,6 +25,8 @@ from tacit.run import Run
 
 @explained
 def compare_command(
+    script: options.Script = None,
+    arguments: options.ScriptArguments = None,
     workload: options.Workload = None,
     strategies: options.Strategies = None,
     steps: options.Steps = None,
@@ -36,6 +40,7 @@ def compare_command(
     weight_decay: options.WeightDecay = None,
     schedule: options.Schedule = None,
     tune: options.Tune = None,
+    cluster: options.ClusterFile = None,
     workers: options.Workers = None,
     compute: options.Compute = None,
     speed: options.Speed = None,
@@ -53,7 +58,7 @@ def compare_command(
     threads: options.Threads = None,
     debug: options.Debug = False,
 ) -> None:
-    """Compare strategies on one workload and one simulated cluster, paired by seed.
+    """Compare strategies on one workload, or on a script of your own, and one simulated cluster, paired by seed.
 
     Writes report.html (open it in a browser), compare.json, compare.toml
     (makes it all again) and every run into the output folder.
@@ -64,8 +69,14 @@ def compare_command(
       tacit compare
       tacit compare -s AllReduce -s 'LocalSGD(period=Every(16))' --seeds 3 --tune
       tacit compare --workers 32 --bandwidth 100Mbit/s --latency 5ms --speed 3=0.33
-      tacit compare --config runs/compare-20260102-120000/compare.toml --steps 2000
+      tacit compare train.py -s AllReduce -s LocalSGD --workers 8 -- --lr 0.1
       tacit compare --resume runs/compare-20260102-120000 --seeds 5
+
+    With train.py, the file that torchrun starts on a real cluster runs
+    unchanged, once for each strategy and seed, and tacit.attach uses that
+    strategy in place of the script's own. What comes after -- is for the
+    script. The loss in the table is the one that the script reports with
+    session.observe or session.log.
     """
     given = dict(locals())
     if resume is not None:
@@ -73,15 +84,18 @@ def compare_command(
             out is None and config is None and not force,
             "--resume names the folder; leave out --out, --config and --force.",
         )
-        settings, earlier = resumed(resume, given)
+        plan, earlier = resumed(resume, given)
     else:
-        settings, earlier = settings_from(given, single=False), Earlier()
-    check_device(settings)
+        plan, earlier = script_plan(given, single=False) or settings_from(given, single=False), Earlier()
+    if isinstance(plan, ScriptPlan):
+        plan.check()
+    else:
+        check_device(plan)
     if json_file is not None:
         folders.writable(json_file)
     folder = resume if resume is not None else folders.claim(out, command="compare", force=force)
     print_notes(options.alias_notes(given), console(quiet))
-    findings = _carry_out(settings, folder, earlier, console(quiet))
+    findings = _carry_out(plan, folder, earlier, console(quiet))
     if json_file is not None:
         folders.write(json_file, _json(findings))
     _end(findings, folder)
@@ -102,24 +116,19 @@ class _Keeper(Screen):
 
     def keep(self, run: Run) -> None:
         """Save ``run`` unless that is done. Ctrl-C may fall into a save, so this is asked again in the end."""
-        name = folders.run_name(run.strategy, run.seed)
+        name = folders.run_name(OWN if is_own(run) else run.strategy, run.seed)
         if name not in self.kept:
             run.save(self.folder / "runs" / name, overwrite=True)
             self.kept.add(name)
 
 
-def _carry_out(settings: Settings, folder: Path, earlier: Earlier, screen: Console) -> Findings:
+def _carry_out(plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console) -> Findings:
     """Run the comparison and write what it found."""
-    reproduce = settings.toml()
-    folders.write(folder / "compare.toml", reproduce)
-    torch.set_num_threads(settings.threads)
-    total = count_runs(len(settings.strategies), len(settings.seeds), settings.tune)
+    folders.write(folder / "compare.toml", plan.toml())
+    torch.set_num_threads(plan.threads)
+    total = count_runs(len(plan.strategies), len(plan.seeds), isinstance(plan, Settings) and plan.tune)
     with _Keeper(screen, total, folder) as keeper:
-        findings = compare(
-            settings.workload, settings.strategies, seeds=settings.seeds, tune=settings.tune, target=settings.target,
-            reproduce=reproduce, watcher=keeper, earlier=earlier.runs, earlier_tunings=earlier.tunings,
-            **settings.training(),
-        )  # fmt: skip
+        findings = _compare(plan, earlier, keeper)
     for entry in findings.comparison.entries if findings.comparison is not None else ():
         for run in entry.runs:
             keeper.keep(run)
@@ -130,10 +139,20 @@ def _carry_out(settings: Settings, folder: Path, earlier: Earlier, screen: Conso
         write_report(findings.comparison, folder / "report.html")
         screen.print()
         print_table(findings.comparison, screen)
+        print_notes(findings.notes, screen)
         screen.print(
             f"\nReport: {folder / 'report.html'} · runs, numbers, settings: {folder}", highlight=False, soft_wrap=True
         )
     return findings
+
+
+def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper) -> Findings:
+    if isinstance(plan, ScriptPlan):
+        return plan.compare(keeper, earlier.runs)
+    return compare(
+        plan.workload, plan.strategies, seeds=plan.seeds, tune=plan.tune, target=plan.target, reproduce=plan.toml(),
+        watcher=keeper, earlier=earlier.runs, earlier_tunings=earlier.tunings, **plan.training(),
+    )  # fmt: skip
 
 
 def _end(findings: Findings, folder: Path) -> None:

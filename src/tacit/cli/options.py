@@ -34,8 +34,9 @@ Strategies = Annotated[
         "--strategy",
         "-s",
         metavar="STRATEGY",
-        help="How workers talk; repeat it for each strategy to compare. `tacit list strategies` shows them.",
-        show_default="AllReduce and three LocalSGD",
+        help="How workers talk; repeat it for each strategy to compare. `tacit list strategies` shows them. "
+        "With a script, the name script stands for the script's own.",
+        show_default="AllReduce and three LocalSGD; with a script: its own and AllReduce",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -46,7 +47,7 @@ Strategy = Annotated[
         "-s",
         metavar="STRATEGY",
         help="How workers talk; `tacit list strategies` shows them.",
-        show_default="AllReduce",
+        show_default="AllReduce; with a script: its own",
         rich_help_panel=_WHAT,
     ),
 ]

@@ -11,11 +11,13 @@ from typing import Any, Final
 import torch
 
 from tacit.cli.options import settings_from
+from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, changes, read_file, settle
 from tacit.compare import Tuning, tunings_from
 from tacit.errors import require
 from tacit.run import Run
 from tacit.simulation import configuration
+from tacit.simulation.scripts import compiled
 
 _MAY_CHANGE: Final = ("strategies", "seeds", "target")
 """Settings that add runs or measure the runs there are; all others would make other runs."""
@@ -31,19 +33,26 @@ class Earlier:
     tunings: Mapping[str, Tuning] = field(default_factory=dict)
 
 
-def resumed(folder: Path, given: dict[str, Any]) -> tuple[Settings, Earlier]:
+def resumed(folder: Path, given: dict[str, Any]) -> tuple[Settings | ScriptPlan, Earlier]:
     """Return the settings of the comparison in ``folder``, extended by the options ``given``, and its results; refuse to replace finished runs."""
     described, numbers = folder / "compare.toml", folder / "compare.json"
     require(described.exists(), f"--resume {folder}: there is no comparison to go on with: it has no {described.name}.")
+    before_script = script_plan({**dict.fromkeys(given), "config": described}, single=False)
+    if before_script is not None:
+        return _resumed_script(folder, before_script, {**given, "config": described})
+    require(
+        given["script"] is None,
+        f"--resume {folder}: its comparison is on a workload and not on {given['script']}; leave {given['script']} out, "
+        f"or make another comparison with --out.",
+    )
     before = settle(read_file(described, single=False))
     asked = settings_from({**given, "config": described}, single=False)
     asked = replace(
         asked, strategies=_union(before.strategies, asked.strategies), seeds=_union(before.seeds, asked.seeds)
     )
-    runs = tuple(Run.load(path.parent) for path in sorted((folder / "runs").glob("*/run.json")))
+    runs = _runs_in(folder)
     finished = [run for run in runs if run.status == "finished"]
-    old, new = before.table(), asked.table()
-    found = list(changes({k: old[k] for k in old if k not in _MAY_CHANGE}, new))
+    found = _differences(before, asked)
     _refuse_to_replace(folder, finished, found or _edits(finished, asked))
     if found or not numbers.exists():
         tunings: Mapping[str, Tuning] = {}
@@ -52,6 +61,40 @@ def resumed(folder: Path, given: dict[str, Any]) -> tuple[Settings, Earlier]:
     if asked.tune and finished:
         _check_tuning_seeds(folder, before, asked, tunings)
     return asked, Earlier(runs, tunings)
+
+
+def _resumed_script(folder: Path, before: ScriptPlan, given: dict[str, Any]) -> tuple[ScriptPlan, Earlier]:
+    asked = script_plan(given, single=False)
+    assert asked is not None
+    asked = replace(
+        asked, strategies=_union(before.strategies, asked.strategies), seeds=_union(before.seeds, asked.seeds)
+    )
+    runs = _runs_in(folder)
+    finished = [run for run in runs if run.status == "finished"]
+    _refuse_to_replace(folder, finished, _differences(before, asked) or _script_edits(finished, asked))
+    return asked, Earlier(runs)
+
+
+def _script_edits(finished: Sequence[Run], asked: ScriptPlan) -> list[str]:
+    """Return how compare.toml or the script differs from what finished runs were made with."""
+    sha256, wanted = compiled(asked.script).sha256, asked.table()
+    for run in finished:
+        made_with = {key: run.config.get(key) for key in ("script", "arguments", "threads", "cluster")}
+        if found := list(changes(made_with, wanted)):
+            return found
+        if run.record.get("script_sha256") != sha256:
+            return [f"{asked.script.name} has been edited since"]
+    return []
+
+
+def _runs_in(folder: Path) -> tuple[Run, ...]:
+    return tuple(Run.load(path.parent) for path in sorted((folder / "runs").glob("*/run.json")))
+
+
+def _differences(before: Settings | ScriptPlan, asked: Settings | ScriptPlan) -> list[str]:
+    """Return the settings that would make other runs than those of ``before``."""
+    old, new = before.table(), asked.table()
+    return list(changes({k: old[k] for k in old if k not in _MAY_CHANGE}, new))
 
 
 def _refuse_to_replace(folder: Path, finished: Sequence[Run], found: Sequence[str]) -> None:

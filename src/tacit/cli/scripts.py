@@ -1,4 +1,4 @@
-"""``tacit simulate train.py``: what to run when it is a script of the user's own."""
+"""A script of the user's own in ``tacit simulate train.py`` and ``tacit compare train.py``: what to run, from options and files."""
 
 from __future__ import annotations
 
@@ -9,68 +9,136 @@ from pathlib import Path
 from typing import Any, Final
 
 from tacit.cli.options import table_from
-from tacit.cli.settings import Table, check_keys, cluster_of, read_cluster, read_toml
+from tacit.cli.settings import Table, check_keys, cluster_of, parsed_strategy, read_cluster, read_toml
 from tacit.cli.terminal import Screen
+from tacit.compare import Findings, check_pairs
+from tacit.compare_scripts import OWN, compare_script
 from tacit.errors import require
 from tacit.run import Run
 from tacit.simulation import Cluster
-from tacit.simulation.scripts import simulate_script
+from tacit.simulation.joins import check_script_joins
+from tacit.simulation.scripts import compiled, simulate_script
+from tacit.strategies import Strategy
+from tacit.toml import dump
 
 MEASURED: Final = "measured"
-_KEYS: Final = ("script", "arguments", "seed", "threads", "cluster")
-_ITS_OWN: Final = {  # what a script decides for itself, as its user would say it
-    "workload": "--workload", "strategy": "--strategy", "steps": "--steps", "optimizer": "--optimizer", "lr": "--lr",
-    "momentum": "--momentum", "weight_decay": "--weight-decay", "schedule": "--schedule", "evaluate_every": "--evaluate-every",
+_KEYS: Final = ("script", "arguments", "threads", "cluster")
+_SIMULATE_KEYS: Final = ("strategy", "seed")
+_COMPARE_KEYS: Final = ("strategies", "seeds", "target")
+_CHOSEN_BY_THE_SCRIPT: Final = {  # with the names of the options
+    "workload": "--workload", "steps": "--steps", "optimizer": "--optimizer", "lr": "--lr", "momentum": "--momentum",
+    "weight_decay": "--weight-decay", "schedule": "--schedule", "evaluate_every": "--evaluate-every",
     "engine": "--engine", "device": "--device", "timing_only": "--timing-only",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptPlan:
-    """A script and the cluster it is to run on."""
+    """A script, the cluster it is to run on, and the strategies that take the place of its own (None: its own)."""
 
     script: Path
     arguments: tuple[str, ...]
+    strategies: tuple[Strategy[Any] | None, ...]
     cluster: Cluster
     is_measured: bool
-    seed: int
+    seeds: tuple[int, ...]
+    target: float | None
     threads: int
 
     def run(self, watcher: Screen, quiet: bool) -> Run:
-        watcher.begin_run(f"{self.script.name} · seed {self.seed}")
+        """Make the one run that ``tacit simulate`` is asked for."""
+        [strategy], [seed] = self.strategies, self.seeds
+        given = "" if strategy is None else f" · {strategy}"
+        watcher.begin_run(f"{self.script.name}{given} · seed {seed}")
         with redirect_stdout(io.StringIO()) if quiet else nullcontext():
             return simulate_script(
-                self.script, self.arguments, cluster=self.cluster, seed=self.seed, measured=self.is_measured,
-                progress=watcher.step,
+                self.script, self.arguments, cluster=self.cluster, strategy=strategy, seed=seed,
+                measured=self.is_measured, progress=watcher.step,
             )  # fmt: skip
 
+    def compare(self, watcher: Screen, earlier: tuple[Run, ...]) -> Findings:
+        """Run every strategy with every seed."""
+        return compare_script(
+            self.script, self.arguments, self.strategies, cluster=self.cluster, seeds=self.seeds,
+            measured=self.is_measured, target=self.target, reproduce=self.toml(), watcher=watcher, earlier=earlier,
+        )  # fmt: skip
 
-def script_plan(given: dict[str, Any]) -> ScriptPlan | None:
+    def check(self) -> None:
+        """Raise, before a folder is made, what would end every run before its start."""
+        compiled(self.script)
+        check_pairs([OWN if strategy is None else str(strategy) for strategy in self.strategies], self.seeds)
+        check_script_joins(self.cluster)
+
+    def toml(self) -> str:
+        """Return the TOML file that ``tacit compare --config`` reads."""
+        return dump(self.table(), comment="tacit compare --config compare.toml makes this comparison again.")
+
+    def table(self) -> Table:
+        """Return the comparison in the words of the TOML file."""
+        cluster = self.cluster.table() | ({"compute": MEASURED} if self.is_measured else {})
+        return {
+            "script": str(self.script.resolve()), "arguments": list(self.arguments),
+            "strategies": [OWN if strategy is None else str(strategy) for strategy in self.strategies],
+            "seeds": list(self.seeds), "target": self.target, "threads": self.threads, "cluster": cluster,
+        }  # fmt: skip
+
+
+def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
     """Return the script that a command's options or its ``config`` file name; None where they name none."""
     beneath: Table = {} if given["config"] is None else read_toml(given["config"], "--config")
     script = given["script"] or beneath.get("script")
     if script is None:
         return None
-    for name, option in _ITS_OWN.items():
-        require(
-            given[name] is None,
-            f"{option} with a script: it makes its own model, optimizer and strategy; leave {option} out, "
-            f"or give it to the script after --.",
-        )
-    if "script" not in beneath:  # the file of another run, for its cluster
-        beneath = {key: value for key, value in beneath.items() if key in ("cluster", "seed", "threads")}
-    check_keys(beneath, _KEYS, f"{given['config']}")
+    _refuse_options(given)
+    own = _SIMULATE_KEYS if single else _COMPARE_KEYS
+    if "script" not in beneath:  # the file of a run without a script, for its cluster
+        shared = ("cluster", "threads", "seed") if single else ("cluster", "threads", "seeds", "strategies")
+        beneath = {key: value for key, value in beneath.items() if key in shared}
+    check_keys(beneath, (*_KEYS, *own), f"{given['config']}")
     above = table_from(given)
     in_file = {} if given["cluster"] is None else read_cluster(given["cluster"])
     cluster = {**beneath.get("cluster", {}), **in_file, **above["cluster"]}
     is_measured = cluster.get("compute") == MEASURED
     if is_measured:
         del cluster["compute"]
-    [seed] = above.get("seeds") or [beneath.get("seed", 0)]
     threads = above.get("threads") or beneath.get("threads", 1)
     require(isinstance(threads, int) and threads >= 1, f"threads={threads} must be a whole number, at least 1.")
-    arguments = given["arguments"] or beneath.get("arguments", [])
+    strategies, seeds = _pairs({**beneath, **above}, single=single)
     return ScriptPlan(
-        script=Path(script), arguments=tuple(arguments), cluster=cluster_of(cluster), is_measured=is_measured,
-        seed=seed, threads=threads,
+        script=Path(script), arguments=tuple(given["arguments"] or beneath.get("arguments", [])), strategies=strategies,
+        cluster=cluster_of(cluster), is_measured=is_measured, seeds=seeds, threads=threads,
+        target=_number_or_none("target", above.get("target", beneath.get("target"))),
     )  # fmt: skip
+
+
+def _refuse_options(given: dict[str, Any]) -> None:
+    for name, option in _CHOSEN_BY_THE_SCRIPT.items():
+        require(
+            given.get(name) is None,
+            f"{option} with a script: it makes its own model and optimizer; leave {option} out, "
+            f"or give it to the script after --.",
+        )
+    require(
+        not given.get("tune"),
+        "--tune with a script: the script chooses its own learning rate, so there is none to search; leave --tune out, "
+        "and make a comparison for each rate, with the script's own option after --.",
+    )
+
+
+def _pairs(table: Table, *, single: bool) -> tuple[tuple[Strategy[Any] | None, ...], tuple[int, ...]]:
+    """Return strategies and seeds; ``single``: one of each."""
+    texts = table.get("strategies", [table.get("strategy", OWN)] if single else [OWN, "AllReduce()"])
+    seeds = table.get("seeds", [table.get("seed", 0)])
+    if isinstance(seeds, int):
+        seeds = list(range(seeds))
+    for name, values in (("strategies", texts), ("seeds", seeds)):
+        require(isinstance(values, list), f"{name}={values!r} must be a list.")
+    for seed in seeds:
+        require(isinstance(seed, int) and not isinstance(seed, bool), f"seeds={seed!r} must be a whole number.")
+    return tuple(None if text == OWN else parsed_strategy(text) for text in texts), tuple(seeds)
+
+
+def _number_or_none(name: str, value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(value is None or is_number, f"{name}={value!r} must be a number.")
+    return None if value is None else float(value)

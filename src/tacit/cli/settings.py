@@ -205,6 +205,12 @@ def _parsed(name: str, text: Any, family: str) -> Any:
     return parse(text, family)
 
 
+def parsed_strategy(text: Any) -> Strategy[Any]:
+    """Return the strategy that an option or a TOML file names."""
+    strategy: Strategy[Any] = _parsed("strategies", text, "strategies")
+    return strategy
+
+
 _EXAMPLES: Final = {
     "workloads": 'digits(model="mlp")', "strategies": "LocalSGD(period=Every(8))", "schedules": "Cosine()",
     "delays": "Exponential(mean_s=0.02)", "faults": "Crash(rank=3, at_s=2.0)", "cluster": "Link(latency_s=0.01)",

@@ -66,11 +66,12 @@ def simulate_command(
 
     The last one runs train.py, the file that torchrun starts on a real
     cluster, unchanged on 64 simulated workers. What comes after -- is for
-    the script. --compute measured takes the steps' own times instead of
+    the script. --strategy replaces the strategy that the script gives to
+    tacit.attach. --compute measured takes the steps' own times instead of
     drawn ones.
     """
     given = dict(locals())
-    plan = script_plan(given) or settings_from(given, single=True)
+    plan = script_plan(given, single=True) or settings_from(given, single=True)
     if isinstance(plan, Settings):
         check_device(plan)
     if json_file is not None:

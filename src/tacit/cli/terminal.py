@@ -23,7 +23,7 @@ _LOG_WIDTH: Final = 160
 
 def console(quiet: bool) -> Console:
     """Return where results are printed: colours and width of the terminal, none of it in a log; honours NO_COLOR."""
-    return Console(quiet=quiet, width=None if sys.stdout.isatty() else _LOG_WIDTH)
+    return Console(file=sys.stdout, quiet=quiet, width=None if sys.stdout.isatty() else _LOG_WIDTH)
 
 
 def print_notes(notes: Iterable[str], screen: Console) -> None:
@@ -56,7 +56,7 @@ class Screen(Watcher):
     ) -> None:
         self.progress.stop()
 
-    def begin(self, strategy: str, seed: int, lr: float, tuning: bool) -> None:
+    def begin(self, strategy: str, seed: int, lr: float | None, tuning: bool) -> None:
         self.begin_run(f"{strategy} · seed {seed}" + (f" · trying lr={lr:.4g}" if tuning else ""))
 
     def begin_run(self, title: str) -> None:

@@ -25,7 +25,10 @@ def verdict(comparison: Comparison) -> str:
     if target is None:
         if any(row.loss.values != (None,) * len(row.loss.values) for row in rows):
             return "No strategy brought the loss below where it started; a smaller learning rate is the usual way out."
-        return "No run has measured a loss, so there is nothing to compare yet."
+        return (
+            "No run has measured a loss, so only times and bytes can be compared; "
+            "a script reports its loss with session.observe(loss) in every step, or with session.log(loss=…)."
+        )
     loss = f"loss {units.target(target)}"
     arrived = [row for row in rows if row.time_to_target_s.mean is not None and not _has_failed(row)]
     if not arrived:
@@ -117,7 +120,7 @@ def _failure(row: TableRow, workload: str = "") -> str:
     what = row.label or f"The run of {workload}"
     reasons = [status.partition(" failed: ") for status in row.statuses if " failed" in status]
     seeds = f", {reasons[0][0]}," if len(row.seeds) > 1 else ""
-    reason = reasons[0][2].partition("\n")[0]
+    reason = reasons[0][2].partition("\n")[0].rstrip(".")
     return f"{what}{seeds} failed{f': {reason}' if reason else ''}"
 
 

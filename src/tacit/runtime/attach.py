@@ -65,6 +65,9 @@ def attach(
     optimizers = optimizers_of(optimizer)
     if not isinstance(strategy, Strategy):
         raise TypeError(f"strategy={strategy!r} must be a strategy; try tacit.LocalSGD().")
+    simulated = current()
+    if simulated is not None and simulated.strategy is not None:  # tacit simulate train.py -s STRATEGY
+        strategy = simulated.strategy
     require(steps is None or (isinstance(steps, int) and steps >= 1), f"steps={steps} must be at least 1, or None.")
     require(timeout_s is None or timeout_s > 0, f"timeout_s={timeout_s} must be positive, or None.")
     require(security is None or security in SECURITY, f"security={security!r} must be one of {', '.join(SECURITY)}.")
@@ -80,7 +83,6 @@ def attach(
         where = {"interface": interface, "security": security, "timeout_s": timeout_s}
         _serve_and_leave(model, optimizers, strategy, table, steps, seed, where)
     device = next(model.parameters()).device
-    simulated = current()
     stage = (
         ProcessStage(
             strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server

@@ -17,6 +17,7 @@ from torch import Tensor
 from tacit.messages import Message
 from tacit.network import Network
 from tacit.session.server_model import KeptModel, ServerLife, ServerModel
+from tacit.strategies.strategy import Strategy
 from tacit.trace import PlainEvent, Trace
 
 if TYPE_CHECKING:
@@ -145,6 +146,10 @@ class ScriptContext(Protocol):
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def strategy(self) -> Strategy[Any] | None:
+        """The strategy that every session uses in place of the one that the script gives to ``attach``; None: the script's own."""
 
     def open_stage(self) -> Stage:
         """Return the stage of one more session."""

@@ -185,6 +185,7 @@ class SimulatedContext:
 
     def __init__(self, worker: ScriptWorker) -> None:
         self._worker, self.rank, self.size = worker, worker.rank, worker.size
+        self.strategy = worker.world.strategy
         self.stages: list[ScriptStage] = []  # one for each ``attach``
         self._calls_of_shared: dict[object, int] = {}
 

@@ -23,6 +23,7 @@ from tacit.simulation.script_stage import Assemblies
 from tacit.simulation.script_state import Interpreter, Standing
 from tacit.simulation.script_workers import ScriptServer, ScriptWorker
 from tacit.simulation.surroundings import Surroundings
+from tacit.strategies.strategy import Strategy
 
 _OURS: Final = Path(tacit.session.__file__).parents[1]
 
@@ -34,6 +35,7 @@ class Script:
     path: Path
     arguments: tuple[str, ...]
     code: CodeType
+    sha256: str  # of the file's content
 
     def main(self) -> ModuleType:
         """Return a fresh ``__main__`` for one worker."""
@@ -70,8 +72,10 @@ class ScriptWorld(Surroundings):
         host: str,
         measured: bool,
         progress: Progress | None,
+        strategy: Strategy[Any] | None,
     ) -> None:
         super().__init__(cluster, seed=seed, host=host)
+        self.strategy = strategy  # in place of the script's own
         self.script, self.interpreter, self.is_measured, self._progress = script, interpreter, measured, progress
         self.shelf: dict[object, tuple[Any, Standing, Standing]] = {}  # what ``tacit.shared`` has loaded
         self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from tacit.simulation.script_guards import guarded
 from tacit.simulation.script_state import Interpreter, environment_of
 from tacit.simulation.script_world import Script, ScriptWorld
 from tacit.specs import with_python_numbers
+from tacit.strategies.strategy import Strategy
 
 _logger: Final = logging.getLogger("tacit")
 
@@ -33,6 +35,7 @@ def simulate_script(
     arguments: Sequence[str] = (),
     *,
     cluster: Cluster | None = None,
+    strategy: Strategy[Any] | None = None,
     seed: int = 0,
     measured: bool = False,
     host: str | None = None,
@@ -40,20 +43,31 @@ def simulate_script(
 ) -> Run:
     """Run the script ``path`` on every worker of a simulated ``cluster`` and return the run of its last session.
 
+    strategy: used by every session of the script in place of the one that the script gives to ``attach``; None: the script's own.
     measured: a step takes as long as it takes on this machine (times the worker's slowness), instead of what ``cluster.compute`` draws. Such runs do
         not repeat to the bit.
     progress: called with step, steps, virtual time and None now and then.
 
     An error in the run (and Ctrl-C) carries what there is of it as ``error.run``.
     """
-    cluster = Cluster() if cluster is None else cluster
+    return simulate_compiled(
+        compiled(path, arguments), cluster=Cluster() if cluster is None else cluster, strategy=strategy, seed=seed,
+        measured=measured, host=host, progress=progress,
+    )  # fmt: skip
+
+
+def simulate_compiled(
+    script: Script, *, cluster: Cluster, strategy: Strategy[Any] | None, seed: int, measured: bool,
+    host: str | None = None, progress: Progress | None = None,
+) -> Run:  # fmt: skip
+    """Do what ``simulate_script`` does, with a script that has been read."""
     check_script_joins(cluster)
     require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
-    script, streams = _compiled(Path(path), arguments), Streams(seed)
-    interpreter = Interpreter(script.path.parent, streams)
+    interpreter = Interpreter(script.path.parent, Streams(seed))
     world = ScriptWorld(
-        script, cluster, interpreter, seed=seed, host=host or default_host(), measured=measured, progress=progress
-    )
+        script, cluster, interpreter, seed=seed, host=host or default_host(), measured=measured, progress=progress,
+        strategy=strategy,
+    )  # fmt: skip
     try:
         with interpreter, guarded(lambda: interpreter.is_heard, script.line), one_process_each([*environment_of(0, 1)]):
             world.run()
@@ -67,7 +81,9 @@ def simulate_script(
     return _run_of(world, None)
 
 
-def _compiled(path: Path, arguments: Sequence[str]) -> Script:
+def compiled(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> Script:
+    """Return the script at ``path``, read and compiled."""
+    path = Path(path)
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -78,7 +94,7 @@ def _compiled(path: Path, arguments: Sequence[str]) -> Script:
     except (SyntaxError, ValueError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise TacitError(f"the script {path}{where} is not Python: {error}.") from error
-    return Script(whole, tuple(arguments), code)
+    return Script(whole, tuple(arguments), code, hashlib.sha256(source).hexdigest())
 
 
 def _run_of(world: ScriptWorld, status: str | None) -> Run:
@@ -100,17 +116,25 @@ def _run_of(world: ScriptWorld, status: str | None) -> Run:
         tally = Tally(run.trace)
         run.history = [{**row, **tally.at(row["time_s"])} for row in run.history]
     run.workload, run.seed, run.cluster = world.script.path.name, world.seed, str(world.cluster)
-    run.config, run.record = _config(world), {**run.record, **_record(world)}
+    if not run.strategy and world.strategy is not None:  # it ended before its first session
+        run.strategy = str(world.strategy)
+    run.config = script_configuration(
+        world.script, cluster=world.cluster, strategy=world.strategy, seed=world.seed, measured=world.is_measured
+    )
+    run.record = {**run.record, **_record(world)}
     return run
 
 
-def _config(world: ScriptWorld) -> dict[str, Any]:
+def script_configuration(
+    script: Script, *, cluster: Cluster, strategy: Strategy[Any] | None, seed: int, measured: bool
+) -> dict[str, Any]:
     """Return what reproduces the run, in the words of ``tacit simulate --config``."""
-    table = world.cluster.table()
-    if world.is_measured:
+    table = cluster.table()
+    if measured:
         table["compute"] = "measured"
+    given = {} if strategy is None else {"strategy": str(strategy)}
     return {
-        "script": str(world.script.path), "arguments": list(world.script.arguments), "seed": world.seed,
+        "script": str(script.path), "arguments": list(script.arguments), **given, "seed": seed,
         "threads": torch.get_num_threads(), "cluster": table,
     }  # fmt: skip
 
@@ -120,4 +144,8 @@ def _record(world: ScriptWorld) -> dict[str, Any]:
         own = version("tacit")
     except PackageNotFoundError:
         own = "not installed"
-    return {"tacit": own, "torch": torch.__version__, "host": world.host, "world": "simulated", "engine": "script"}
+    return {
+        "tacit": own, "torch": torch.__version__, "host": world.host, "world": "simulated", "engine": "script",
+        "script_sha256": world.script.sha256,
+        "strategies": [str(session.strategy) for session, _ in world.workers[0].context.attached],
+    }  # fmt: skip
