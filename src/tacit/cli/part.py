@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from tacit.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, complain, describ
 from tacit.cli.settings import Settings, Table
 from tacit.cli.single import keep
 from tacit.cli.terminal import Screen, console
-from tacit.errors import Interrupted, PeerLost, RunError, TacitError
+from tacit.errors import Interrupted, PeerLost, RunError, SpeedBias, TacitError
 from tacit.run import Run
 from tacit.runtime.launch import tell_launcher
 from tacit.runtime.training import Progress, train
@@ -58,6 +59,8 @@ def take_part(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool) 
     """Train among the others; the one who speaks for all saves the run and says how it ended."""
     me = int(os.environ["RANK"])
     [strategy] = plan.settings.strategies
+    if plan.settings.workload.is_shuffled:  # the server, which cannot know this, need not warn of unequal speeds
+        warnings.filterwarnings("ignore", category=SpeedBias)
     has_rounds = not (strategy.handles or strategy.has_server)
     signal.signal(signal.SIGINT, _end_in_round if has_rounds else _interrupt_once)
     failure: RunError | Interrupted | None = None

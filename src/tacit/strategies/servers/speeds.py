@@ -48,10 +48,12 @@ class UseCounts:
 
     def add(self, ranks: Iterable[int], is_here: Sequence[bool]) -> None:
         """Gradients of ``ranks`` are part of an update."""
+        if self._is_over:
+            return
         for rank in ranks:
             self._uses[rank] += 1
         uses = {rank: self._uses[rank] for rank, here in enumerate(is_here) if here}
-        if self._is_over or not uses or sum(uses.values()) < _USES * len(uses):
+        if not uses or sum(uses.values()) < _USES * len(uses):
             return
         self._is_over = True  # one look is enough
         most, least = max(uses, key=lambda rank: uses[rank]), min(uses, key=lambda rank: uses[rank])
