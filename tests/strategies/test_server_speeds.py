@@ -160,6 +160,20 @@ def test_ringleader_continues_without_a_lost_learner_and_with_one_that_joins():
     assert users == {0, 1, 3}
 
 
+def test_a_learner_that_cannot_be_reached_is_a_deadlock_and_not_endless_work():
+    with pytest.raises(tacit.Deadlock):
+        simulate(tacit.Ringleader(), faults=[tacit.Partition(ranks=[1], at_s=3.0)])
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_learners_that_have_pushed_enough_idle_and_are_answered(steps):
+    """Learner 1 takes as long as a thousand steps of the others, which idle meanwhile; in the end each push has its answer."""
+    run = simulate(tacit.Ringleader(), steps=steps, speed={1: 1e-3}, host="greenlet")
+    pushed = [e.peer for e in run.trace.of("receive") if (e.rank, e.label) == (-1, "ServerPush")]
+    answered = [e.peer for e in run.trace.of("send") if (e.rank, e.label) == (-1, "ServedModel")]
+    assert sorted(pushed) == sorted(answered) and pushed.count(0) < 600
+
+
 # The warning.
 
 

@@ -9,14 +9,15 @@ A round has two phases.
 When all have had their update, the next round begins with what was kept.
 
 Why: K-async uses a learner's gradients as often as it pushes, so on split data it trains towards the data of the fast learners. Here fast learners
-average more gradients instead. A slow learner holds up updates, but nobody idles, and every gradient is used. Staleness is below 2n − 1 updates.
+average more gradients instead. A slow learner holds up updates, but nobody idles (up to ``_MOST`` gradients), and every gradient is used. Staleness
+is below 2n − 1 updates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ from tacit.strategies.servers.counter import NOTHING, Counter, Pushed, ServerSta
 from tacit.strategies.servers.kinds import KofP, Learner
 from tacit.strategies.servers.messages import ServedModel, ServerPush
 from tacit.worker import Server, Worker
+
+_MOST: Final = 256
+"""Gradients of one learner in an entry. One that has pushed so many idles until the phase ends: more would not make the mean better, and where a
+learner cannot be reached, somebody must notice that nothing happens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,13 @@ class TableServer(Counter):
         self._next_table: dict[int, Entry] = {}  # of learners that had their update in this round
         self._updated: set[int] = set()
         self._is_second_phase = False
+        self._idle: dict[int, ServerPush] = {}  # the last pushes of learners that have pushed enough in this phase
         self._ready: list[Pushed] = []  # the push that the next update follows
+
+    def serve(self) -> None:
+        super().serve()
+        for rank in self._idle:
+            self._give(rank)
 
     def _take(self, source: int, push: ServerPush) -> None:
         opened = self._opened(source, push)
@@ -86,15 +97,17 @@ class TableServer(Counter):
             self._continue(source, opened)
         elif source in self._updated:
             self._add(self._next_table, source, opened)
-            self._continue(source, opened)
+            self._continue_or_idle(self._next_table, source, opened)
         else:
             self._add(self._table, source, opened)
-            self._is_second_phase = self._is_second_phase or all(rank in self._table for rank in self._learners())
+            if not self._is_second_phase and all(rank in self._table for rank in self._learners()):
+                self._is_second_phase = True
+                self._end_idling()
             if self._is_second_phase:
                 self._ready = [(source, opened)]
                 self._waiting[source] = None  # for the new model
             else:
-                self._continue(source, opened)
+                self._continue_or_idle(self._table, source, opened)
 
     def _due(self) -> list[Pushed]:
         return self._ready
@@ -119,12 +132,19 @@ class TableServer(Counter):
         if self._is_second_phase and all(rank in self._updated for rank in self._learners()):
             self._table, self._next_table = self._next_table, {}
             self._updated, self._is_second_phase = set(), False
+            self._end_idling()
+
+    def _end_idling(self) -> None:
+        idle, self._idle = self._idle, {}
+        for rank, push in idle.items():
+            self._continue(rank, push)
 
     def _forget(self, rank: int) -> None:
         """The mean is over the learners that are left."""
         super()._forget(rank)
         self._table.pop(rank, None)
         self._next_table.pop(rank, None)
+        self._idle.pop(rank, None)
         self._end_round()
 
     def _learners(self) -> Iterable[int]:
@@ -134,6 +154,12 @@ class TableServer(Counter):
         if source not in table:
             table[source] = Entry(torch.zeros_like(self._server.parameters))
         table[source].add(push)
+
+    def _continue_or_idle(self, table: dict[int, Entry], source: int, push: ServerPush) -> None:
+        if table[source].pushes < _MOST:
+            self._continue(source, push)
+        else:
+            self._idle[source] = push
 
     def _continue(self, source: int, push: ServerPush) -> None:
         """Let ``source`` compute another gradient at the model it has."""
