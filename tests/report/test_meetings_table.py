@@ -25,7 +25,7 @@ def test_meetings_are_counted_on_both_sides():
     sent = [event for event in runs[1].trace if event.kind == SEND]
     done = sum(event.label == "SwarmDone" for event in sent)
     assert gossip.cells[0].startswith(f"{2 * done / 4:.1f} (")
-    assert gossip.cells[1] == f"{sum(event.size_bytes for event in sent) / done / 1000:.1f} kB"
+    assert gossip.cells[1] == f"{sum(event.size_bytes for event in sent) / done / 1000:.3g} kB"
     assert blocking.cells[0] == "5.0 (5–5)"
     worst = runs[1].history[-1]
     assert worst["worst_loss"] >= worst["loss"] - 0.05 and gossip.cells[-1].startswith(
