@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -100,22 +101,43 @@ def test_eight_workers_name_the_same_one(tmp_path: Path):
     assert len(checkpoints.read(tmp_path, 0, 8)) == 7
 
 
-def failing(strategy: Strategy) -> str:
-    model, optimizer, session = attached(strategy)
+def dying_with_the_store(folder: str, port: int) -> str:
+    """As without torchrun's agent: rank 0, which is killed, is also the host of the store."""
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="False", MASTER_PORT=str(port))
+    return dying(AVERAGING[1], folder, (0,))
+
+
+def test_the_worker_that_held_the_store_is_named_and_the_others_are_rescued(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    survivors = outcomes(4, dying_with_the_store, str(tmp_path), port)[1:]
+    assert names_of(survivors) == ["PeerLost"] * 3, survivors
+    assert all("worker 0 was lost" in survivor.text for survivor in survivors), survivors
+    assert len(checkpoints.read(tmp_path, 0, 4)) == 3
+
+
+def failing(strategy: Strategy, who: int) -> str:
+    model, optimizer, session = attached(strategy, steps=100_000)
     with session:
-        for step in range(STEPS):
-            if step == 9 and tacit.rank() == 2:
+        step = 0
+        while not session.is_done:
+            if step == 9 and tacit.rank() == who:
                 raise ZeroDivisionError("a bug in the loop")
             learn(model, optimizer, step)
+            step += 1
     return "finished"
 
 
-@pytest.mark.parametrize("strategy", [AVERAGING[1], tacit.DPSGD(topology=tacit.Ring())], ids=str)
-def test_an_error_on_one_of_four_is_told_with_its_reason_on_all_others(strategy: Strategy):
-    results = outcomes(4, failing, strategy)
-    assert names_of(results) == ["PeerLost", "PeerLost", "ZeroDivisionError", "PeerLost"], results
-    others = [result.text for rank, result in enumerate(results) if rank != 2]
-    assert all("worker 2 was lost" in text and "ZeroDivisionError: a bug in the loop" in text for text in others)
+@pytest.mark.parametrize(
+    ("strategy", "who"),
+    [(AVERAGING[1], 2), (tacit.DPSGD(topology=tacit.Ring()), 2), (tacit.KAsync(k=1), 0)],  # 0: beside the server
+    ids=str,
+)
+def test_an_error_on_one_of_four_is_told_with_its_reason_on_all_others(strategy: Strategy, who: int):
+    results = outcomes(4, failing, strategy, who)
+    assert names_of(results) == ["ZeroDivisionError" if rank == who else "PeerLost" for rank in range(4)], results
+    others = [result.text for rank, result in enumerate(results) if rank != who]
+    assert all(f"worker {who} was lost" in text and "ZeroDivisionError: a bug in the loop" in text for text in others)
 
 
 def stopped(folder: str) -> str:
@@ -185,6 +207,9 @@ def asked(strategy: Strategy, folder: str, who: int) -> str:
     with session:
         step = 0
         while not session.is_done:
+            if step == 6 and not strategy.has_server:
+                with session.reported_model():  # all have begun: before that there is nothing to keep
+                    pass
             if step == 12 and tacit.rank() == who:
                 os.kill(os.getpid(), signal.SIGTERM)
             learn(model, optimizer, step)

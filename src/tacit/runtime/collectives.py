@@ -93,12 +93,15 @@ class Collectives:
         """Wait until everybody who lives has come to this collective; the first to see that decides who they are."""
         self._meetings += 1
         place, begun_s, pause_s = f"arrived/{self._meetings}", time.monotonic(), _LOOK_AGAIN_S[0]
-        self._environment.publish(place, True)
+        self._environment.mark(place)
         self.notices.begin(what, "arrived", self._meetings, self.living)
         while True:
             lost = self._endings.lost()
             present = [rank for rank in self.living if rank not in lost]
             awaited = [rank for rank in present if not self._environment.has(f"{place}/{rank}")]
+            if self._environment.store_is_gone:  # with its host; the survivors cannot find each other any more
+                self.notices.fail()
+                raise self._ended(self._endings.agree(Cause(LOST, lost or [0])), what)
             if not awaited:
                 break
             if (cause := self._endings.cause()) is not None:
@@ -110,8 +113,8 @@ class Collectives:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
         self.notices.end()
-        decided = self._environment.store.compare_set(f"living/{self._meetings}", "", json.dumps(present)).decode()
-        before, self.living = self.living, tuple(json.loads(decided))
+        decided = self._environment.decide(f"living/{self._meetings}", json.dumps(present))
+        before, self.living = self.living, tuple(present if decided is None else json.loads(decided))
         for rank in set(before) - set(self.living):
             _log.warning("worker %d was lost; the run goes on without it.", rank)
         return self.living

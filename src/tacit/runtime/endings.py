@@ -13,7 +13,6 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
 from typing import Final
@@ -66,12 +65,8 @@ class Endings:
         return None if cause is None else cause.name
 
     def _published(self) -> Cause | None:
-        try:
-            if self._environment.store.check(["cause"]):
-                return self._parsed(self._environment.store.get("cause").decode())
-        except RuntimeError:  # the store's host is gone
-            pass
-        return None
+        text = self._environment.find("cause")
+        return None if text is None else Cause(**json.loads(text))
 
     def lost(self) -> list[int]:
         """Return the workers that are gone and did not say that they end. First gone, then not leaving: the order matters."""
@@ -89,17 +84,14 @@ class Endings:
     def agree(self, cause: Cause) -> Cause:
         """Publish ``cause`` unless there is one; return the one that stands."""
         mine = self._own = self._own or replace(cause, name=secrets.token_hex(4))
-        try:
-            return self._parsed(self._environment.store.compare_set("cause", "", json.dumps(asdict(mine))).decode())
-        except RuntimeError:
-            return mine
+        text = self._environment.decide("cause", json.dumps(asdict(mine)))
+        return mine if text is None else Cause(**json.loads(text))
 
     def leave(self, failure: BaseException | None = None) -> None:
         """Say that this worker ends, because of ``failure`` where it does not end as planned. Before its groups and sockets are closed."""
         if failure is not None:
             self.agree(self._cause_of(failure))
-        with suppress(RuntimeError):  # the store's host is gone
-            self._environment.publish("leaving", True)
+        self._environment.mark("leaving")
 
     def _cause_of(self, failure: BaseException) -> Cause:
         me = self._environment.rank
@@ -189,7 +181,3 @@ class Endings:
             self._watch.join()
         if self.liveness is not None:
             self.liveness.close()
-
-    @staticmethod
-    def _parsed(text: str) -> Cause:
-        return Cause(**json.loads(text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,7 @@ class Environment:
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.master = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
         self.store = PrefixStore(f"tacit/{restart}/{_attached}", store)
-        self.timeout_s = timeout_s
+        self.timeout_s, self.store_is_gone = timeout_s, False
         _attached += 1
 
     def publish(self, key: str, value: object) -> None:
@@ -51,15 +51,37 @@ class Environment:
 
     def published(self, key: str) -> list[Any]:
         """Return what ranks have published under ``key`` so far, in rank order, without waiting."""
-        names = [f"{key}/{rank}" for rank in range(self.size)]
-        return [json.loads(self.store.get(name)) for name in names if self.has(name)]
+        found = (self.find(f"{key}/{rank}") for rank in range(self.size))
+        return [json.loads(text) for text in found if text is not None]
+
+    # Where a run ends, the store may be gone with its host. The first failed call says so, and is the last: each takes long to fail.
 
     def has(self, name: str) -> bool:
-        """Whether ``name`` is in the store; not, where its host is gone."""
+        """Whether ``name`` is in the store; not, where the store is gone."""
+        return bool(self._ask(lambda: self.store.check([name])))
+
+    def find(self, name: str) -> str | None:
+        """Return what is in the store under ``name``; None where nothing is, or the store is gone."""
+        found = self._ask(lambda: self.store.get(name)) if self.has(name) else None
+        return None if found is None else found.decode()
+
+    def decide(self, name: str, value: str) -> str | None:
+        """Put ``value`` into the store unless something is there; return what is there then. None where the store is gone."""
+        decided = self._ask(lambda: self.store.compare_set(name, "", value))
+        return None if decided is None else decided.decode()
+
+    def mark(self, name: str) -> None:
+        """Put this rank's mark ``name`` into the store, where it is not gone."""
+        self._ask(lambda: self.publish(name, True))
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        if self.store_is_gone:
+            return None
         try:
-            return bool(self.store.check([name]))
+            return call()
         except RuntimeError:
-            return False
+            self.store_is_gone = True
+            return None
 
 
 def _find(timeout_s: float) -> tuple[int, int, Store]:
