@@ -252,7 +252,7 @@ def test_every_name_has_a_meaning() -> None:
         ("LocalSGD(Every(8))", r"LocalSGD takes no argument without its name; write LocalSGD\(period=Every\(8\)\)\. Its arguments are"),
         ("KAsync(2)", r"KAsync takes no argument without its name; write KAsync\(k=2\)\. Its arguments are k \(required\), "),
         ("KAsync(2, k=3)", r"write KAsync\(rate=2, k=3\)"),
-        ("AllReduce(1)", r"AllReduce takes no argument without its name; write none\."),
+        ("Complete(1)", r"Complete takes no argument without its name; write none\."),
         ("DiLoC", r"unknown name 'DiLoC'; did you mean 'DiLoCo'\?"),
         ("DiLoCo(lr=1)", r"LocalSGD has no argument 'lr'.* \(DiLoCo stands for LocalSGD\(period=Every\(50\), outer=OuterSGD"),
         ("DiLoCo(Every(9))", r"write LocalSGD\(.*\(DiLoCo stands for "),

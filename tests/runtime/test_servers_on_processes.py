@@ -212,7 +212,7 @@ def one_closes_early(strategy: tacit.Strategy) -> tacit.Run | None:
 
 def test_without_learners_the_server_apart_ends_with_an_error():
     *_, server = outcomes(3, killed, tacit.KSync(k=2), [0, 1], "apart")
-    assert server.name == "PeerLost" and "with no learner left" in server.text
+    assert server.name == "PeerLost" and "has no learner left" in server.text
 
 
 def slow_one(strategy: tacit.Strategy) -> dict:
