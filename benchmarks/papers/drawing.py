@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WIDTH, HEIGHT, LEFT, BELOW, ABOVE = 520, 320, 64, 44, 30
-COLOURS = ("#777777", "#d1495b", "#1f77b4", "#2a9d5c", "#b07aa1")
+COLOURS = ("#777777", "#d1495b", "#1f77b4", "#2a9d5c", "#b07aa1", "#e08e1b")
 
 
 @dataclass(frozen=True)
