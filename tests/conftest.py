@@ -1,4 +1,4 @@
-"""One torch thread: runs are small, and the digest of a run is promised for equal thread counts. No test has a time limit of its own but ``timeout``."""
+"""One torch thread: runs are small, and the digest of a run is promised for equal thread counts. Drawn examples have no deadline."""
 
 import torch
 from hypothesis import settings
