@@ -74,7 +74,9 @@ class Endings:
             return []
         others = [rank for rank in range(self._environment.size) if rank != self._environment.rank]
         gone = [rank for rank in others if self.liveness.is_gone(rank)]
-        return [rank for rank in gone if not self.is_leaving(rank)]
+        lost = [rank for rank in gone if not self.is_leaving(rank)]
+        # The store went down with worker 0: whether others that are gone had marked themselves before cannot be known.
+        return [0] if self._environment.store_is_gone and 0 in lost else lost
 
     def is_leaving(self, rank: int) -> bool:
         return self._environment.has(f"leaving/{rank}")
