@@ -19,7 +19,7 @@ demo: $(VENV)/.installed  ## compare four strategies on real data, about a minut
 	@echo "Open demo/report.html in a browser."
 
 test: $(VENV)/.installed  ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
 
 check: $(VENV)/.installed  ## format, lint, types, layers, links and README examples
 	$(BIN)/ruff format --check
