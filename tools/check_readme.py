@@ -113,7 +113,7 @@ def command_problem(arguments: list[str]) -> str | None:
     try:
         with redirect_stdout(io.StringIO()):
             given = command.make_context(arguments[0], list(arguments[1:]), parent=context).params
-        if arguments[0] in ("compare", "simulate", "train") and given["config"] is None:
+        if arguments[0] in ("compare", "simulate", "train") and given["config"] is None and not given.get("script"):
             settings_from(given, single=arguments[0] != "compare")
     except typer.Exit:  # --help
         return None
