@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -329,3 +330,25 @@ def test_a_model_wrapped_in_ddp_is_refused():
     with pytest.raises(TypeError, match="call the inner model"):
         tacit.attach(wrapped, optimizer, tacit.AllReduce())
     assert tacit.attach(model, optimizer, tacit.AllReduce()).close().status == "finished"
+
+
+def test_a_process_alone_may_send_to_itself_as_a_simulated_worker_may():
+    @dataclass(frozen=True)
+    class Passed(tacit.Message):
+        parameters: torch.Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class ToTheRight(tacit.Strategy[None]):
+        def after_step(self, worker, state):
+            worker.network.send((worker.rank + 1) % worker.size, Passed(worker.parameters))
+            source, passed = worker.network.receive(Passed)
+            assert source == 0
+            worker.parameters.add_(passed.parameters).div_(2)
+
+    plain, optimizer = model_and_optimizer()
+    take_steps(plain, optimizer, 4)
+    model, optimizer = model_and_optimizer()
+    with tacit.attach(model, optimizer, ToTheRight()):
+        take_steps(model, optimizer, 4)
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)

@@ -30,6 +30,7 @@ class ProcessNetwork:
     def __init__(self, stage: ProcessStage) -> None:
         self._stage, self.rank, self.size = stage, stage.rank, stage.size
         self._pool = Pool()
+        self._to_itself: list[Message] = []  # what a process alone has sent to itself
         self._rounds: dict[tuple[int, ...], int] = {}
 
     # Collectives.
@@ -86,9 +87,16 @@ class ProcessNetwork:
     # Messages.
 
     def send(self, to: int, message: Message) -> None:
-        self._post(f"send({message.kind})").send(to, message)
+        if self.size == 1 and to == self.rank and not message.is_of(*self._stage.handles):
+            self._to_itself.append(message.snapshot())  # as a simulated worker may; nothing travels
+        else:
+            self._post(f"send({message.kind})").send(to, message)
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        for place, message in enumerate(self._to_itself):
+            if message.is_of(kind) and source in (None, self.rank):
+                del self._to_itself[place]
+                return self.rank, message.received_as((kind,))  # type: ignore[return-value]
         started_s = self._stage.now_s()
         what = f"receive({kind.__name__})"
         post, notices = self._post(what), self.collectives.notices
@@ -107,7 +115,11 @@ class ProcessNetwork:
 
     def _post(self, what: str) -> Any:
         if self._stage.post is None:
-            why = "there is nobody to talk to" if self.size == 1 else "its strategy uses collectives alone"
+            why = (
+                "no other worker is there; call it only where worker.size > 1, or start several processes with torchrun"
+                if self.size == 1
+                else "its strategy uses collectives alone"
+            )
             raise MisplacedCall(f"{what} in a run of {self.size}: {why}.")
         return self._stage.post
 

@@ -214,6 +214,11 @@ class ProcessStage:
     # Handlers.
 
     @property
+    def handles(self) -> tuple[type[Message], ...]:
+        """The kinds of messages that the strategy's handler gets."""
+        return self._strategy.handles
+
+    @property
     def is_handling(self) -> bool:
         return self.monitor.is_handling
 
