@@ -166,7 +166,7 @@ def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | 
 
 LOSSES = [
     (strategy, workers, server)
-    for workers in (3, 4)
+    for workers in (4,)
     for server in ("beside", "apart")
     for strategy in (tacit.KSync(k=workers), tacit.KSync(k=2), tacit.KAsync(k=1), tacit.KBatchAsync(k=3))
 ] + [(tacit.Ringleader(), 3, "beside")]
