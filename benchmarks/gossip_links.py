@@ -162,9 +162,9 @@ def of_exchanges(ranks: Iterable[Events]) -> dict[str, Any]:
         asked_s: float | None = None
         for kind, label, start_s, time_s, _ in events:
             counts[f"{kind} {label}"] += 1
-            if (kind, label) == ("send", "SwarmAsk") and asked_s is None:
+            if (kind, label) == ("send", "swask") and asked_s is None:
                 asked_s = start_s
-            elif (kind, label) == ("receive", "SwarmAnswer") and asked_s is not None:
+            elif (kind, label) == ("receive", "swans") and asked_s is not None:
                 waits_s.append(time_s - asked_s)
                 asked_s = None
     if not waits_s:
@@ -308,9 +308,7 @@ def _least_disturbed(plan: Plan, crew: Crew, strategy: Strategy[Any]) -> dict[st
         )  # fmt: skip
         sent = [(label, size) for rank in ranks for kind, label, _, _, size in rank["events"] if kind == "send"]
         words, said_again = Counter(label for label, _ in sent), sum(rank["said_again"] for rank in ranks)
-        is_whole = (
-            words["SwarmDone"] == exchanges and words["SwarmAsk"] + words["SwarmAnswer"] == 2 * exchanges + said_again
-        )
+        is_whole = words["swdone"] == exchanges and words["swask"] + words["swans"] == 2 * exchanges + said_again
         sums = {key: sum(rank[key] for rank in ranks) for key in ("sent_bytes", "payload_bytes", "sent_again_bytes")}
         found.append({
             "interface_bytes": sums["sent_bytes"] / exchanges, "payload_bytes": sums["payload_bytes"] / exchanges,

@@ -49,6 +49,7 @@ INSTRUMENTED = ["tacit.compression", "tacit.feedback", "tacit.fields", "tacit.me
 with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcontext():
     from tacit import compression
     from tacit.compression import Compressed, Compressor
+    from tacit.compression.lattice import LatticeVector
     from tacit.compression.sums import SumVector
     from tacit.errors import BadMessage, LatticeOverflow
     from tacit.feedback import EF21
@@ -106,7 +107,7 @@ def plain_example(kind: type[Message], numbers: torch.Tensor) -> Message:
 def examples() -> Iterator[Message]:
     """Yield valid messages, of every kind one at least."""
     vectors = [sender.compress(X, np.random.default_rng(0), {}, SHAPES) for sender in SENDERS]
-    sparse, lattice = vectors[2], next(one for one in vectors if one.kind == "LatticeVector")
+    sparse, lattice = vectors[2], next(one for one in vectors if isinstance(one, LatticeVector))
     said = Said(1.0, sparse.pack())
     yield from vectors
     yield SumVector.of(2 * sparse.dense().double(), [sparse, vectors[3]], torch.float32)
@@ -221,7 +222,7 @@ def decode(message: Compressed) -> None:
     """Decode as a worker does that expects so many numbers, alone and into a sum, and send the sum on."""
     decoded = message.of_length(NUMBERS).dense(X)
     check_vector(decoded)
-    if message.kind == "LatticeVector" or not bool(decoded.isfinite().all()):
+    if isinstance(message, LatticeVector) or not bool(decoded.isfinite().all()):
         return
     total = torch.zeros(NUMBERS, dtype=torch.float64)
     message.add_into(total)

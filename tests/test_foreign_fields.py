@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
 import typing
 import zlib
@@ -46,6 +47,11 @@ def test_a_text_in_place_of_any_other_field_is_refused(kind: type[Message]):
             signature = kind.kind.encode() + b"".join(codes[one] for one in foreign)
             with pytest.raises(BadMessage, match=f"a str came as the {dataclasses.fields(kind)[place].name} of a"):
                 unpack(sealed(signature, b"".join(bodies[one] for one in foreign)))
+
+
+def test_every_kind_of_ours_has_a_short_wire_name_of_its_own():
+    names = [kind.kind for kind in KINDS]
+    assert len(set(names)) == len(names) and all(re.fullmatch("[a-z0-9]{2,6}", name) for name in names), names
 
 
 def test_a_float_may_come_as_an_integer():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tacit.errors import BadMessage
 from tacit.messages import VERSION, Message, TensorMessage, unpack
+from tacit.strategies.servers import messages as _  # noqa: F401 - the kind "push" exists
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,14 @@ def sealed(signature: bytes, body: bytes) -> bytes:
 
 def test_lengths_are_checked_before_anything_is_made():
     """A hostile tensor of 2⁶⁰ elements behind a valid checksum is refused without allocating it."""
-    packed = sealed(b"TensorMessage[\0\2", struct.pack("<2Q", 2**30, 2**30))
+    packed = sealed(b"tensor[\0\2", struct.pack("<2Q", 2**30, 2**30))
     with pytest.raises(BadMessage, match="does not fit into the 0 that are left"):
         unpack(packed)
 
 
 def test_an_empty_tensor_of_large_sizes_is_refused():
     """Found by fuzz/wire.py: torch overflows on the product of such sizes although one of them is zero."""
-    packed = sealed(b"TensorMessage[\0\5", struct.pack("<5Q", *[2**30] * 4, 0))
+    packed = sealed(b"tensor[\0\5", struct.pack("<5Q", *[2**30] * 4, 0))
     with pytest.raises(BadMessage, match="an empty tensor of sizes"):
         unpack(packed)
 
@@ -109,14 +110,14 @@ def test_an_empty_tensor_of_large_sizes_is_refused():
 @pytest.mark.parametrize(
     ("signature", "body", "text"),
     [
-        (b"TensorMessage", b"", "0 fields make no TensorMessage"),
-        (b"TensorMessage##", bytes(16), "2 fields make no TensorMessage"),
-        (b"TensorMessage[\0\x09", bytes(72), "unknown field type"),
-        (b"TensorMessage[\0", b"", "unknown field type"),
-        (b"TensorMessage!", b"", "unknown kind b'TensorMessage!'"),
+        (b"tensor", b"", "0 fields make no TensorMessage"),
+        (b"tensor##", bytes(16), "2 fields make no TensorMessage"),
+        (b"tensor[\0\x09", bytes(72), "unknown field type"),
+        (b"tensor[\0", b"", "unknown field type"),
+        (b"tensor!", b"", "unknown kind b'tensor!'"),
         (b"Nobody#", bytes(8), "unknown kind b'Nobody'"),
-        (b"TensorMessage[\0\1", bytes(7), "ends before its numbers do"),
-        (b"TensorMessage[\0\1", bytes(9), "the last 1 for no field"),
+        (b"tensor[\0\1", bytes(7), "ends before its numbers do"),
+        (b"tensor[\0\1", bytes(9), "the last 1 for no field"),
         (b"Everything[\0\0#.?\"'", bytes(25), "a field of 4 bytes does not fit into the 0"),
         (b"Everything[\0\0#.?\"'", bytes(17) + b"\2\0\0\0\0\0\0\0" + bytes(4) + b"\xff\xff", "text that is not UTF-8"),
     ],
@@ -150,8 +151,43 @@ def test_two_kinds_of_one_name_are_refused():
 
     define("here")
     define("here")  # the same again, as a reloaded module makes it
-    with pytest.raises(TypeError, match="a message kind Twin exists in here"):
+    with pytest.raises(
+        TypeError, match=r"there\.Twin has the wire name 'Twin', which here\.Twin uses already; pass another"
+    ):
         define("there")
+
+
+def test_a_wire_name_travels_in_place_of_the_class_name():
+    @dataclass(frozen=True)
+    class LongNameOfAClass(Message, wire="lnc-1"):
+        number: int
+
+    @dataclass(frozen=True)
+    class DerivedFromIt(LongNameOfAClass):
+        pass
+
+    message = LongNameOfAClass(3)
+    assert (message.kind, DerivedFromIt.kind) == ("lnc-1", "DerivedFromIt")
+    assert message.pack()[16:].startswith(b"lnc-1#") and b"LongName" not in message.pack()
+    assert message.size_bytes == len(message.pack()) == 16 + len("lnc-1") + 9
+    assert type(unpack(message.pack())) is LongNameOfAClass
+    assert DerivedFromIt(3).is_of(LongNameOfAClass) and not message.is_of(DerivedFromIt)
+    with pytest.raises(BadMessage, match="1 fields make no TensorMessage|a int came as the tensor of a TensorMessage"):
+        unpack(sealed(b"tensor#", bytes(8)))
+
+
+@pytest.mark.parametrize("wire", ["", "a b", "a[b", "x#", "{x", "é", "x" * 33, b"x", 3])
+def test_a_wire_name_that_cannot_travel_is_refused(wire: object):
+    with pytest.raises(TypeError, match=r"wire=.* of Refused must be 1 to 32 letters, digits, _ or -"):
+        type("Refused", (Message,), {"__module__": "here"}, wire=wire)
+
+
+def test_two_classes_with_one_wire_name_are_refused():
+    type("First", (Message,), {"__module__": "here"}, wire="shared")
+    with pytest.raises(TypeError, match=r"here\.Second has the wire name 'shared', which here\.First uses already"):
+        type("Second", (Message,), {"__module__": "here"}, wire="shared")
+    with pytest.raises(TypeError, match=r"there\.push has the wire name 'push', which tacit\.strategies"):
+        type("push", (Message,), {"__module__": "there"})
 
 
 def test_a_class_that_replaces_another_of_its_name_is_what_arrives():

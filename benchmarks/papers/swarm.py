@@ -170,7 +170,7 @@ def _gammas(seed: int, steps: int, compute: Delay) -> list[float]:
 
         def on_message(self, worker: Any, state: Any, source: int, message: tacit.Message) -> None:
             super().on_message(worker, state, source, message)
-            if message.kind == "SwarmAnswer":
+            if message.kind == "swans":
                 gammas.append(_gamma(torch.stack([states[rank].buffer for rank in range(NODES)])))
 
     cluster = tacit.Cluster(workers=NODES, compute=compute, latency_s=0.0, bandwidth_bytes_per_s=math.inf)

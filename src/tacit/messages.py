@@ -4,8 +4,11 @@ Layout of the packed bytes, little endian:
 
     magic «tc» · version u8 · signature length u8 · body length u64 · crc32 of signature and body u32 · signature · body
 
-The signature is the kind and what its fields are, the body their numbers and contents (see ``fields``). Messages of a kind mostly have the same
-signature again and again, and what follows from it is remembered as a ``Plan``.
+The signature is the kind and what its fields are, the body their numbers and contents (see ``fields``). Messages of a
+kind mostly have the same signature again and again, and what follows from it is remembered as a ``Plan``.
+
+The kind is a short wire name, ``class Update(Message, wire="update")``, so that a class can be renamed without a change
+of sizes, traces and digests. Without ``wire=`` it is the name of the class.
 
 ``pack`` makes these bytes in one piece. ``frames`` makes the same bytes in several, large tensors being pieces of their own that are neither
 copied nor joined; there the checksum is 0, because TCP and CURVE check already and crc32 would cost more than the transfer.
@@ -30,13 +33,14 @@ from tacit.errors import BadMessage
 from tacit.fields import ADD, INLINE_BYTES, Bytes, Field, add_of, fields_of, size_bytes
 
 MAGIC: Final = b"tc"
-VERSION: Final = 2
+VERSION: Final = 3
 _HEADER: Final = Struct("<2sBBQI")
 _BEGIN: Final = Struct("<2sBB")
 _CHECKSUM: Final = Struct("<I")
 _NOTHING: Final[Iterator[memoryview]] = iter(())
 _CODES: Final = re.compile(rb"[?#.\"'\[]")
 """What ends the kind's name in a signature."""
+_WIRE: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _PLANS: Final = 1024
 """How many signatures are remembered: somebody who makes them up does not fill the memory."""
 
@@ -86,7 +90,10 @@ def restore_latest_kinds(before: dict[bytes, type[Message]]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """Base of everything that travels. A subclass is a frozen dataclass whose fields are tensors, numbers, text or bytes."""
+    """Base class of messages. A subclass is a frozen dataclass whose fields are tensors, numbers, text or bytes.
+
+    The class argument ``wire=`` is the kind that travels and is written into traces; the class name by default.
+    """
 
     kind: ClassVar[str] = ""
     _name: ClassVar[bytes] = b""  # the kind, as it travels
@@ -95,15 +102,21 @@ class Message:
         None  # remembered: ``dataclasses.fields`` takes longer than a small message
     )
 
-    def __init_subclass__(cls, **rest: Any) -> None:
+    def __init_subclass__(cls, wire: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        cls.kind, cls._name, cls._field_names = cls.__name__, cls.__name__.encode(), None
+        if wire is not None and not (isinstance(wire, str) and _WIRE.fullmatch(wire)):
+            raise TypeError(
+                f'wire={wire!r} of {cls.__name__} must be 1 to 32 letters, digits, _ or -, such as wire="update".'
+            )
+        cls.kind = cls.__name__ if wire is None else wire
+        cls._name, cls._field_names = cls.kind.encode(), None
         bases = [base._lineage for base in cls.__bases__ if issubclass(base, Message)]
         cls._lineage = frozenset({cls.kind}).union(*bases)
         known = _in_use.find(cls._name) or cls
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(
-                f"a message kind {cls.kind} exists in {known.__module__}: kinds travel by name; choose another."
+                f"{cls.__module__}.{cls.__name__} has the wire name {cls.kind!r}, which "
+                f"{known.__module__}.{known.__name__} uses already; pass another one: class {cls.__name__}(Message, wire=…)."
             )
         _latest[cls._name] = _in_use.defined[cls._name] = cls
         _plans.clear()  # they may be of a class that this one replaces
@@ -186,12 +199,12 @@ class Message:
         try:
             received = own(*(self.__dict__[name] for name in self._field_names or self._name_fields()))
         except (TypeError, ValueError) as error:
-            raise BadMessage(f"fields that make no {own.kind}: {error}") from None
+            raise BadMessage(f"fields that make no {own.__name__}: {error}") from None
         return received.owned() if self.is_owned else received
 
 
 @dataclasses.dataclass(frozen=True)
-class TensorMessage(Message):
+class TensorMessage(Message, wire="tensor"):
     """One tensor and nothing else."""
 
     tensor: Tensor
@@ -240,7 +253,7 @@ class Plan:
         try:
             return self.kind(*values)
         except (TypeError, ValueError) as error:  # the kind's own checks
-            raise BadMessage(f"fields that make no {self.kind.kind}: {error}") from None
+            raise BadMessage(f"fields that make no {self.kind.__name__}: {error}") from None
 
 
 def _remember(signature: bytes) -> Plan:
@@ -251,10 +264,10 @@ def _remember(signature: bytes) -> Plan:
         raise BadMessage(f"unknown kind {name!r}.")
     fields, types = fields_of(signature[len(name) :]), _types_of(kind)
     if len(fields) != len(types):
-        raise BadMessage(f"{len(fields)} fields make no {kind.kind}.")
+        raise BadMessage(f"{len(fields)} fields make no {kind.__name__}.")
     for field, (field_name, wanted) in zip(fields, types.items(), strict=True):
         if not issubclass(field.value_type, wanted):
-            raise BadMessage(f"a {field.value_type.__name__} came as the {field_name} of a {kind.kind}.")
+            raise BadMessage(f"a {field.value_type.__name__} came as the {field_name} of a {kind.__name__}.")
     if len(_plans) >= _PLANS:
         _plans.clear()
     plan = _plans[signature] = Plan(kind, signature, fields)

@@ -38,7 +38,7 @@ def count_reply(left: int, to: int, message: Message) -> int:
     """Return how many replies a handler may still send after ``message``, or raise."""
     if not left:
         raise MisplacedCall(
-            f"a handler sends at most one reply per message received, and {message.kind} to {to} is its second; "
+            f"a handler sends at most one reply per message received, and {type(message).__name__} to {to} is its second; "
             f"keep it in the state and let a hook send it."
         )
     return left - 1

@@ -23,7 +23,7 @@ def test_meetings_are_counted_on_both_sides():
     gossip, blocking = meetings_of(comparison)
     assert (gossip.label, blocking.label) == (str(strategies[1]), str(strategies[2]))
     sent = [event for event in runs[1].trace if event.kind == SEND]
-    done = sum(event.label == "SwarmDone" for event in sent)
+    done = sum(event.label == "swdone" for event in sent)
     assert gossip.cells[0].startswith(f"{2 * done / 4:.1f} (")
     assert gossip.cells[1] == f"{sum(event.size_bytes for event in sent) / done / 1000:.3g} kB"
     assert blocking.cells[0] == "5.0 (5–5)"

@@ -47,7 +47,7 @@ def uneven(steps: int | None) -> list[dict]:
         for step in range(COUNTS[tacit.rank()]):
             learn(model, optimizer, step)
         run = session.close()
-        sent = Counter(event.rank for event in run.trace if event.kind == "send" and event.label == "GossipWords")
+        sent = Counter(event.rank for event in run.trace if event.kind == "send" and event.label == "gossip")
         results.append({"end": run.parameters, "sent": sent})
     return results
 

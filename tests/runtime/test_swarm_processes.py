@@ -34,7 +34,7 @@ def play(strategies: list[Strategy]) -> list[dict]:
         results.append(
             {"parameters": run.parameters, "metric": run.history[-1]["metric"], "loss": run.history[-1]["loss"], "status": run.status,
              "rows": len(run.history),
-             "interactions": sum(e.kind == "receive" and e.label in ("SwarmAnswer", "SwarmModel", "Pulled") for e in run.trace)}
+             "interactions": sum(e.kind == "receive" and e.label in ("swans", "swmod", "pulled") for e in run.trace)}
         )  # fmt: skip
     return results
 

@@ -278,6 +278,6 @@ def test_at_the_end_nobody_is_left_waiting_for_an_answer(strategy):
     """On real processes a learner that is not answered would never come to know that the last update is made."""
     for steps in range(20, 30):
         run = simulate(strategy, steps=steps, workers=4, speed={3: 0.1}, host="greenlet")
-        pushed = [e.peer for e in run.trace.of("receive") if (e.rank, e.label) == (-1, "ServerPush")]
-        answered = [e.peer for e in run.trace.of("send") if (e.rank, e.label) == (-1, "ServedModel")]
+        pushed = [e.peer for e in run.trace.of("receive") if (e.rank, e.label) == (-1, "push")]
+        answered = [e.peer for e in run.trace.of("send") if (e.rank, e.label) == (-1, "model")]
         assert sorted(pushed) == sorted(answered)

@@ -148,7 +148,7 @@ def test_in_each_round_of_ringleader_every_learner_gets_one_update_and_staleness
     assert all(set(users[begin : begin + 4]) == {0, 1, 2, 3} for begin in range(0, 80, 4))
     assert max(note.value for note in notes(run, "staleness")) <= 2 * 4 - 2
     assert run.summary()["idle"] == 0.0
-    pushed = sum(event.label == "ServerPush" for event in run.trace.of("receive"))
+    pushed = sum(event.label == "push" for event in run.trace.of("receive"))
     assert pushed > 2 * 80  # fast learners average more
 
 
@@ -169,8 +169,8 @@ def test_a_learner_that_cannot_be_reached_is_a_deadlock_and_not_endless_work():
 def test_learners_that_have_pushed_enough_idle_and_are_answered(steps):
     """Learner 1 takes as long as a thousand steps of the others, which idle meanwhile; in the end each push has its answer."""
     run = simulate(tacit.Ringleader(), steps=steps, speed={1: 1e-3}, host="greenlet")
-    pushed = [e.peer for e in run.trace.of("receive") if (e.rank, e.label) == (-1, "ServerPush")]
-    answered = [e.peer for e in run.trace.of("send") if (e.rank, e.label) == (-1, "ServedModel")]
+    pushed = [e.peer for e in run.trace.of("receive") if (e.rank, e.label) == (-1, "push")]
+    answered = [e.peer for e in run.trace.of("send") if (e.rank, e.label) == (-1, "model")]
     assert sorted(pushed) == sorted(answered) and pushed.count(0) < 600
 
 

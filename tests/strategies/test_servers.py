@@ -107,9 +107,7 @@ def test_the_model_is_made_of_the_gradients_in_the_notes_and_of_nothing_else(kin
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_gradient_is_used_at_most_once_and_exactly_once_where_nothing_is_cancelled(kind):
     run = simulate(kind(k=3), steps=60, latency_s=0.2)
-    pushes = [
-        sum(e.rank == rank and e.label == "ServerPush" for e in run.trace.of("receive", "send")) for rank in range(5)
-    ]
+    pushes = [sum(e.rank == rank and e.label == "push" for e in run.trace.of("receive", "send")) for rank in range(5)]
     uses = [sum(learner == rank for batch in used(run) for learner, _ in batch) for rank in range(5)]
     assert all(use <= push for use, push in zip(uses, pushes, strict=True))
     late, unused = len(notes(run, "late")), sum(pushes) - sum(uses)
@@ -332,7 +330,7 @@ def test_compression_saves_bytes_both_ways_and_learns(kind):
         for compressed in ({}, {"compressor": top, "down": top})
     )
     assert both.history[-1]["loss"] < 0.5 * both.history[0]["loss"]
-    for name in ("ServerPush", "ServedModel"):
+    for name in ("push", "model"):
         before, after = (
             np.mean([e.size_bytes for e in run.trace.of("send") if e.label == name]) for run in (plain, both)
         )

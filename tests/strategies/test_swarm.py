@@ -284,7 +284,7 @@ def test_an_overflow_is_found_counted_and_said_again_never_averaged_in():
     said, told = (watched.run(steps=10, **NOWHERE) for watched in (lattice, whole))
     overflows = Counter(notes(said, "overflow"))
     assert set(overflows) == {8, 16} and overflows[8] > 20  # 16 bits reach ±1, not always far enough
-    again = [event for event in said.trace if event.kind == SEND and event.label == "SwarmAgain"]
+    again = [event for event in said.trace if event.kind == SEND and event.label == "swmore"]
     assert len(again) == sum(overflows.values())
     torch.testing.assert_close(lattice.buffers, whole.buffers, rtol=0, atol=1e-3)  # twenty roundings by half a side
     torch.testing.assert_close(said.parameters, told.parameters, rtol=0, atol=1e-12)
@@ -306,7 +306,7 @@ def test_distances_between_models_that_have_not_moved_do_not_count(two_stage: bo
     cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=0.02), speed={1: 0.6}, **NOWHERE)
     start = torch.ones(DIMENSION, dtype=torch.float64)
     run = tacit.simulate(QUADRATIC, strategy, cluster=cluster, steps=8, lr=0.01, start=start)
-    asked = [event.rank for event in run.trace if event.kind == SEND and event.label == "SwarmAsk"]
+    asked = [event.rank for event in run.trace if event.kind == SEND and event.label == "swask"]
     assert asked[:2] == [0, 1]
     assert not notes(run, "overflow")
 
@@ -317,7 +317,7 @@ def test_eight_bits_move_a_quarter_of_the_bytes_and_two_stages_half():
         "whole": tacit.SwarmSGD(), "one": tacit.SwarmSGD(compressor=LATTICE), "two": tacit.SwarmSGD(compressor=LATTICE, two_stage=True)
     }.items():  # fmt: skip
         run = tacit.simulate(workloads.digits(), strategy, cluster=tacit.Cluster(workers=4), steps=40, lr=0.1)
-        words = [e.size_bytes for e in run.trace if e.kind == SEND and e.label in ("SwarmAsk", "SwarmAnswer")]
+        words = [e.size_bytes for e in run.trace if e.kind == SEND and e.label in ("swask", "swans")]
         sizes[name] = float(np.median(words))
     assert sizes["one"] / sizes["whole"] == pytest.approx(1 / 4, abs=0.02)
     assert sizes["two"] / sizes["whole"] == pytest.approx(1 / 2, abs=0.03)
@@ -339,9 +339,7 @@ def test_a_partner_that_stands_still_stops_nobody():
     for rank in (0, 2, 3):
         assert ends(ill, rank) == ends(well, rank)
     last_s = max(ends(ill, 0))
-    answered = [
-        e for e in ill.trace if e.kind == SEND and e.label == "SwarmAnswer" and 0.8 * last_s < e.time_s < last_s
-    ]
+    answered = [e for e in ill.trace if e.kind == SEND and e.label == "swans" and 0.8 * last_s < e.time_s < last_s]
     assert {event.rank for event in answered} == {0, 2, 3}
     assert not [
         e for e in ill.trace if e.kind == WAIT and e.rank != 1 and e.start_s < min(ends(ill, r)[-1] for r in (0, 2, 3))
@@ -353,7 +351,7 @@ def test_a_lost_node_is_asked_once_by_each_and_the_rest_goes_on():
     cluster = tacit.Cluster(workers=5, faults=[crash])
     run = tacit.simulate(workloads.digits(), tacit.SwarmSGD(local_steps=1), cluster=cluster, steps=100, lr=0.2)
     asked = Counter(
-        e.rank for e in run.trace if e.kind == SEND and e.peer == 2 and e.label == "SwarmAsk" and e.time_s > 0.3
+        e.rank for e in run.trace if e.kind == SEND and e.peer == 2 and e.label == "swask" and e.time_s > 0.3
     )
     assert set(asked) == {0, 1, 3, 4} and max(asked.values()) == 1
     assert run.status == "finished" and run.history[-1]["metric"] > 0.85
@@ -389,7 +387,7 @@ def test_one_who_comes_late_takes_a_trained_model_and_never_gives_its_own(strate
 
 def test_every_interaction_notes_the_age_of_the_buffer_it_read():
     run = tacit.simulate(QUADRATIC, tacit.SwarmSGD(local_steps=4), cluster=tacit.Cluster(workers=8), steps=100)
-    answers = [event for event in run.trace if event.kind == SEND and event.label == "SwarmAnswer"]
+    answers = [event for event in run.trace if event.kind == SEND and event.label == "swans"]
     ages = notes(run, "staleness")
     assert len(ages) == len(answers) > 100
     assert min(ages) >= 0 and 1 < np.mean(ages) < 5  # published every four steps
@@ -474,7 +472,7 @@ def test_geometric_local_steps_have_their_mean():
         steps=400,
         timing_only=True,
     )
-    asked = [event for event in run.trace if event.kind == SEND and event.label == "SwarmAsk"]
+    asked = [event for event in run.trace if event.kind == SEND and event.label == "swask"]
     assert len(asked) == pytest.approx(16 * 400 / 5, rel=0.1)
     with pytest.raises(ValueError, match=r"mean=0.5 must be a number of steps, at least 1"):
         tacit.Geometric(mean=0.5)

@@ -29,7 +29,7 @@ _MAXIMUM_LENGTH: Final = 2**40
 
 
 @dataclass(frozen=True)
-class Compressed(Message):
+class Compressed(Message, wire="vector"):
     """A flat vector as it travels. A subclass is a frozen dataclass of tensors, numbers, text or bytes.
 
     Its ``__post_init__`` checks what is cheap to check, ``dense`` the rest: fields may come from a stranger. Its tensors are where the vector was;
@@ -68,7 +68,7 @@ class Compressed(Message):
         A few bytes can stand for a vector of any length: ask before ``dense`` of a message that came from a stranger.
         """
         if self.numbers != numbers:
-            raise BadMessage(f"a {self.kind} of {self.numbers} numbers came where {numbers} were expected.")
+            raise BadMessage(f"a {type(self).__name__} of {self.numbers} numbers came where {numbers} were expected.")
         return self
 
 

@@ -40,7 +40,7 @@ _FINEST: Final = 2.0**-30
 
 
 @dataclass(frozen=True)
-class LatticeVector(Compressed):
+class LatticeVector(Compressed, wire="latt"):
     """Each number in steps of ``side``, modulo 2^bits."""
 
     length: int

@@ -27,7 +27,7 @@ from tacit.messages import unpack
 
 
 @dataclass(frozen=True)
-class LayerwiseVector(Compressed):
+class LayerwiseVector(Compressed, wire="layers"):
     """Segments end to end, each a packed message of its own or, where it is exact, its numbers."""
 
     sizes: Tensor  # numbers of each segment, int64
@@ -80,7 +80,7 @@ class LayerwiseVector(Compressed):
         for length in self.part_bytes.tolist():
             part = unpack(self.parts[at : at + length])
             if not isinstance(part, Compressed) or isinstance(part, LayerwiseVector):
-                raise BadMessage(f"a {part.kind} cannot be a segment of a {self.kind}.")
+                raise BadMessage(f"a {type(part).__name__} cannot be a segment of a {type(self).__name__}.")
             found.append(part)
             at += length
         return found

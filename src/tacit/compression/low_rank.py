@@ -27,7 +27,7 @@ from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)
-class LowRankVector(Compressed):
+class LowRankVector(Compressed, wire="factor"):
     """Matrices as P Qᵀ and everything else as it is."""
 
     rank: int

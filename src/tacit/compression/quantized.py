@@ -29,7 +29,7 @@ from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)
-class QuantizedVector(Compressed):
+class QuantizedVector(Compressed, wire="qsgd"):
     """Levels −L … L of each number, packed, and the largest magnitude of every bucket."""
 
     length: int
@@ -106,7 +106,7 @@ class QSGD(Compressor):
 
 
 @dataclass(frozen=True)
-class SignVector(Compressed):
+class SignVector(Compressed, wire="sign"):
     """One bit for each number, and the magnitude that all share."""
 
     length: int

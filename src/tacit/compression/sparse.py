@@ -33,7 +33,7 @@ from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)
-class SparseVector(Compressed):
+class SparseVector(Compressed, wire="sparse"):
     """Some coordinates of a vector, the others zero. ``values`` are the numbers, or those of a ``Chain`` a packed message."""
 
     length: int
@@ -78,7 +78,7 @@ class SparseVector(Compressed):
             return self.values
         inner = unpack(self.values)
         if not isinstance(inner, Compressed) or inner.holds_messages:
-            raise BadMessage(f"a {inner.kind} cannot hold the values of a {self.kind}.")
+            raise BadMessage(f"a {type(inner).__name__} cannot hold the values of a {type(self).__name__}.")
         return inner.of_length(self.count).on(self.places.device).dense()
 
 

@@ -115,7 +115,7 @@ def sparse_bytes(share: float, dimension: int, element_bytes: int) -> float:
 
 @singledispatch
 def _cut(message: Compressed, bounds: Sequence[int]) -> list[Compressed]:
-    raise TypeError(f"a {message.kind} cannot be cut by coordinates; gather it whole.")
+    raise TypeError(f"a {type(message).__name__} cannot be cut by coordinates; gather it whole.")
 
 
 @_cut.register
@@ -146,7 +146,7 @@ def _(message: QuantizedVector, bounds: Sequence[int]) -> list[Compressed]:
 def _(message: SparseVector, bounds: Sequence[int]) -> list[Compressed]:
     values = message.values
     if isinstance(values, bytes):
-        raise TypeError(f"the values of this {message.kind} were compressed together; gather it whole.")
+        raise TypeError(f"the values of this {type(message).__name__} were compressed together; gather it whole.")
     positions, block = message.positions(), message.parameter
     edges = torch.tensor(bounds, device=positions.device)
     cuts = torch.searchsorted(positions, edges).tolist()
@@ -176,5 +176,7 @@ def _(message: SignVector, bounds: Sequence[int]) -> list[Compressed]:
 @_cut.register
 def _(message: LayerwiseVector, bounds: Sequence[int]) -> list[Compressed]:
     if message.parts:
-        raise TypeError(f"a {message.kind} of whole tensors' messages cannot be cut by coordinates; gather it whole.")
+        raise TypeError(
+            f"a {type(message).__name__} of whole tensors' messages cannot be cut by coordinates; gather it whole."
+        )
     return _cut(DenseVector(message.values), bounds)  # every tensor was exempt

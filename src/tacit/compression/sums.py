@@ -21,7 +21,7 @@ from tacit.messages import unpack
 
 
 @dataclass(frozen=True)
-class SumVector(Compressed):
+class SumVector(Compressed, wire="sum"):
     """A float64 vector: packed ``SparseVector`` messages of the numbers that a smaller dtype holds exactly, and of the others; empty for none."""
 
     length: int
@@ -61,7 +61,7 @@ class SumVector(Compressed):
         for packed in filter(None, (self.narrow, self.wide)):
             message = unpack(packed)
             if not isinstance(message, SparseVector) or not isinstance(message.values, Tensor):
-                raise BadMessage(f"a {message.kind} came where some numbers of a sum were expected.")
+                raise BadMessage(f"a {type(message).__name__} came where some numbers of a sum were expected.")
             message.of_length(self.length).add_into(target, scale)
 
 

@@ -27,7 +27,7 @@ DTYPES: Final = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS}
 
 
 @dataclass(frozen=True)
-class DenseVector(Compressed):
+class DenseVector(Compressed, wire="dense"):
     """All numbers."""
 
     values: Tensor
@@ -44,7 +44,7 @@ class DenseVector(Compressed):
 
 
 @dataclass(frozen=True)
-class BFloat16Vector(Compressed):
+class BFloat16Vector(Compressed, wire="bf16"):
     """All numbers, rounded to bfloat16."""
 
     values: Tensor

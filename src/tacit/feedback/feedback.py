@@ -39,7 +39,7 @@ NOTHING: Final = 2.0**-30
 
 
 @dataclass(frozen=True)
-class Said(Message):
+class Said(Message, wire="update"):
     """What one rank says: its weight and a compressed vector, packed; an empty ``body`` says nothing."""
 
     weight: float
@@ -61,12 +61,12 @@ class Said(Message):
         """The body unpacked."""
         message = unpack(self.body)
         if not isinstance(message, Compressed):
-            raise BadMessage(f"a {message.kind} came where a compressed vector was expected.")
+            raise BadMessage(f"a {type(message).__name__} came where a compressed vector was expected.")
         return message.owned()
 
 
 @dataclass(frozen=True)
-class Reported(Said):
+class Reported(Said, wire="report"):
     """The same with a few numbers beside it, in full: what the period rule must know of a round."""
 
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))

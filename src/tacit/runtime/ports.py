@@ -90,7 +90,7 @@ class ProcessNetwork:
         if self.size == 1 and to == self.rank and not message.is_of(*self._stage.handles):
             self._to_itself.append(message.snapshot())  # as a simulated worker may; nothing travels
         else:
-            self._post(f"send({message.kind})").send(to, message)
+            self._post(f"send({type(message).__name__})").send(to, message)
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         for place, message in enumerate(self._to_itself):
@@ -110,7 +110,7 @@ class ProcessNetwork:
             raise TimedOut(error.waiting_for, error.missing, error.timeout_s, notices.differences()) from None
         finally:
             notices.end()
-        self._stage.record(WAIT, started_s, label=kind.__name__)
+        self._stage.record(WAIT, started_s, label=kind.kind or "message")
         return received
 
     def _post(self, what: str) -> Any:

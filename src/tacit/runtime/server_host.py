@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # a run without messages needs no zmq
 
 
 @dataclass(frozen=True)
-class Remains(Message):
+class Remains(Message, wire="state"):
     """What a server apart leaves behind. Known to every worker from the start: a kind that is not known yet is dropped."""
 
     parameters: Tensor
@@ -35,7 +35,7 @@ class Remains(Message):
 
 
 @dataclass(frozen=True)
-class Survivors(Message):
+class Survivors(Message, wire="alive"):
     """From worker 0 to the others when the server is done: the ranks that close the run together. Not part of the strategy's traffic."""
 
     ranks: Tensor

@@ -109,7 +109,7 @@ class Endpoint(ABC):
             since_s = self.world.agenda.now_s
             self.block(kind.__name__ + ("" if source is None else f" from {source}"))
             now_s = self.world.agenda.now_s
-            channel.trace.rows.append((now_s, self.rank, WAIT, since_s, 0, 0, -2, 0, 0.0, kind.__name__))
+            channel.trace.rows.append((now_s, self.rank, WAIT, since_s, 0, 0, -2, 0, 0.0, kind.kind or "message"))
 
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
         """Raise where what is waited for can never come."""

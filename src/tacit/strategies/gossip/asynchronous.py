@@ -37,7 +37,7 @@ from tacit.worker import Worker
 
 
 @dataclass(frozen=True)
-class AverageAsk(Message):
+class AverageAsk(Message, wire="avgask"):
     """My model, which half of the difference to yours is to be added to; give me yours."""
 
     number: int
@@ -45,7 +45,7 @@ class AverageAsk(Message):
 
 
 @dataclass(frozen=True)
-class AverageAnswer(Message):
+class AverageAnswer(Message, wire="avgans"):
     """The partner's model as it was before it added its part, and ``weight``: which part of the difference both sides add."""
 
     number: int

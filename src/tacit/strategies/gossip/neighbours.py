@@ -24,7 +24,7 @@ from tacit.worker import Worker
 
 
 @dataclass(frozen=True)
-class GossipWords(Message):
+class GossipWords(Message, wire="gossip"):
     """What a node tells its neighbours in one round: numbers, or a compressed vector, packed."""
 
     round: int

@@ -72,7 +72,7 @@ class Link:
             raise BadMessage(f"{body.dtype} numbers came where packed bytes were expected.")
         said = unpack(body.numpy().tobytes())
         if not isinstance(said, Said):
-            raise BadMessage(f"a {said.kind} came where a compressed vector was expected.")
+            raise BadMessage(f"a {type(said).__name__} came where a compressed vector was expected.")
         return self._feedback.decode(state, [said], rate, self._coder).to(self._coder.dtype)
 
 

@@ -11,12 +11,12 @@ from tacit.messages import Message
 
 
 @dataclass(frozen=True)
-class ToServer(Message):
+class ToServer(Message, wire="server"):
     """Anything a server takes in the order in which it comes."""
 
 
 @dataclass(frozen=True)
-class ServerPush(ToServer):
+class ServerPush(ToServer, wire="push"):
     """A gradient, and what a server must know of it."""
 
     number: int  # of this learner's pushes, from 0
@@ -28,19 +28,19 @@ class ServerPush(ToServer):
 
 
 @dataclass(frozen=True)
-class ServerAsk(ToServer):
+class ServerAsk(ToServer, wire="ask"):
     """Show me the model; or give it to me, for one who is joining and will compute with it."""
 
     is_joining: bool = False
 
 
 @dataclass(frozen=True)
-class ServerLeave(ToServer):
+class ServerLeave(ToServer, wire="leave"):
     """I shall push nothing more; from the first shard to the others: and I shall decree nothing more."""
 
 
 @dataclass(frozen=True)
-class ServerDecree(ToServer):
+class ServerDecree(ToServer, wire="batch"):
     """From the first shard to the others: the pushes that make up the next update."""
 
     ranks: Tensor
@@ -53,7 +53,7 @@ class ServerDecree(ToServer):
 
 
 @dataclass(frozen=True)
-class ServedModel(Message):
+class ServedModel(Message, wire="model"):
     """A server's part of the model after ``version`` updates, to compute with."""
 
     version: int
@@ -61,14 +61,14 @@ class ServedModel(Message):
 
 
 @dataclass(frozen=True)
-class ShownModel(Message):
+class ShownModel(Message, wire="show"):
     """The same for one who only looks."""
 
     body: Tensor
 
 
 @dataclass(frozen=True)
-class ServerRestart(Message):
+class ServerRestart(Message, wire="redo"):
     """A new model, for learners whose gradient nobody waits for any more."""
 
     version: int

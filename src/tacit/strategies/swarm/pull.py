@@ -27,12 +27,12 @@ from tacit.worker import Worker
 
 
 @dataclass(frozen=True)
-class Pull(Message):
+class Pull(Message, wire="pull"):
     """Give me your model."""
 
 
 @dataclass(frozen=True)
-class Pulled(Message):
+class Pulled(Message, wire="pulled"):
     """The copy that was asked for."""
 
     model: Tensor

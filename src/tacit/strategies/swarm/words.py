@@ -28,7 +28,7 @@ _MARGIN: Final = 1.01
 
 
 @dataclass(frozen=True)
-class SwarmWords(Message):
+class SwarmWords(Message, wire="swarm"):
     """A model: ``body`` holds its numbers, or a packed lattice vector, to be decoded against ``outdated`` where that is not empty."""
 
     number: int
@@ -37,12 +37,12 @@ class SwarmWords(Message):
 
 
 @dataclass(frozen=True)
-class SwarmAsk(SwarmWords):
+class SwarmAsk(SwarmWords, wire="swask"):
     """The initiator's Q(X_i)."""
 
 
 @dataclass(frozen=True)
-class SwarmAnswer(SwarmWords):
+class SwarmAnswer(SwarmWords, wire="swans"):
     """The partner's Q(X_j) as it was before it added its part, and ``weight``: which part of the difference both sides add."""
 
     weight: float
@@ -52,19 +52,19 @@ class SwarmAnswer(SwarmWords):
 
 
 @dataclass(frozen=True)
-class SwarmModel(SwarmWords):
+class SwarmModel(SwarmWords, wire="swmod"):
     """Blocking: a partner's Q(x); its number is that of the meeting."""
 
 
 @dataclass(frozen=True)
-class SwarmVerdict(Message):
+class SwarmVerdict(Message, wire="swok"):
     """Blocking: whether the partner's lattice points could be decoded."""
 
     is_understood: bool
 
 
 @dataclass(frozen=True)
-class SwarmAgain(Message):
+class SwarmAgain(Message, wire="swmore"):
     """The words of that number, in so many ``bits`` on a lattice of ``side``, could not be decoded and changed nothing: say it with more bits."""
 
     number: int
@@ -73,33 +73,33 @@ class SwarmAgain(Message):
 
 
 @dataclass(frozen=True)
-class SwarmDone(Message):
+class SwarmDone(Message, wire="swdone"):
     """The answer has been taken in: its snapshot is not needed any more."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class SwarmDecline(Message):
+class SwarmDecline(Message, wire="swno"):
     """Nothing was changed and nothing will be: this node has no trained model yet."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class SwarmHello(Message):
+class SwarmHello(Message, wire="swjoin"):
     """I have come in the middle of a run: what is your model?"""
 
 
 @dataclass(frozen=True)
-class SwarmWelcome(Message):
+class SwarmWelcome(Message, wire="swinit"):
     """The model of a node that has trained; empty from one that has not."""
 
     model: Tensor
 
 
 @dataclass(frozen=True)
-class SwarmUnsettled(Message):
+class SwarmUnsettled(Message, wire="swopen"):
     """At the end: the numbers of exchanges that this node began and never took an answer of."""
 
     numbers: Tensor
@@ -184,5 +184,5 @@ def _packed(vector: LatticeVector) -> Tensor:
 def _unpacked(body: Tensor, numbers: int | None = None) -> LatticeVector:
     vector = unpack(body.numpy().tobytes())
     if not isinstance(vector, LatticeVector):
-        raise BadMessage(f"a {vector.kind} came where a lattice vector was expected.")
+        raise BadMessage(f"a {type(vector).__name__} came where a lattice vector was expected.")
     return vector if numbers is None else vector.of_length(numbers)
