@@ -31,7 +31,13 @@ KINDS = sorted({one for one in kinds_below(Message) if one.__module__.startswith
 def sealed(signature: bytes, body: bytes = b"") -> bytes:
     """Return a message with a right header, whatever is in it."""
     crc = zlib.crc32(signature + body)
-    return struct.pack("<2sBBQI", MAGIC, VERSION, len(signature), len(body), crc) + signature + body
+    return struct.pack("<2sBHQI", MAGIC, VERSION, len(signature), len(body), crc) + signature + body
+
+
+def _members(hint: object) -> list[object]:
+    """Return the types that a hint allows; a tuple of messages as a tuple."""
+    is_tuple = typing.get_origin(hint) is tuple
+    return [tuple] if is_tuple else [hint, *typing.get_args(hint)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
@@ -39,8 +45,10 @@ def test_a_text_in_place_of_any_other_field_is_refused(kind: type[Message]):
     hints = typing.get_type_hints(kind)
     codes = {int: b"#", float: b".", bool: b"?", str: b'"', bytes: b"'", Tensor: b"[\0\1"}
     bodies = {int: bytes(8), float: bytes(8), bool: bytes(1), str: bytes(4), bytes: bytes(4), Tensor: bytes(8)}
+    codes |= {type(None): b"~", tuple: b"()"}
+    bodies |= {type(None): b"", tuple: b""}
     types = [hints[field.name] for field in dataclasses.fields(kind)]
-    plain = [one if one in codes else typing.get_args(one)[0] for one in types]  # of Tensor | bytes the tensor
+    plain = [next(part for part in _members(one) if part in codes) for one in types]  # of Tensor | Said the tensor
     for place, own in enumerate(plain):
         if own is not str:
             foreign = [*plain[:place], str, *plain[place + 1 :]]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit.errors import BadMessage
-from tacit.messages import VERSION, Message, TensorMessage, unpack
-from tacit.strategies.servers import messages as _  # noqa: F401 - the kind "push" exists
+from tacit.messages import VERSION, Message, TensorMessage, unpack, unpack_frames
+from tacit.strategies.servers.messages import ServerPush
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,25 @@ class Everything(Message):
     is_last: bool
     name: str
     raw: bytes
+
+
+@dataclass(frozen=True)
+class Leaf(Message, wire="leaf"):
+    tensor: Tensor
+    name: str
+
+
+@dataclass(frozen=True)
+class Branch(Message, wire="branch"):
+    weight: float
+    body: Leaf | None
+    rest: tuple[Message, ...] = ()
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class LeafOfAnotherKind(Leaf):
+    pass
 
 
 DTYPES = [
@@ -63,6 +82,97 @@ def test_a_message_survives_the_wire_and_knows_its_size(message: Everything):
     assert back.pack() == packed
 
 
+leaves = st.builds(Leaf, tensors, st.text(max_size=5))
+branches = st.recursive(
+    st.builds(Branch, st.floats(allow_nan=False), st.none() | leaves, st.just(())),
+    lambda inner: st.builds(
+        Branch, st.just(0.5), st.none() | leaves, st.lists(leaves | inner | messages, max_size=3).map(tuple), st.integers(0, 9)
+    ),
+    max_leaves=3,
+)  # fmt: skip
+
+
+def depth_of(message: Message) -> int:
+    """Return how many messages lie one inside another in ``message``."""
+    values = [one for value in vars(message).values() for one in (value if isinstance(value, tuple) else [value])]
+    return max((1 + depth_of(one) for one in values if isinstance(one, Message)), default=0)
+
+
+@given(branches.filter(lambda message: depth_of(message) <= 4))
+@settings(deadline=None)
+def test_messages_within_a_message_survive_the_wire_and_know_their_size(message: Branch):
+    packed = message.pack()
+    assert len(packed) == message.size_bytes
+    back = unpack(packed)
+    assert isinstance(back, Branch) and back.pack() == packed and depth_of(back) == depth_of(message)
+    assert (back.weight, back.last, len(back.rest)) == (message.weight, message.last, len(message.rest))
+    if message.body is not None:
+        assert type(back.body) is Leaf and back.body.name == message.body.name
+        assert torch.equal(back.body.tensor, message.body.tensor)
+    for one, sent in zip(back.rest, message.rest, strict=True):
+        assert type(one) is type(sent) and one.pack() == sent.pack()
+
+
+@given(branches.filter(lambda message: depth_of(message) <= 4), st.data())
+@settings(deadline=None)
+def test_changed_messages_within_messages_do_no_harm(message: Branch, data: st.DataObject):
+    """Even behind a checksum that is right: ``BadMessage``, or a message that packs to what came."""
+    packed = bytearray(message.pack())
+    place = data.draw(st.integers(17, len(packed) - 1))
+    packed[place] = data.draw(st.integers(0, 255))
+    (length,) = struct.unpack_from("<H", packed, 3)
+    try:
+        back = unpack(sealed(bytes(packed[17 : 17 + length]), bytes(packed[17 + length :])))
+    except BadMessage:
+        return
+    assert back.size_bytes == len(back.pack()) == len(packed)
+
+
+def test_messages_nest_up_to_four_deep():
+    message = Branch(0.0, None)
+    for _ in range(4):
+        message = Branch(0.0, None, (message,))
+    assert depth_of(unpack(message.pack())) == 4
+    with pytest.raises(BadMessage, match="more than 4 deep"):
+        Branch(0.0, None, (message,)).pack()
+
+
+def test_a_message_of_a_kind_that_the_field_does_not_allow_is_refused():
+    assert type(unpack(Branch(0.0, LeafOfAnotherKind(torch.ones(1), "x")).pack()).body) is LeafOfAnotherKind
+    for body, came in ((TensorMessage(torch.ones(1)), "a TensorMessage"), (3, "a int"), ((), "a tuple")):
+        with pytest.raises(BadMessage, match=f"{came} came as the body of a Branch"):
+            unpack(Branch(0.0, body).pack())
+    with pytest.raises(BadMessage, match="a NoneType came as the tensor of a TensorMessage"):
+        unpack(TensorMessage(None).pack())
+    with pytest.raises(TypeError, match="a message cannot hold a tuple with a int"):
+        Branch(0.0, None, (3,)).pack()
+
+
+def test_large_tensors_of_inner_messages_are_frames_of_their_own():
+    large = torch.arange(50_000.0)
+    message = Branch(1.0, Leaf(large, "x"), (Leaf(large + 1, "y"),)).owned()
+    frames = message.frames()
+    assert sum(map(len, frames)) == message.size_bytes == len(message.pack())
+    own = [frame for frame in frames if len(frame) == large.nbytes]
+    assert len(own) == 2
+    large[0] = 7.0
+    assert struct.unpack_from("<f", own[0])[0] == 7.0  # the tensor's own memory: nothing was copied
+    copies = Branch(1.0, Leaf(large, "x")).frames()
+    large[0] = 8.0
+    assert struct.unpack_from("<f", next(f for f in copies if len(f) == large.nbytes))[0] == 7.0
+    received = [memoryview(bytearray(frame)) for frame in frames]
+    back = unpack_frames(bytes(received[0]), 0, iter(received[1:]))
+    assert torch.equal(back.rest[0].tensor, torch.arange(50_000.0) + 1)
+
+
+def test_a_snapshot_owns_the_tensors_of_inner_messages():
+    tensor, kept = torch.zeros(3), Leaf(torch.zeros(3), "kept").owned()
+    snapshot = Branch(1.0, Leaf(tensor, "x"), (Leaf(tensor, "y"), kept)).snapshot()
+    tensor.fill_(1.0)
+    assert snapshot.body.tensor.sum() == 0 and snapshot.rest[0].tensor.sum() == 0
+    assert snapshot.rest[1] is kept
+
+
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"tc\x01")
@@ -90,7 +200,7 @@ def test_a_truncated_message_says_how_much_came():
 def sealed(signature: bytes, body: bytes) -> bytes:
     """Return a message of that signature and body with a header that is right about both."""
     crc = zlib.crc32(signature + body)
-    return struct.pack("<2sBBQI", b"tc", VERSION, len(signature), len(body), crc) + signature + body
+    return struct.pack("<2sBHQI", b"tc", VERSION, len(signature), len(body), crc) + signature + body
 
 
 def test_lengths_are_checked_before_anything_is_made():
@@ -118,6 +228,16 @@ def test_an_empty_tensor_of_large_sizes_is_refused():
         (b"Nobody#", bytes(8), "unknown kind b'Nobody'"),
         (b"tensor[\0\1", bytes(7), "ends before its numbers do"),
         (b"tensor[\0\1", bytes(9), "the last 1 for no field"),
+        (b"tensor}", b"", "unknown field type b'}'"),
+        (b"tensor{", b"", "b'' came where b'}' ends a field"),
+        (b"tensor{tensor[\0\1)", bytes(8), r"b'\)' came where b'}' ends a field"),
+        (b"branch.~(~)#", bytes(16), r"b'~' came where b'\)' ends a field"),
+        (b"branch.{nobody}()#", bytes(16), "unknown kind b'nobody'"),
+        (
+            b'branch.{leaf[\0\2"}()#',
+            struct.pack("<d2QIq", 0, 2**30, 2**30, 0, 0),
+            "does not fit into the 0 that are left",
+        ),
         (b"Everything[\0\0#.?\"'", bytes(25), "a field of 4 bytes does not fit into the 0"),
         (b"Everything[\0\0#.?\"'", bytes(17) + b"\2\0\0\0\0\0\0\0" + bytes(4) + b"\xff\xff", "text that is not UTF-8"),
     ],
@@ -168,8 +288,8 @@ def test_a_wire_name_travels_in_place_of_the_class_name():
 
     message = LongNameOfAClass(3)
     assert (message.kind, DerivedFromIt.kind) == ("lnc-1", "DerivedFromIt")
-    assert message.pack()[16:].startswith(b"lnc-1#") and b"LongName" not in message.pack()
-    assert message.size_bytes == len(message.pack()) == 16 + len("lnc-1") + 9
+    assert message.pack()[17:].startswith(b"lnc-1#") and b"LongName" not in message.pack()
+    assert message.size_bytes == len(message.pack()) == 17 + len("lnc-1") + 9
     assert type(unpack(message.pack())) is LongNameOfAClass
     assert DerivedFromIt(3).is_of(LongNameOfAClass) and not message.is_of(DerivedFromIt)
     with pytest.raises(BadMessage, match="1 fields make no TensorMessage|a int came as the tensor of a TensorMessage"):
@@ -187,7 +307,7 @@ def test_two_classes_with_one_wire_name_are_refused():
     with pytest.raises(TypeError, match=r"here\.Second has the wire name 'shared', which here\.First uses already"):
         type("Second", (Message,), {"__module__": "here"}, wire="shared")
     with pytest.raises(TypeError, match=r"there\.push has the wire name 'push', which tacit\.strategies"):
-        type("push", (Message,), {"__module__": "there"})
+        type(ServerPush.kind, (Message,), {"__module__": "there"})
 
 
 def test_a_class_that_replaces_another_of_its_name_is_what_arrives():

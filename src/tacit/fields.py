@@ -9,6 +9,9 @@ A message's *signature* is its kind and a code for each field; then come the *nu
     text        "                         length u32        UTF-8
     bytes       '                         length u32        as they are
     tensor      [, dtype u8, rank u8      sizes u64 each    the raw values
+    None        ~
+    message     {, kind, its codes, }     those of its fields, then their contents
+    messages    (, each as above, )       a tuple
 
 All little endian.
 
@@ -18,6 +21,7 @@ Between two messages a processor forgets, and Python then takes four times as lo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +48,23 @@ _CODES_OF_FORMATS: Final = {
     if dtype is not torch.bfloat16
 }
 """The same, by what the memory of a tensor says of itself (there is no bfloat16 in it)."""
+_CODES: Final = re.compile(rb"[?#.\"'\[~{}()]")
+"""What ends the kind's name in a signature."""
+MOST_DEPTH: Final = 4
+"""How many messages may lie one inside another within a message."""
+
+
+class Nestable:
+    """Base class of messages: what a message inside another one must do."""
+
+    def add_to(self, numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
+        """Add the numbers and contents of all fields to those of the fields before, and return the code of the message."""
+        raise NotImplementedError
+
+    @property
+    def inner_bytes(self) -> int:
+        """The length of the message inside another one: its code, numbers and contents."""
+        raise NotImplementedError
 
 
 # Packing. Each function adds a value's numbers and its content to those of the fields before, and returns its code.
@@ -78,6 +99,17 @@ def _add_bytes(value: bytes, numbers: list[float], contents: list[Bytes], _: boo
     numbers.append(len(value))
     contents.append(value)
     return b"'"
+
+
+def _add_nothing(_: None, __: list[float], ___: list[Bytes], ____: bool) -> bytes:
+    return b"~"
+
+
+def _add_messages(value: tuple[Nestable, ...], numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
+    for one in value:
+        if not isinstance(one, Nestable):
+            raise TypeError(f"a message cannot hold a tuple with a {type(one).__name__}; use a tuple of messages.")
+    return b"(" + b"".join([one.add_to(numbers, contents, copies) for one in value]) + b")"
 
 
 def _add_tensor(value: Tensor, numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
@@ -121,6 +153,8 @@ ADD: Final[dict[type, Add]] = {  # bool before int, from which it descends
     float: _add_number,
     str: _add_text,
     bytes: _add_bytes,
+    type(None): _add_nothing,
+    tuple: _add_messages,
 }
 
 
@@ -128,19 +162,31 @@ _NUMPY: Final[dict[type, Add]] = {np.bool_: _add_boolean, np.integer: _add_integ
 
 
 def add_of(value: object) -> Add:
-    """Return the function for a value whose type is not in ``ADD`` but descends from one that is."""
+    """Return the function for a message, or for a value whose type is not in ``ADD`` but descends from one that is."""
+    if isinstance(value, Nestable):
+        return type(value).add_to
     for known, add in (*ADD.items(), *_NUMPY.items()):
         if isinstance(value, known):
             return add
-    raise TypeError(f"a message cannot hold a {type(value).__name__}; use tensors, numbers, text or bytes.")
+    raise TypeError(
+        f"a message cannot hold a {type(value).__name__}; use tensors, numbers, text or bytes, or messages."
+    )
 
 
 def size_bytes(value: object) -> int:
     """Return the length of a value's code, numbers and content."""
+    if type(value) is int or type(value) is float:
+        return 9
     if isinstance(value, Tensor):
         return 3 + 8 * value.dim() + value.nbytes
     if isinstance(value, str | bytes):
         return 5 + len(value.encode() if isinstance(value, str) else value)
+    if isinstance(value, Nestable):
+        return value.inner_bytes
+    if isinstance(value, tuple):
+        return 2 + sum(map(size_bytes, value))
+    if value is None:
+        return 1
     return 2 if isinstance(value, bool | np.bool_) else 9
 
 
@@ -201,13 +247,58 @@ _FIELDS: Final[dict[bytes, Field]] = {
 } | {code: _tensor(dtype, rank) for (dtype, rank), code in _TENSOR_CODES.items()}
 
 
-def fields_of(codes: bytes) -> list[Field]:
-    """Return the fields that the codes of a signature stand for, or raise ``BadMessage``."""
-    found = []
-    while codes:
-        code = codes[: 3 if codes[0] == ord("[") else 1]
-        if code not in _FIELDS:
-            raise BadMessage(f"unknown field type {code!r}.")
-        found.append(_FIELDS[code])
-        codes = codes[len(code) :]
-    return found
+class Inner(NamedTuple):
+    """A message as its signature describes it: its kind, and its fields in order."""
+
+    name: bytes
+    parts: list[Part]
+
+
+Part = Field | Inner | list[Inner] | None
+"""A field: a plain one, a message, several messages, or None."""
+
+
+def parse(signature: bytes) -> Inner:
+    """Return what a signature describes, or raise ``BadMessage``."""
+    message, end = _parse(signature, 0, 0)
+    if end != len(signature):
+        raise BadMessage(f"unknown field type {signature[end : end + 1]!r}.")
+    return message
+
+
+def _parse(signature: bytes, at: int, depth: int) -> tuple[Inner, int]:
+    """Return the message whose kind begins at ``at``, and where its description ends."""
+    if depth > MOST_DEPTH:
+        raise BadMessage(f"a message holds messages more than {MOST_DEPTH} deep.")
+    name_end = _CODES.search(signature, at)
+    end = name_end.start() if name_end else len(signature)
+    name, parts = signature[at:end], list[Part]()
+    while end < len(signature) and signature[end] not in b"})":
+        match code := signature[end : end + (3 if signature[end] == ord("[") else 1)]:
+            case b"{":
+                inner, end = _parse_inner(signature, end, depth)
+                parts.append(inner)
+            case b"(":
+                items, end = list[Inner](), end + 1
+                while signature[end : end + 1] == b"{":
+                    inner, end = _parse_inner(signature, end, depth)
+                    items.append(inner)
+                end = _after(signature, end, b")")
+                parts.append(items)
+            case _:
+                if code not in _FIELDS and code != b"~":
+                    raise BadMessage(f"unknown field type {code!r}.")
+                parts.append(_FIELDS.get(code))
+                end += len(code)
+    return Inner(name, parts), end
+
+
+def _parse_inner(signature: bytes, at: int, depth: int) -> tuple[Inner, int]:
+    inner, end = _parse(signature, at + 1, depth + 1)
+    return inner, _after(signature, end, b"}")
+
+
+def _after(signature: bytes, at: int, closing: bytes) -> int:
+    if signature[at : at + 1] != closing:
+        raise BadMessage(f"{signature[at : at + 1]!r} came where {closing!r} ends a field.")
+    return at + 1

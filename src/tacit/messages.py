@@ -2,13 +2,16 @@
 
 Layout of the packed bytes, little endian:
 
-    magic «tc» · version u8 · signature length u8 · body length u64 · crc32 of signature and body u32 · signature · body
+    magic «tc» · version u8 · signature length u16 · body length u64 · crc32 of signature and body u32 · signature · body
 
 The signature is the kind and what its fields are, the body their numbers and contents (see ``fields``). Messages of a
 kind mostly have the same signature again and again, and what follows from it is remembered as a ``Plan``.
 
 The kind is a short wire name, ``class Update(Message, wire="update")``, so that a class can be renamed without a change
 of sizes, traces and digests. Without ``wire=`` it is the name of the class.
+
+A field may hold a message, or a tuple of them: their codes, numbers and contents are part of the outer message's, under one
+header and one checksum. What the field's type hint does not allow is refused on reading.
 
 ``pack`` makes these bytes in one piece. ``frames`` makes the same bytes in several, large tensors being pieces of their own that are neither
 copied nor joined; there the checksum is 0, because TCP and CURVE check already and crc32 would cost more than the transfer.
@@ -25,24 +28,24 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from types import UnionType
-from typing import Any, ClassVar, Final, TypeVar, get_type_hints
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
 from tacit.errors import BadMessage
-from tacit.fields import ADD, INLINE_BYTES, Bytes, Field, add_of, fields_of, size_bytes
+from tacit.fields import ADD, INLINE_BYTES, Bytes, Field, Inner, Nestable, Part, add_of, parse, size_bytes
 
 MAGIC: Final = b"tc"
 VERSION: Final = 3
-_HEADER: Final = Struct("<2sBBQI")
-_BEGIN: Final = Struct("<2sBB")
+_HEADER: Final = Struct("<2sBHQI")
+_BEGIN: Final = Struct("<2sBH")
 _CHECKSUM: Final = Struct("<I")
 _NOTHING: Final[Iterator[memoryview]] = iter(())
-_CODES: Final = re.compile(rb"[?#.\"'\[]")
-"""What ends the kind's name in a signature."""
 _WIRE: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _PLANS: Final = 1024
-"""How many signatures are remembered: somebody who makes them up does not fill the memory."""
+_SIGNATURES_BYTES: Final = 2**18
+"""How many signatures are remembered, and how long they are together: made-up ones do not fill the memory."""
+_LONGEST: Final = 2**16 - 1
 
 MessageType = TypeVar("MessageType", bound="Message")
 
@@ -89,8 +92,9 @@ def restore_latest_kinds(before: dict[bytes, type[Message]]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Message:
-    """Base class of messages. A subclass is a frozen dataclass whose fields are tensors, numbers, text or bytes.
+class Message(Nestable):
+    """Base class of messages. A subclass is a frozen dataclass whose fields are tensors, numbers, text or bytes,
+    messages, tuples of messages, or None.
 
     The class argument ``wire=`` is the kind that travels and is written into traces; the class name by default.
     """
@@ -151,6 +155,15 @@ class Message:
         frames[0] = b"".join((before_several if len(frames) > 1 else before, frames[0]))
         return frames
 
+    def add_to(self, numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
+        kind, values = type(self), self.__dict__
+        copies = copies and "_is_owned" not in values
+        code = b"{" + kind._name
+        for name in kind._field_names or kind._name_fields():
+            value = values[name]
+            code += (ADD.get(type(value)) or add_of(value))(value, numbers, contents, copies)
+        return code + b"}"
+
     @classmethod
     def _name_fields(cls) -> tuple[str, ...]:
         cls._field_names = names = tuple(field.name for field in dataclasses.fields(cls))
@@ -162,10 +175,15 @@ class Message:
         names = self._field_names or self._name_fields()
         return _HEADER.size + len(self._name) + sum(size_bytes(self.__dict__[name]) for name in names)
 
+    @property
+    def inner_bytes(self) -> int:
+        return self.size_bytes - _HEADER.size + 2
+
     def snapshot(self: MessageType) -> MessageType:
         """Return a copy that owns its tensors, so that the sender may go on writing to its own."""
-        own = {f.name: v.clone() for f in dataclasses.fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
-        return dataclasses.replace(self, **own).owned()
+        values = {name: self.__dict__[name] for name in self._field_names or self._name_fields()}
+        own = {name: copy for name, value in values.items() if (copy := _own(value)) is not value}
+        return (dataclasses.replace(self, **own) if own else self).owned()
 
     def owned(self: MessageType) -> MessageType:
         """Promise that nobody will write to its tensors, and return the message: sending it, even often, copies nothing."""
@@ -194,13 +212,38 @@ class Message:
         for kind in asked:
             if kind.kind == self.kind:
                 own = kind
-        if own is None or own is type(self):
+        if own is None or (own is type(self) and kinds is None):
             return self
-        try:
-            received = own(*(self.__dict__[name] for name in self._field_names or self._name_fields()))
-        except (TypeError, ValueError) as error:
-            raise BadMessage(f"fields that make no {own.__name__}: {error}") from None
+        given = [self.__dict__[name] for name in self._field_names or self._name_fields()]
+        values = given if kinds is None else [_received(value, kinds) for value in given]
+        if own is type(self) and all(value is before for value, before in zip(values, given, strict=True)):
+            return self
+        received = _made(own, values)
         return received.owned() if self.is_owned else received
+
+
+def _own(value: Any) -> Any:
+    """Return ``value``, or a copy of it that does not change with the sender's tensors."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, Message):
+        return value if value.is_owned else value.snapshot()
+    return tuple(map(_own, value)) if isinstance(value, tuple) and value else value
+
+
+def _received(value: Any, kinds: Kinds) -> Any:
+    """Return ``value`` with the receiver's class in place of the sender's, where it is a message or several."""
+    if isinstance(value, tuple):
+        own = tuple(_received(one, kinds) for one in value)
+        return value if all(one is before for one, before in zip(own, value, strict=True)) else own
+    return value.received_as((), kinds) if isinstance(value, Message) else value
+
+
+def _made(kind: type[Message], values: Iterable[Any]) -> Message:
+    try:
+        return kind(*values)
+    except (TypeError, ValueError) as error:  # the kind's own checks
+        raise BadMessage(f"fields that make no {kind.__name__}: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,8 +256,9 @@ class TensorMessage(Message, wire="tensor"):
 class Plan:
     """What follows from a signature: how to pack the head of a message, and how to read the rest of one."""
 
-    def __init__(self, kind: type[Message], signature: bytes, fields: Sequence[Field]) -> None:
-        self.kind, self.fields = kind, tuple((one.numbers_count, one.item_bytes, one.make) for one in fields)
+    def __init__(self, signature: bytes, shape: Shape, fields: Sequence[Field]) -> None:
+        self.kind, self.fields = shape.kind, tuple((one.numbers_count, one.item_bytes, one.make) for one in fields)
+        self.shape = None if all(part is _PLAIN for part in shape.parts) else shape
         numbers = "".join(field.numbers for field in fields)
         self.numbers = Struct(f"<{numbers}")
         self.begin, self.end = _BEGIN.pack(MAGIC, VERSION, len(signature)), bytes(4) + signature
@@ -250,39 +294,104 @@ class Plan:
             at = until
         if came != end or at != size:
             raise BadMessage(f"{came} bytes came where the header announces {end}, the last {size - at} for no field.")
-        try:
-            return self.kind(*values)
-        except (TypeError, ValueError) as error:  # the kind's own checks
-            raise BadMessage(f"fields that make no {self.kind.__name__}: {error}") from None
+        if self.shape is not None:
+            return _assembled(self.shape, iter(values))
+        return _made(self.kind, values)
+
+
+class Shape(NamedTuple):
+    """How a message is put together from the values of plain fields: a message, several, None, or ``_PLAIN`` for each field."""
+
+    kind: type[Message]
+    parts: list[Any]
+
+
+_PLAIN: Final = object()
+
+
+def _assembled(shape: Shape, values: Iterator[Any]) -> Message:
+    """Return the message of that ``shape``; ``values`` are those of all its plain fields, and of the messages in it, in order."""
+    found: list[Any] = []
+    for part in shape.parts:
+        if isinstance(part, Shape):
+            found.append(_assembled(part, values))
+        elif isinstance(part, list):
+            found.append(tuple([_assembled(one, values) for one in part]))
+        else:
+            found.append(next(values) if part is _PLAIN else None)
+    return _made(shape.kind, found)
 
 
 def _remember(signature: bytes) -> Plan:
     """Return the plan of a signature that is not among the remembered, or raise ``BadMessage``."""
-    name = _CODES.split(signature, maxsplit=1)[0]
-    kind = _in_use.find(name)
-    if kind is None:
-        raise BadMessage(f"unknown kind {name!r}.")
-    fields, types = fields_of(signature[len(name) :]), _types_of(kind)
-    if len(fields) != len(types):
-        raise BadMessage(f"{len(fields)} fields make no {kind.__name__}.")
-    for field, (field_name, wanted) in zip(fields, types.items(), strict=True):
-        if not issubclass(field.value_type, wanted):
-            raise BadMessage(f"a {field.value_type.__name__} came as the {field_name} of a {kind.__name__}.")
-    if len(_plans) >= _PLANS:
+    if len(signature) > _LONGEST:
+        raise BadMessage(
+            f"a signature of {len(signature)} bytes is longer than {_LONGEST}; send fewer messages in one."
+        )
+    fields: list[Field] = []
+    shape = _shape_of(parse(signature), None, fields)
+    if len(_plans) >= _PLANS or sum(map(len, _plans)) > _SIGNATURES_BYTES:
         _plans.clear()
-    plan = _plans[signature] = Plan(kind, signature, fields)
+    plan = _plans[signature] = Plan(signature, shape, fields)
     return plan
 
 
-def _types_of(kind: type[Message]) -> dict[str, Any]:
-    """Return what each field's value must descend from. A float may come as an integer; what a hint does not say in plain types may be anything."""
+def _shape_of(message: Inner, wanted: type[Message] | None, fields: list[Field]) -> Shape:
+    """Return how the message is made, and add its plain fields to ``fields``. Prefer the class ``wanted`` if it is of that kind."""
+    kind = wanted if wanted is not None and wanted._name == message.name else _in_use.find(message.name)
+    if kind is None:
+        raise BadMessage(f"unknown kind {message.name!r}.")
+    types, parts = _types_of(kind), list[Any]()
+    if len(message.parts) != len(types):
+        raise BadMessage(f"{len(message.parts)} fields make no {kind.__name__}.")
+    for part, (name, allowed) in zip(message.parts, types.items(), strict=True):
+        parts.append(_part_of(part, allowed, f"the {name} of a {kind.__name__}", fields))
+    return Shape(kind, parts)
+
+
+def _part_of(part: Part, allowed: Sequence[Any], what: str, fields: list[Field]) -> object:
+    """Return the shape of one field, or raise ``BadMessage`` if ``allowed``, plain types and tuples of one, has no place for it."""
+    match part:
+        case Inner():
+            return _inner_of(part, allowed, what, fields)
+        case list():
+            items = [item for one in allowed if get_origin(one) is tuple for item in get_args(one)[:1]]
+            if not items and not {object, tuple}.intersection(allowed):
+                raise BadMessage(f"a tuple came as {what}.")
+            return [_inner_of(one, items or [object], what, fields) for one in part]
+        case Field():
+            fields.append(part)
+            given, shape = part.value_type, _PLAIN
+        case None:
+            given, shape = type(None), None
+    if not any(isinstance(one, type) and issubclass(given, one) for one in allowed):
+        raise BadMessage(f"a {given.__name__} came as {what}.")
+    return shape
+
+
+def _inner_of(part: Inner, allowed: Sequence[Any], what: str, fields: list[Field]) -> Shape:
+    kinds = [one for one in allowed if isinstance(one, type) and issubclass(one, Message)]
+    own = next((one for one in kinds if one._name == part.name), None)
+    shape = _shape_of(part, own, fields)
+    if object not in allowed and not any(one.kind in shape.kind._lineage for one in kinds):
+        raise BadMessage(f"a {shape.kind.__name__} came as {what}.")
+    return shape
+
+
+def _types_of(kind: type[Message]) -> dict[str, tuple[Any, ...]]:
+    """Return of what types each field may be. A float may come as an integer; a hint that is no plain type allows anything."""
     try:
         hints = get_type_hints(kind)
     except NameError:  # of a kind that was made within a function
         hints = {}
-    types = {field.name: hints.get(field.name, object) for field in dataclasses.fields(kind)}
-    plain = {name: hint if isinstance(hint, type | UnionType) else object for name, hint in types.items()}
-    return {name: float | int if hint is float else hint for name, hint in plain.items()}
+    return {field.name: _plain_types(hints.get(field.name, object)) for field in dataclasses.fields(kind)}
+
+
+def _plain_types(hint: Any) -> tuple[Any, ...]:
+    members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if not all(isinstance(one, type) or (get_origin(one) is tuple and len(get_args(one)) == 2) for one in members):
+        return (object,)
+    return (*members, int) if float in members else members
 
 
 def unpack(packed: bytes) -> Message:

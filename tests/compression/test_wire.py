@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.compression import (
@@ -29,7 +29,7 @@ from tacit.compression import (
     TopK,
 )
 from tacit.errors import BadMessage, LatticeOverflow
-from tacit.messages import VERSION, unpack
+from tacit.messages import VERSION, TensorMessage, unpack
 
 COMPRESSORS: list[Compressor] = [
     Dense(), BFloat16(), TopK(fraction=0.2), TopK(k=1), TopK(fraction=0.6), RandomK(k=3), BlockTopK(block=8, k=2), QSGD(bits=8),
@@ -38,6 +38,7 @@ COMPRESSORS: list[Compressor] = [
     Layerwise(Lattice(bits=4), exempt_below=0),
 ]  # fmt: skip
 D = 60
+HEADER_BYTES = 17
 SHAPES = (torch.Size((6, 8)), torch.Size((12,)))
 X = torch.randn(D, generator=torch.Generator().manual_seed(0))
 
@@ -48,9 +49,9 @@ def _message(compressor: Compressor) -> Compressed:
 
 def _sealed(packed: bytearray) -> bytes:
     """Return the bytes with lengths and checksum made right, as an attacker would."""
-    signature_length = packed[3]
-    struct.pack_into("<Q", packed, 4, max(0, len(packed) - 16 - signature_length))
-    struct.pack_into("<I", packed, 12, zlib.crc32(packed[16:]))
+    (signature_length,) = struct.unpack_from("<H", packed, 3)
+    struct.pack_into("<Q", packed, 5, max(0, len(packed) - HEADER_BYTES - signature_length))
+    struct.pack_into("<I", packed, 13, zlib.crc32(packed[HEADER_BYTES:]))
     return bytes(packed)
 
 
@@ -70,7 +71,7 @@ def _is_harmless(packed: bytes) -> None:
 @settings(deadline=None, max_examples=150)
 def test_changed_bytes_behind_a_valid_checksum_do_no_harm(compressor: Compressor, data: st.DataObject):
     message = _message(compressor)
-    packed, begin = bytearray(message.pack()), 16 + len(message.kind)
+    packed, begin = bytearray(message.pack()), HEADER_BYTES + len(message.kind)
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(begin, len(packed) - 1))
         match data.draw(st.sampled_from(["byte", "number", "cut", "insert"])):
@@ -113,6 +114,10 @@ fields = st.one_of(  # code, numbers, content
     st.tuples(st.integers(0, 9), st.integers(0, 16), st.binary(min_size=128, max_size=128)).map(
         lambda t: (bytes((ord("["), t[0], 1)), struct.pack("<Q", t[1]), t[2][: t[1] * _ITEM[t[0]]])
     ),
+    st.just((b"~", b"", b"")),
+    st.sampled_from(
+        [b"{dense[\0\1}", b"{sparse####[\x08\1[\0\1}", b"({dense[\0\1})", b"()", b"{", b"}", b"(", b")"]
+    ).map(lambda code: (code, bytes(8 * (code.count(b"[") + code.count(b"#"))), b"")),
     st.tuples(st.integers(0, 3), st.integers(0, 3)).map(
         lambda s: (b"[\4\2", struct.pack("<QQ", *s), struct.pack(f"<{s[0] * s[1]}q", *range(s[0] * s[1])))
     ),
@@ -123,43 +128,55 @@ fields = st.one_of(  # code, numbers, content
 @settings(deadline=None, max_examples=1500)
 def test_messages_made_of_any_fields_do_no_harm(kind: str, values: list[tuple[bytes, bytes, bytes]]):
     codes, numbers, contents = (b"".join(parts) for parts in zip(*values, strict=True)) if values else (b"", b"", b"")
-    packed = bytearray(16) + kind.encode() + codes + numbers + contents
-    packed[0:4] = b"tc" + bytes([VERSION, len(kind) + len(codes)])
+    packed = bytearray(HEADER_BYTES) + kind.encode() + codes + numbers + contents
+    struct.pack_into("<2sBH", packed, 0, b"tc", VERSION, len(kind) + len(codes))
     _is_harmless(_sealed(packed))
 
 
-@given(st.binary(max_size=100))
-@example(b"")
-def test_bytes_that_are_no_message_are_refused_as_values(junk: bytes):
-    message = SparseVector(4, 4, 0, 0, torch.empty(0, dtype=torch.uint8), junk)
-    with pytest.raises(BadMessage):
-        message.dense()
+@pytest.mark.parametrize("junk", [b"", b"values", None, 3])
+def test_what_is_no_vector_is_refused_as_values(junk: object):
+    with pytest.raises(ValueError, match="values is a .* and must be a tensor"):
+        SparseVector(4, 4, 0, 0, torch.empty(0, dtype=torch.uint8), junk)
 
 
 def test_a_message_within_a_message_within_a_message_is_refused():
     """Else a few kilobytes would exhaust the stack."""
     nothing = torch.empty(0, dtype=torch.uint8)
-    packed = Dense().compress(torch.ones(4), np.random.default_rng(0)).pack()
-    for _ in range(2000):
-        packed = SparseVector(4, 4, 0, 0, nothing, packed).pack()
-    message = unpack(packed)
+    held = SparseVector(4, 4, 0, 0, nothing, Dense().compress(torch.ones(4), np.random.default_rng(0)))
+    assert held.dense().tolist() == [1.0] * 4
+    message = unpack(SparseVector(4, 4, 0, 0, nothing, held).pack())
     assert isinstance(message, SparseVector)
     with pytest.raises(BadMessage, match="a SparseVector cannot hold the values of a SparseVector"):
         message.dense()
+    code = b"####[\x08\1"
+    for depth in (5, 2000):
+        signature = b"{".join([b"sparse" + code] * depth) + b"{dense[\0\1}" + b"}" * (depth - 1)
+        packed = bytearray(HEADER_BYTES) + signature + bytes(40 * depth + 8)
+        struct.pack_into("<2sBH", packed, 0, b"tc", VERSION, len(signature))
+        with pytest.raises(BadMessage, match="holds messages more than 4 deep"):
+            unpack(_sealed(packed))
 
 
 def test_segments_within_segments_are_refused():
     """Nor may what a segment holds hold segments again."""
-    tail = (torch.zeros(1, dtype=torch.bool), torch.empty(0))
-    dense = Dense().compress(torch.ones(4), np.random.default_rng(0)).pack()
+    dense = Dense().compress(torch.ones(4), np.random.default_rng(0))
 
-    def wrapped(packed: bytes) -> LayerwiseVector:
-        return LayerwiseVector(torch.tensor([4]), tail[0], torch.tensor([len(packed)]), packed, tail[1])
+    def wrapped(*parts: Compressed) -> LayerwiseVector:
+        return LayerwiseVector(torch.tensor([4]), torch.zeros(1, dtype=torch.bool), parts, torch.empty(0))
 
-    assert wrapped(dense).dense().tolist() == [1.0] * 4
+    assert wrapped(dense).dense().tolist() == unpack(wrapped(dense).pack()).dense().tolist() == [1.0] * 4
+    with pytest.raises(ValueError, match="a LayerwiseVector cannot be a segment of a LayerwiseVector"):
+        wrapped(wrapped(dense))
+    with pytest.raises(ValueError, match="2 parts came for 1 segments"):
+        wrapped(dense, dense)
+    inner = wrapped(dense)
+    inner.__dict__["parts"] = (wrapped(dense),)  # what a sender of another version could make
     with pytest.raises(BadMessage, match="a LayerwiseVector cannot be a segment of a LayerwiseVector"):
-        wrapped(wrapped(dense).pack()).dense()
-    held = SparseVector(4, 4, 0, 0, torch.empty(0, dtype=torch.uint8), wrapped(dense).pack())
+        unpack(inner.pack())
+    inner.__dict__["parts"] = (TensorMessage(torch.ones(4)),)
+    with pytest.raises(BadMessage, match="a TensorMessage came as the parts of a LayerwiseVector"):
+        unpack(inner.pack())
+    held = SparseVector(4, 4, 0, 0, torch.empty(0, dtype=torch.uint8), wrapped(dense))
     with pytest.raises(BadMessage, match="a LayerwiseVector cannot hold the values of a SparseVector"):
         held.dense()
 
@@ -176,4 +193,4 @@ def test_frames_carry_the_same_message(compressor: Compressor):
     message = _message(compressor)
     frames = message.frames()
     assert sum(map(len, frames)) == message.size_bytes
-    assert b"".join(frames)[16:] == message.pack()[16:]  # all but the checksum
+    assert b"".join(frames)[HEADER_BYTES:] == message.pack()[HEADER_BYTES:]  # all but the checksum

@@ -172,7 +172,7 @@ def unpacked(frames: Sequence[bytes | bytearray | memoryview]) -> Message:
 def test_frames_are_as_long_as_the_message_says(message: Message):
     frames = message.frames()
     assert sum(map(len, frames)) == message.size_bytes == len(message.pack())
-    assert b"".join(frames)[16:] == message.pack()[16:]  # but for the header's checksum
+    assert b"".join(frames)[17:] == message.pack()[17:]  # but for the header's checksum
     assert unpacked(frames).pack() == message.pack()
 
 

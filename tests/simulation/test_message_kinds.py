@@ -133,6 +133,28 @@ train(Served())
 """
 
 
+NESTS = """
+@dataclass(frozen=True)
+class Holding(tacit.Message):
+    body: Word
+    rest: tuple[Word, ...]
+
+@dataclass(frozen=True, kw_only=True)
+class Nesting(tacit.Strategy[None]):
+    def after_step(self, worker, state):
+        sent = Holding(Hello(worker.step), (Bye(worker.step), Hello(worker.step)))
+        worker.network.send((worker.rank + 1) % worker.size, sent)
+        _, came = worker.network.receive(Holding)
+        for one, kind in ((came.body, Hello), (came.rest[0], Bye), (came.rest[1], Hello)):
+            assert type(one) is kind, one
+        given = worker.network.all_gather(sent)
+        assert all(type(one.body) is Hello for one in given)
+        worker.note("received", came.rest[1].number)
+
+train(Nesting())
+"""
+
+
 @pytest.fixture
 def play(tmp_path):
     """Return a function that simulates a script after the preamble and returns the run."""
@@ -170,6 +192,10 @@ def test_a_scripts_worker_gathers_its_own_classes(play):
 
 def test_a_scripts_server_receives_classes_of_the_worker_it_lives_with(play):
     assert len(notes(play(SERVER), "received")) == 12
+
+
+def test_messages_within_a_message_are_the_receivers_own_classes_too(play):
+    assert notes(play(NESTS), "received") == EVERY_STEP
 
 
 def test_kinds_in_a_module_beside_the_script_are_matched_too(play, tmp_path):

@@ -37,7 +37,7 @@ class Compressed(Message, wire="vector"):
     """
 
     holds_messages: ClassVar[bool] = False
-    """Whether another message may lie in it, packed."""
+    """Whether another message may lie in it."""
 
     def __post_init__(self) -> None:
         require(type(self) is not Compressed, "a Compressed by itself stands for no vector; only its subclasses do.")

@@ -28,26 +28,26 @@ from tacit.compression.compressor import (
 from tacit.compression.fused.selection import Chosen, largest, largest_of_blocks, step
 from tacit.compression.places import Places, encode, encode_blocks
 from tacit.errors import BadMessage, require
-from tacit.messages import unpack
+from tacit.messages import Message
 from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)
 class SparseVector(Compressed, wire="sparse"):
-    """Some coordinates of a vector, the others zero. ``values`` are the numbers, or those of a ``Chain`` a packed message."""
+    """Some coordinates of a vector, the others zero. ``values`` are the numbers; of a ``Chain``, a message of them."""
 
     length: int
     count: int
     coding: int
     parameter: int
     places: Tensor
-    values: Tensor | bytes
+    values: Tensor | Compressed
 
     holds_messages: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         where = self._where  # making it checks the first five fields
-        if not isinstance(self.values, bytes):
+        if not isinstance(self.values, Message):
             require_tensor("values", self.values, numbers=where.count)
 
     @property
@@ -76,7 +76,7 @@ class SparseVector(Compressed, wire="sparse"):
         """Return the numbers, where the places are."""
         if isinstance(self.values, Tensor):
             return self.values
-        inner = unpack(self.values)
+        inner = self.values
         if not isinstance(inner, Compressed) or inner.holds_messages:
             raise BadMessage(f"a {type(inner).__name__} cannot hold the values of a {type(self).__name__}.")
         return inner.of_length(self.count).on(self.places.device).dense()
@@ -105,7 +105,7 @@ def sparse(positions: Tensor, values: Tensor, length: int) -> SparseVector:
     return _message(encode(positions, length), values)
 
 
-def _message(places: Places, values: Tensor | bytes) -> SparseVector:
+def _message(places: Places, values: Tensor | Compressed) -> SparseVector:
     message = object.__new__(SparseVector)  # nothing to check: the places are, and the values are ours
     message.__dict__.update(
         length=places.length, count=places.count, coding=int(places.coding), parameter=places.parameter
@@ -289,7 +289,8 @@ class Chain(Compressor):
         self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
     ) -> SparseVector:
         places, values = self.first.select(x, random, shapes)
-        return _message(places, self.second.compress(values, random, memory).pack())
+        message = self.second.compress(values, random, memory)
+        return _message(places, message if message.is_owned else message.snapshot())
 
     def contraction(self, dimension: int) -> float | None:
         most = self.first.most(dimension)

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from tacit.compression.bits import packed_bytes
 from tacit.compression.compressor import Compressed, Compressor
@@ -145,7 +146,7 @@ def _(message: QuantizedVector, bounds: Sequence[int]) -> list[Compressed]:
 @_cut.register
 def _(message: SparseVector, bounds: Sequence[int]) -> list[Compressed]:
     values = message.values
-    if isinstance(values, bytes):
+    if not isinstance(values, Tensor):
         raise TypeError(f"the values of this {type(message).__name__} were compressed together; gather it whole.")
     positions, block = message.positions(), message.parameter
     edges = torch.tensor(bounds, device=positions.device)

@@ -16,24 +16,24 @@ from torch import Tensor
 from tacit.compression.compressor import Compressed, require_count
 from tacit.compression.sparse import SparseVector, sparse
 from tacit.compression.splitting import sparse_bytes
-from tacit.errors import BadMessage, require
-from tacit.messages import unpack
 
 
 @dataclass(frozen=True)
 class SumVector(Compressed, wire="sum"):
-    """A float64 vector: packed ``SparseVector`` messages of the numbers that a smaller dtype holds exactly, and of the others; empty for none."""
+    """A float64 vector: the numbers that a smaller dtype holds exactly, and the others; None where there are none."""
 
     length: int
-    narrow: bytes
-    wide: bytes
+    narrow: SparseVector | None
+    wide: SparseVector | None
 
     holds_messages: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_count("length", self.length)
         for name in ("narrow", "wide"):
-            require(isinstance(getattr(self, name), bytes), f"{name} must be a packed message.")
+            part = getattr(self, name)
+            if part is not None and not (isinstance(part, SparseVector) and isinstance(part.values, Tensor)):
+                raise ValueError(f"{name} is a {type(part).__name__} and must be some numbers of the sum.")
 
     @classmethod
     def of(cls, total: Tensor, words: Iterable[Compressed], dtype: torch.dtype) -> Self:
@@ -45,8 +45,8 @@ class SumVector(Compressed, wire="sum"):
         values = total[positions]
         small = values.to(dtype)
         is_narrow = (_voices(words, total)[positions] <= 1) & (small.double() == values)
-        narrow = _packed(positions[is_narrow], small[is_narrow], total.numel())
-        return cls(total.numel(), narrow, _packed(positions[~is_narrow], values[~is_narrow], total.numel()))
+        narrow = _some(positions[is_narrow], small[is_narrow], total.numel())
+        return cls(total.numel(), narrow, _some(positions[~is_narrow], values[~is_narrow], total.numel())).owned()
 
     @property
     def numbers(self) -> int:
@@ -58,11 +58,9 @@ class SumVector(Compressed, wire="sum"):
         return total
 
     def add_into(self, target: Tensor, scale: float = 1.0) -> None:
-        for packed in filter(None, (self.narrow, self.wide)):
-            message = unpack(packed)
-            if not isinstance(message, SparseVector) or not isinstance(message.values, Tensor):
-                raise BadMessage(f"a {type(message).__name__} came where some numbers of a sum were expected.")
-            message.of_length(self.length).add_into(target, scale)
+        for part in (self.narrow, self.wide):
+            if part is not None:
+                part.of_length(self.length).add_into(target, scale)
 
 
 def expected_sum_bytes(share: float, ranks: int, dimension: int, element_bytes: int) -> float:
@@ -87,7 +85,5 @@ def _voices(words: Iterable[Compressed], like: Tensor) -> Tensor:
     return voices
 
 
-def _packed(positions: Tensor, values: Tensor, length: int) -> bytes:
-    if not positions.numel():
-        return b""
-    return sparse(positions, values, length).pack()
+def _some(positions: Tensor, values: Tensor, length: int) -> SparseVector | None:
+    return sparse(positions, values, length) if positions.numel() else None

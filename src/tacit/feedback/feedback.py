@@ -19,7 +19,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -31,7 +30,7 @@ from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.compression.splitting import Parting
 from tacit.compression.sums import SumVector, expected_sum_bytes
 from tacit.errors import BadMessage, require
-from tacit.messages import Message, unpack
+from tacit.messages import Message
 from tacit.specs import Spec
 
 NOTHING: Final = 2.0**-30
@@ -40,29 +39,22 @@ NOTHING: Final = 2.0**-30
 
 @dataclass(frozen=True)
 class Said(Message, wire="update"):
-    """What one rank says: its weight and a compressed vector, packed; an empty ``body`` says nothing."""
+    """The update of one rank: its weight and a compressed vector, or None where it has none."""
 
     weight: float
-    body: bytes = b""
+    body: Compressed | None = None
     is_fresh: bool = False  # EF21+: the body replaces the estimate instead of changing it
 
     def about(self, message: Compressed) -> Self:
-        """Return the same with another body; whoever holds that very object need not unpack it if nobody will write to the message."""
-        said = replace(self, body=message.pack())
-        if message.is_owned:
-            said.__dict__["message"] = message
-        return said
+        """Return the same with another body, which does not change with the sender's tensors."""
+        return replace(self, body=message if message.is_owned else message.snapshot())
 
-    def snapshot(self) -> Self:
-        return self.owned()  # bytes and numbers: nobody can write to them
-
-    @cached_property
+    @property
     def message(self) -> Compressed:
-        """The body unpacked."""
-        message = unpack(self.body)
-        if not isinstance(message, Compressed):
-            raise BadMessage(f"a {type(message).__name__} came where a compressed vector was expected.")
-        return message.owned()
+        """The body, which must not be None."""
+        if not isinstance(self.body, Compressed):
+            raise BadMessage(f"a {type(self.body).__name__} came where a compressed vector was expected.")
+        return self.body
 
 
 @dataclass(frozen=True)
@@ -70,11 +62,6 @@ class Reported(Said, wire="report"):
     """The same with a few numbers beside it, in full: what the period rule must know of a round."""
 
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
-
-    def snapshot(self) -> Self:
-        snapshot = super().snapshot()
-        snapshot.__dict__["statistics"] = self.statistics.clone()
-        return snapshot
 
 
 @dataclass
@@ -132,7 +119,7 @@ class Coder:
     def say_in_full(self, vector: Tensor, weight: float) -> Said:
         """Return ``vector`` as it is."""
         whole = vector if self.scale == 1.0 else vector / self.scale
-        return Said(weight, Dense().compress(whole, self.random, None, self.shapes).pack())
+        return Said(weight).about(Dense().compress(whole, self.random, None, self.shapes))
 
 
 class Feedback(Spec, ABC):

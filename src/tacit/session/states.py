@@ -10,14 +10,18 @@ import numpy as np
 from torch import Tensor
 
 from tacit.errors import RunError
+from tacit.messages import Message, unpack
 from tacit.session.riders import RidingPending
 
 Finished = Callable[[Tensor, Tensor | None], object]
 _PENDING = "a round under way"
+_MESSAGE = "a message"
 
 
 def store(value: Any, path: str = "state") -> Any:
     """Return ``value`` with dataclasses as dicts. A round under way is waited for, and stored as what came of it; as nothing if it failed."""
+    if isinstance(value, Message):
+        return {_MESSAGE: value.pack()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: store(getattr(value, field.name), f"{path}.{field.name}") for field in fields}
@@ -51,9 +55,15 @@ def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
     if isinstance(stored, dict) and _PENDING in stored:
         ended = stored[_PENDING]
         return None if finished is None else finished(ended["received"].clone(), ended["riding"])
+    if isinstance(stored, dict) and _MESSAGE in stored:
+        return unpack(stored[_MESSAGE])
     if isinstance(stored, dict):
         known = template if isinstance(template, dict) else {}
         return {key: restore(known.get(key), inner, finished) for key, inner in stored.items()}
+    if isinstance(stored, list | tuple):
+        alike = isinstance(template, list | tuple) and len(template) == len(stored)
+        inner_templates = template if alike else [None] * len(stored)
+        return type(stored)(restore(*both, finished) for both in zip(inner_templates, stored, strict=True))
     return stored.clone() if isinstance(stored, Tensor) else stored
 
 

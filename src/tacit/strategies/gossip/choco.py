@@ -22,7 +22,6 @@ from torch import Tensor
 from tacit.compression import TopK
 from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.errors import BadMessage, NotFinite, require
-from tacit.messages import unpack
 from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.gossip.neighbours import GossipState, check_topology, report_mean, swap
 from tacit.strategies.strategy import Strategy
@@ -89,7 +88,8 @@ class CHOCO(Strategy[CHOCOState]):
         change = self.compressor.compress_change(
             model, state.believed, worker.random, state.memory, worker.layout.shapes, model.dtype, scale
         )
-        for weight, body in swap(worker, state, self.topology, change.pack()):
+        change = change if change.is_owned else change.snapshot()
+        for weight, body in swap(worker, state, self.topology, change):
             _read(body).add_into(state.around, weight * scale)
         model.add_((state.around - state.believed).to(model), alpha=self.gamma)
 
@@ -114,8 +114,7 @@ class CHOCO(Strategy[CHOCOState]):
         return 1.0 / (1.0 + variance)
 
 
-def _read(body: Tensor | bytes) -> Compressed:
-    message = unpack(body) if isinstance(body, bytes) else None
-    if not isinstance(message, Compressed):
-        raise BadMessage("something else came where a compressed vector was expected.")
-    return message
+def _read(body: Tensor | Compressed) -> Compressed:
+    if not isinstance(body, Compressed):
+        raise BadMessage(f"a {type(body).__name__} came where a compressed vector was expected.")
+    return body

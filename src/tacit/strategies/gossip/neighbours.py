@@ -17,6 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from tacit.compression.compressor import Compressed
 from tacit.errors import BadMessage, RunError, require
 from tacit.messages import Message
 from tacit.topology.topology import Topology
@@ -25,11 +26,11 @@ from tacit.worker import Worker
 
 @dataclass(frozen=True)
 class GossipWords(Message, wire="gossip"):
-    """What a node tells its neighbours in one round: numbers, or a compressed vector, packed."""
+    """What a node sends to its neighbours in one round: numbers, or a compressed vector."""
 
     round: int
     news: int  # the latest round in which anybody had data, as far as its sender knows
-    body: Tensor | bytes
+    body: Tensor | Compressed
 
 
 @dataclass
@@ -45,8 +46,8 @@ def check_topology(topology: object) -> None:
 
 
 def swap(
-    worker: Worker, state: GossipState, topology: Topology, body: Tensor | bytes
-) -> Iterator[tuple[float, Tensor | bytes]]:
+    worker: Worker, state: GossipState, topology: Topology, body: Tensor | Compressed
+) -> Iterator[tuple[float, Tensor | Compressed]]:
     """Give ``body``, which nobody will write to, to this round's neighbours; yield W_ij and the body of every j that i, this worker, hears.
 
     In rank order, its own among them.

@@ -30,6 +30,7 @@ from tacit.strategies.servers.messages import (
     ServerRestart,
     ShownModel,
     ToServer,
+    in_full,
 )
 from tacit.strategies.servers.speeds import UseCounts, UseTimes
 from tacit.worker import Server
@@ -184,7 +185,7 @@ class Counter:
 
     def _tell(self, source: int, asked: ServerAsk) -> None:
         if not asked.is_joining:
-            self._server.network.send(source, ShownModel(self._current().body).owned())
+            self._server.network.send(source, ShownModel(in_full(self._current().body)).owned())
             return
         self._here += not self._is_here[source]
         self._is_here[source], self._state.has_left[source] = True, False
@@ -299,9 +300,9 @@ class Counter:
         rates = [self._rate(source, push) for source, push in batch]
         total = sum(weights)
         mean_rate = sum(w * r for w, r in zip(weights, rates, strict=True)) / total
-        gradient = torch.zeros_like(batch[0][1].body)
+        gradient = torch.zeros_like(in_full(batch[0][1].body))
         for (_, push), weight, rate in zip(batch, weights, rates, strict=True):
-            gradient.add_(push.body, alpha=weight * (rate / mean_rate if mean_rate else 1.0))
+            gradient.add_(in_full(push.body), alpha=weight * (rate / mean_rate if mean_rate else 1.0))
         return gradient.div_(total), mean_rate
 
     def _rate(self, source: int, push: ServerPush) -> float:
@@ -345,7 +346,7 @@ class Counter:
         model = self._down.closed(rank, self._current())
         self._held[rank], self._late[rank] = model.version, 0
         if self._needs_models:
-            self._models[model.version] = self._current().body
+            self._models[model.version] = in_full(self._current().body)
         if interrupts and (self._restarting is None or self._restarting.body is not model.body):
             self._restarting = ServerRestart(model.version, model.body).owned()
         self._server.network.send(rank, self._restarting if interrupts and self._restarting else model)

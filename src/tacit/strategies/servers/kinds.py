@@ -26,12 +26,20 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressor
 from tacit.errors import require
-from tacit.feedback.feedback import Feedback, FeedbackState
+from tacit.feedback.feedback import Feedback, FeedbackState, Said
 from tacit.messages import Message
 from tacit.network import server_address
 from tacit.strategies.servers.counter import Counter, ServerState
 from tacit.strategies.servers.links import check_links, down, knowing, up
-from tacit.strategies.servers.messages import ServedModel, ServerAsk, ServerLeave, ServerPush, ServerRestart, ShownModel
+from tacit.strategies.servers.messages import (
+    ServedModel,
+    ServerAsk,
+    ServerLeave,
+    ServerPush,
+    ServerRestart,
+    ShownModel,
+    in_full,
+)
 from tacit.strategies.servers.rates import Rate
 from tacit.strategies.strategy import Strategy
 from tacit.worker import Server, Worker
@@ -43,7 +51,7 @@ class Learner:
 
     versions: list[int]  # of the parts of its model, by shard
     pushes: int = 0
-    fresh: list[tuple[int, Tensor]] = field(
+    fresh: list[tuple[int, Tensor | Said]] = field(
         default_factory=list
     )  # versions and first parts that came unasked, as they travelled
     up: list[FeedbackState] = field(default_factory=list)  # by shard, where gradients are compressed
@@ -132,9 +140,10 @@ class KofP(Strategy[Any]):
         """Give every shard its part of the gradient, and take the answers where there are any."""
         gradient, rate, weight = worker.gradient, worker.learning_rate, worker.weight
         for shard, (begin, end) in enumerate(worker.layout.cut(self.shards)):
-            body = gradient[begin:end]
+            part = gradient[begin:end]
+            body: Tensor | Said = part
             if self.compressor is not None:
-                body = up(self, worker, body).closed(state.up[shard], body, weight, rate)
+                body = up(self, worker, part).closed(state.up[shard], part, weight, rate)
             push = ServerPush(state.pushes, state.versions[shard], rate, weight, loss, body)
             worker.network.send(server_address(shard), push)
         state.pushes += 1
@@ -173,17 +182,17 @@ class KofP(Strategy[Any]):
         while state.fresh and state.fresh[0][0] <= version:
             self._take(worker, state, 0, *state.fresh.pop(0))
 
-    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor) -> None:
+    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor | Said) -> None:
         begin, end = worker.layout.cut(self.shards)[shard]
         own = worker.parameters if self.shards == 1 else worker.parameters[begin:end]
         own.copy_(self._opened(worker, state, shard, body))
         state.versions[shard] = version
 
-    def _opened(self, worker: Worker, state: Learner, shard: int, body: Tensor) -> Tensor:
+    def _opened(self, worker: Worker, state: Learner, shard: int, body: Tensor | Said) -> Tensor:
         """Return a part of a model in full."""
         if self.down is None:
-            return body
-        if body.dtype != torch.uint8:  # said in full, to one who has just come
+            return in_full(body)
+        if isinstance(body, Tensor):  # in full, to a learner that has just joined
             state.down[shard] = knowing(down(self, worker, body), body)
             return body
         known = state.down[shard]

@@ -17,8 +17,7 @@ from tacit.compression.compressor import Compressor
 from tacit.errors import BadMessage, require
 from tacit.feedback import EF21, EF21Bidirectional
 from tacit.feedback.feedback import Coder, Feedback, FeedbackState, Said
-from tacit.messages import unpack
-from tacit.strategies.servers.messages import ServedModel, ServerPush
+from tacit.strategies.servers.messages import ServedModel, ServerPush, in_full
 from tacit.worker import Server, Worker
 
 if TYPE_CHECKING:
@@ -60,20 +59,17 @@ class Link:
         """Return the memory before anything was said."""
         return self._feedback.begin(0, 1, like)
 
-    def closed(self, state: FeedbackState, vector: Tensor, weight: float, rate: float) -> Tensor:
-        """Return what is said of ``vector``, as bytes; the memory follows."""
+    def closed(self, state: FeedbackState, vector: Tensor, weight: float, rate: float) -> Said:
+        """Return ``vector`` compressed, and update the memory."""
         said = self._feedback.encode(state, vector, weight, rate, self._coder)
         self._feedback.decode(state, [said], rate, self._coder)
-        return torch.frombuffer(bytearray(said.pack()), dtype=torch.uint8)
+        return said
 
-    def opened(self, state: FeedbackState, body: Tensor, rate: float) -> Tensor:
+    def opened(self, state: FeedbackState, body: Tensor | Said, rate: float) -> Tensor:
         """Return the vector as far as it is understood."""
-        if body.dtype != torch.uint8:
-            raise BadMessage(f"{body.dtype} numbers came where packed bytes were expected.")
-        said = unpack(body.numpy().tobytes())
-        if not isinstance(said, Said):
-            raise BadMessage(f"a {type(said).__name__} came where a compressed vector was expected.")
-        return self._feedback.decode(state, [said], rate, self._coder).to(self._coder.dtype)
+        if not isinstance(body, Said):
+            raise BadMessage(f"a {type(body).__name__} came where a compressed vector was expected.")
+        return self._feedback.decode(state, [body], rate, self._coder).to(self._coder.dtype)
 
 
 def up(kind: KofP, owner: Worker | Server, like: Tensor) -> Link:
@@ -112,8 +108,9 @@ class Uplinks:
         """Return ``push`` with its gradient in full."""
         parameters = self._server.parameters
         if self._link is None:
-            if push.body.shape != parameters.shape:
-                raise BadMessage(f"a gradient of {push.body.numel()} numbers came for {parameters.numel()} parameters.")
+            gradient = in_full(push.body)
+            if gradient.shape != parameters.shape:
+                raise BadMessage(f"a gradient of {gradient.numel()} numbers came for {parameters.numel()} parameters.")
             return push
         if rank not in self._states:
             self._states[rank] = self._link.begin(parameters)
@@ -141,8 +138,9 @@ class Downlinks:
         if self._link is None:
             return model
         if rank not in self._states and rank in self._has_met:
-            self._states[rank] = knowing(self._link, model.body)
+            self._states[rank] = knowing(self._link, in_full(model.body))
             return model
         if rank not in self._states:
             self._states[rank] = knowing(self._link, self._start)
-        return ServedModel(model.version, self._link.closed(self._states[rank], model.body, 1.0, 1.0)).owned()
+        said = self._link.closed(self._states[rank], in_full(model.body), 1.0, 1.0)
+        return ServedModel(model.version, said).owned()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tacit.errors import BadMessage
+from tacit.feedback.feedback import Said
 from tacit.messages import Message
 
 
@@ -24,7 +26,7 @@ class ServerPush(ToServer, wire="push"):
     rate: float  # the learner's learning rate
     weight: float  # samples behind it, relative to the nominal batch
     loss: float  # of the mini-batches since the last push; NaN where nobody told it
-    body: Tensor  # the gradient, or what ``Uplink`` made of it
+    body: Tensor | Said  # the gradient, in full or compressed
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,10 @@ class ServerDecree(ToServer, wire="batch"):
 
 @dataclass(frozen=True)
 class ServedModel(Message, wire="model"):
-    """A server's part of the model after ``version`` updates, to compute with."""
+    """A server's part of the model after ``version`` updates, to compute with; in full, or what it changed by, compressed."""
 
     version: int
-    body: Tensor
+    body: Tensor | Said
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,14 @@ class ShownModel(Message, wire="show"):
 
 @dataclass(frozen=True)
 class ServerRestart(Message, wire="redo"):
-    """A new model, for learners whose gradient nobody waits for any more."""
+    """A new model, as in ``ServedModel``, for learners whose gradient is not needed any more."""
 
     version: int
-    body: Tensor
+    body: Tensor | Said
+
+
+def in_full(body: Tensor | Said) -> Tensor:
+    """Return a body that is not compressed, or raise ``BadMessage``."""
+    if not isinstance(body, Tensor):
+        raise BadMessage(f"a {type(body).__name__} came where numbers in full were expected.")
+    return body

@@ -22,9 +22,10 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
+from tacit.feedback.feedback import Said
 from tacit.strategies.servers.counter import NOTHING, Counter, Pushed, ServerState
 from tacit.strategies.servers.kinds import KofP, Learner
-from tacit.strategies.servers.messages import ServedModel, ServerPush
+from tacit.strategies.servers.messages import ServedModel, ServerPush, in_full
 from tacit.worker import Server, Worker
 
 _MOST: Final = 256
@@ -53,8 +54,8 @@ class Ringleader(KofP):
         state.has_left = [False] * server.size
         TableServer(self, server, state).serve()
 
-    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor) -> None:
-        if body.numel():  # else the learner continues at the model it has
+    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor | Said) -> None:
+        if not isinstance(body, Tensor) or body.numel():  # else the learner continues at the model it has
             super()._take(worker, state, shard, version, body)
 
 
@@ -68,7 +69,7 @@ class Entry:
     rate: float = 0.0  # the learning rate that came last
 
     def add(self, push: ServerPush) -> None:
-        self.sum.add_(push.body, alpha=push.weight)
+        self.sum.add_(in_full(push.body), alpha=push.weight)
         self.weight, self.pushes, self.rate = self.weight + push.weight, self.pushes + 1, push.rate
 
 
@@ -164,4 +165,4 @@ class TableServer(Counter):
     def _continue(self, source: int, push: ServerPush) -> None:
         """Let ``source`` compute another gradient at the model it has."""
         self._held[source] = push.version
-        self._server.network.send(source, ServedModel(push.version, push.body.new_empty(0)).owned())
+        self._server.network.send(source, ServedModel(push.version, in_full(push.body).new_empty(0)).owned())

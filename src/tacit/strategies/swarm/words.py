@@ -12,16 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tacit.compression import Lattice
 from tacit.compression.compressor import Memory
 from tacit.compression.lattice import LatticeVector
 from tacit.errors import BadMessage, require
-from tacit.messages import Message, unpack
+from tacit.messages import Message
 
-_NOTHING: Final = torch.empty(0, dtype=torch.uint8)
 _MOST_BITS: Final = 16
 _MARGIN: Final = 1.01
 """By how much a side is wider than a known distance asks for: its own rounding must not matter."""
@@ -29,11 +27,11 @@ _MARGIN: Final = 1.01
 
 @dataclass(frozen=True)
 class SwarmWords(Message, wire="swarm"):
-    """A model: ``body`` holds its numbers, or a packed lattice vector, to be decoded against ``outdated`` where that is not empty."""
+    """A model: its numbers, or a lattice vector to be decoded against ``outdated``, where that is not None."""
 
     number: int
-    body: Tensor
-    outdated: Tensor
+    body: Tensor | LatticeVector
+    outdated: LatticeVector | None
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,8 @@ class SwarmUnsettled(Message, wire="swopen"):
 class Spoken(NamedTuple):
     """A model as it travels, and the very numbers its receiver will read."""
 
-    body: Tensor
-    outdated: Tensor
+    body: Tensor | LatticeVector
+    outdated: LatticeVector | None
     points: Tensor
 
 
@@ -128,20 +126,20 @@ class Tongue(NamedTuple):
         """
         if self.lattice is None:
             points = model.clone()
-            return Spoken(points, _NOTHING, points)
+            return Spoken(points, None, points)
         if not self.two_stage:
             words, points = self._encoded(model, reference)
-            return Spoken(_packed(words), _NOTHING, points)
+            return Spoken(words, None, points)
         first, stage = self._encoded(outdated, reference)
         words, points = self._encoded(model, stage)
-        return Spoken(_packed(words), _packed(first), points)
+        return Spoken(words, first, points)
 
     def say_again(self, points: Tensor, bits: int, side: float) -> Spoken:
         """Put the same lattice points into words of more bits; in the end as they are."""
         if self.lattice is None or bits >= _MOST_BITS:
-            return Spoken(points, _NOTHING, points)
+            return Spoken(points, None, points)
         finer = replace(self.lattice, bits=min(_MOST_BITS, 2 * bits), side=side, stochastic=False)
-        return Spoken(_packed(finer.compress(points, self.random)), _NOTHING, points)
+        return Spoken(finer.compress(points, self.random), None, points)
 
     def observe(self, distance: float) -> None:
         """Remember how far apart two models were."""
@@ -157,18 +155,18 @@ class Tongue(NamedTuple):
 
 def heard(words: SwarmWords, reference: Tensor) -> Tensor:
     """Return the model that was said, decoded against ``reference``; raise ``LatticeOverflow`` where that is too far away."""
-    if words.body.dtype != torch.uint8:
+    if isinstance(words.body, Tensor):
         if words.body.shape != reference.shape:
             raise BadMessage(f"a model of {words.body.numel()} numbers came for {reference.numel()} parameters.")
         return words.body.to(reference)
-    if words.outdated.numel():
-        reference = _unpacked(words.outdated, reference.numel()).dense(reference)
-    return _unpacked(words.body, reference.numel()).dense(reference)
+    if words.outdated is not None:
+        reference = _lattice(words.outdated).of_length(reference.numel()).dense(reference)
+    return _lattice(words.body).of_length(reference.numel()).dense(reference)
 
 
-def bits_and_side(body: Tensor) -> tuple[int, float]:
+def bits_and_side(body: Tensor | LatticeVector) -> tuple[int, float]:
     """Return the bits and the side of the lattice that a ``body`` uses."""
-    vector = _unpacked(body)
+    vector = _lattice(body)
     return vector.bits, vector.side
 
 
@@ -177,12 +175,7 @@ def distance(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs_().max())
 
 
-def _packed(vector: LatticeVector) -> Tensor:
-    return torch.frombuffer(bytearray(vector.pack()), dtype=torch.uint8)
-
-
-def _unpacked(body: Tensor, numbers: int | None = None) -> LatticeVector:
-    vector = unpack(body.numpy().tobytes())
-    if not isinstance(vector, LatticeVector):
-        raise BadMessage(f"a {type(vector).__name__} came where a lattice vector was expected.")
-    return vector if numbers is None else vector.of_length(numbers)
+def _lattice(body: object) -> LatticeVector:
+    if not isinstance(body, LatticeVector):
+        raise BadMessage(f"a {type(body).__name__} came where a lattice vector was expected.")
+    return body
