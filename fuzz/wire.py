@@ -58,7 +58,7 @@ with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcon
     from tacit.strategies.gossip.neighbours import GossipWords
     from tacit.strategies.servers.links import Link
     from tacit.strategies.servers.messages import ServerPush
-    from tacit.strategies.swarm.words import SwarmAsk, SwarmWords, bits_and_side, heard
+    from tacit.strategies.swarm.words import SwarmAnswer, SwarmAsk, SwarmModel, SwarmWords, bits_and_side, heard
 
     for package in ("tacit.runtime", "tacit.session", "tacit.strategies"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -113,6 +113,9 @@ def examples() -> Iterator[Message]:
     yield ServerPush(1, 1, 0.1, 1.0, 0.5, said)
     yield from (ServerPush(1, 1, 0.1, 1.0, 0.5, Said(1.0, vector)) for vector in vectors)
     yield SwarmAsk(1, lattice, lattice)
+    yield SwarmWords(1, lattice, None)
+    yield SwarmAnswer(1, lattice, lattice, 0.5)
+    yield SwarmModel(1, X, None)
     yield GossipWords(1, 1, sparse)
     for kind in kinds_below(Message):
         for numbers in (X, torch.arange(4)):
@@ -221,7 +224,7 @@ def decode(message: Compressed) -> None:
     """Decode as a worker does that expects so many numbers, alone and into a sum, and send the sum on."""
     decoded = message.of_length(NUMBERS).dense(X)
     check_vector(decoded)
-    if isinstance(message, LatticeVector) or not bool(decoded.isfinite().all()):
+    if message.needs_reference or not bool(decoded.isfinite().all()):
         return
     total = torch.zeros(NUMBERS, dtype=torch.float64)
     message.add_into(total)

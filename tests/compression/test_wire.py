@@ -181,6 +181,16 @@ def test_segments_within_segments_are_refused():
         held.dense()
 
 
+def test_a_lattice_vector_is_refused_where_there_is_no_reference():
+    """Found by fuzz/wire.py: a server that decodes a compressed gradient has none."""
+    for message in (_message(Lattice(bits=4)), _message(Layerwise(Lattice(bits=4), exempt_below=0))):
+        with pytest.raises(BadMessage, match=f"a {type(message).__name__} that needs a reference came"):
+            message.add_into(torch.zeros(D))
+    held = SparseVector(60, 60, 0, 0, torch.empty(0, dtype=torch.uint8), _message(Lattice(bits=4)))
+    with pytest.raises(BadMessage, match="a LatticeVector cannot hold the values of a SparseVector"):
+        held.dense()
+
+
 def test_a_few_bytes_that_stand_for_a_terabyte_are_refused_before_they_are_decoded():
     message = SparseVector(2**40, 1, 2, 0, torch.zeros(5, dtype=torch.uint8), torch.ones(1))
     assert message.size_bytes < 150

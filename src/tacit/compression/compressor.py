@@ -47,12 +47,19 @@ class Compressed(Message, wire="vector"):
         """The length of the vector it stands for."""
         raise NotImplementedError(f"{type(self).__name__} must say how many numbers it stands for.")
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether ``dense`` needs a vector near the one that was sent."""
+        return False
+
     def dense(self, reference: Tensor | None = None) -> Tensor:
         """Return the decoded flat vector, in the original dtype, as the caller's own; only ``Lattice`` needs a ``reference``."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is decoded.")
 
     def add_into(self, target: Tensor, scale: float = 1.0) -> None:
         """Add the decoded vector, times ``scale``, to ``target`` in place: computed on its device, and in its dtype from the product on."""
+        if self.needs_reference:
+            raise BadMessage(f"a {type(self).__name__} that needs a reference came where there is none.")
         vector = self.of_length(target.numel()).on(target.device).dense().to(target.dtype)
         target.add_(vector if scale == 1.0 else vector.mul_(scale))
 

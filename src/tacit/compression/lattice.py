@@ -73,6 +73,10 @@ class LatticeVector(Compressed, wire="latt"):
         """How far the reference may be from what was sent, in any coordinate."""
         return _radius(self.side, self.bits, self.is_random)
 
+    @property
+    def needs_reference(self) -> bool:
+        return True
+
     def dense(self, reference: Tensor | None = None) -> Tensor:
         """Return the vector decoded against ``reference``, or raise ``LatticeOverflow`` where that is too far away."""
         if reference is None:

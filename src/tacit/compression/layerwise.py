@@ -53,6 +53,10 @@ class LayerwiseVector(Compressed, wire="layers"):
     def numbers(self) -> int:
         return int(sum(self.sizes.tolist()))
 
+    @property
+    def needs_reference(self) -> bool:
+        return any(part.needs_reference for part in self.parts)
+
     def dense(self, reference: Tensor | None = None) -> Tensor:
         x, at, value_at = self.values.new_empty(self.numbers), 0, 0
         messages = iter(self.parts)

@@ -77,7 +77,7 @@ class SparseVector(Compressed, wire="sparse"):
         if isinstance(self.values, Tensor):
             return self.values
         inner = self.values
-        if not isinstance(inner, Compressed) or inner.holds_messages:
+        if not isinstance(inner, Compressed) or inner.holds_messages or inner.needs_reference:
             raise BadMessage(f"a {type(inner).__name__} cannot hold the values of a {type(self).__name__}.")
         return inner.of_length(self.count).on(self.places.device).dense()
 
