@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python benchmarks/aggregation.py [--only bytes,rounds] [--out benchmarks/results/aggregation.json]
 
-bytes: what each rank sends in a step of CompressedGradient, gathered and scattered, by number of workers: digits, batch 16, 100,234 parameters.
-rounds: the loss of LocalSGD with compressed rounds after 400 steps of 8 workers, digits' MLP (4,810 parameters): classic error feedback against
+bytes: what each rank sends in a step of CompressedGradient, gathered and scattered, by number of workers: digits, batch
+16, 100,234 parameters. rounds: the loss of LocalSGD with compressed rounds after 400 steps of 8 workers, digits' MLP
+(4,810 parameters): classic error feedback against
   EF21 and EF21-SGDM, each at its best of four learning rates, mean over seeds.
 """
 
@@ -85,9 +86,14 @@ def _loss(compressor: Any, feedback: Any, period: int, split: str, rate: float, 
     for seed in range(seeds):
         try:
             run = tacit.simulate(
-                workloads.digits(split=split), strategy, cluster=tacit.Cluster(workers=8), steps=400, lr=rate, seed=seed,
+                workloads.digits(split=split),
+                strategy,
+                cluster=tacit.Cluster(workers=8),
+                steps=400,
+                lr=rate,
+                seed=seed,
                 evaluate_every=400,
-            )  # fmt: skip
+            )
         except (tacit.RunError, ValueError):
             return float("inf")
         losses.append(run.history[-1]["loss"])

@@ -1,13 +1,15 @@
-"""Encoding and decoding against a copy of the same bytes, on the CPU or on one CUDA GPU, through the classes that users call.
+"""Encoding and decoding against a copy of the same bytes, on the CPU or on one CUDA GPU, through the classes that users
+call.
 
     python benchmarks/compression.py [--device cuda] [--out benchmarks/results/compression.json]
 
-128 Mi float32 on CUDA, 16 Mi on the CPU (one thread). Each figure is the median of several calls, each timed alone (events on CUDA); inputs are
-normal numbers, far larger than any cache. A row ends with the message, its places coded and its tensors on the device, not yet packed to bytes of
-the host. Before every call and outside its timing EF21's estimates are put back, which also keeps a GPU busy until the call is queued: what is
-timed is the device's work, and what the host adds where a compressor waits for a number (``gpu_busy_ms`` is the work alone). A naive line in torch
-stands beside each compressor, and QSGD's through ``torch.compile``, which needs a C++ compiler on the CPU. The file keeps the other device's
-section, so that two machines can fill it. Needs torch alone, and Triton for the kernels.
+128 Mi float32 on CUDA, 16 Mi on the CPU (one thread). Each figure is the median of several calls, each timed alone
+(events on CUDA); inputs are normal numbers, far larger than any cache. A row ends with the message, its places coded
+and its tensors on the device, not yet packed to bytes of the host. Before every call and outside its timing EF21's
+estimates are put back, which also keeps a GPU busy until the call is queued: what is timed is the device's work, and
+what the host adds where a compressor waits for a number (``gpu_busy_ms`` is the work alone). A naive line in torch
+stands beside each compressor, and QSGD's through ``torch.compile``, which needs a C++ compiler on the CPU. The file
+keeps the other device's section, so that two machines can fill it. Needs torch alone, and Triton for the kernels.
 """
 
 from __future__ import annotations
@@ -34,11 +36,17 @@ SHARE = 100
 BITS, BUCKET, BLOCK = 8, 512, 128
 SIDE = 0.01
 GOALS_MS = {  # issue 4, on an H200 with 128 Mi
-    "ef21 step, 1 %": 0.9, "qsgd encode": 0.25, "lattice encode": 0.25, "lattice decode": 0.33,
-}  # fmt: skip
+    "ef21 step, 1 %": 0.9,
+    "qsgd encode": 0.25,
+    "lattice encode": 0.25,
+    "lattice decode": 0.33,
+}
 GOALS_OVER_COPY = {  # issue 4, on a CPU
-    "top-k encode, 1 %": 10.0, "block top-k encode": 5.0, "qsgd encode": 11.0, "qsgd encode, compiled": 4.0,
-}  # fmt: skip
+    "top-k encode, 1 %": 10.0,
+    "block top-k encode": 5.0,
+    "qsgd encode": 11.0,
+    "qsgd encode, compiled": 4.0,
+}
 
 
 class Cases(NamedTuple):
@@ -138,7 +146,9 @@ def seconds(run: Callable[[], Any], prepare: Callable[[], Any], device: str, rep
 
 
 def busy_seconds(run: Callable[[], Any]) -> float:
-    """Return how long a GPU is at work for one call: what is left of its time is the host's, where a compressor waits for a number."""
+    """Return how long a GPU is at work for one call: what is left of its time is the host's, where a compressor waits
+    for a number.
+    """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()
@@ -187,11 +197,15 @@ def main() -> None:
         "command": f"python benchmarks/compression.py --device {chosen.device}",
         "device": torch.cuda.get_device_name() if is_cuda else f"{platform.machine()}, 1 of {os.cpu_count()} cores",
         "versions": {
-            "torch": torch.__version__, "python": platform.python_version(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
             "triton": importlib.import_module("triton").__version__ if importlib.util.find_spec("triton") else None,
         },
-        "numbers": n, "seed": 0, "repetitions": repetitions, "rows": rows,
-    }  # fmt: skip
+        "numbers": n,
+        "seed": 0,
+        "repetitions": repetitions,
+        "rows": rows,
+    }
     if chosen.out is not None:
         old = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
         chosen.out.write_text(json.dumps(old | {chosen.device: section}, indent=1, sort_keys=True) + "\n")

@@ -3,12 +3,13 @@
     python benchmarks/end_to_end.py --data FOLDER [--seconds 75] [--only DDP] [--only 'tacit LocalSGD'] [--out benchmarks/results/end_to_end.json]
     python benchmarks/end_to_end.py --data FOLDER --loopback --steps 64 --rates 0.03,0.1        to look for a learning rate
 
-4 processes of one torch thread each, a network namespace per process with its interface shaped to 100 Mbit/s, the CNN of 11M parameters of
-`peers.py`. Every method gets fresh processes, the same start, learning rate, batches in the same order, and seconds of training from its first step
-on: steps that a method must send in full before it compresses count. The loss is that of 512 pictures nobody trains on, taken off the clock as soon
-as a quarter of the time is over and the step (or the period) under way has ended: there all ranks hold the same model, which is checked. So a
-method with long steps is measured a little late, in its favour; the JSON says when. Bytes are what left a process's interface, headers and what
-TCP sent again included; on loopback, where all share one interface, what left all processes.
+4 processes of one torch thread each, a network namespace per process with its interface shaped to 100 Mbit/s, the CNN
+of 11M parameters of `peers.py`. Every method gets fresh processes, the same start, learning rate, batches in the same
+order, and seconds of training from its first step on: steps that a method must send in full before it compresses count.
+The loss is that of 512 pictures nobody trains on, taken off the clock as soon as a quarter of the time is over and the
+step (or the period) under way has ended: there all ranks hold the same model, which is checked. So a method with long
+steps is measured a little late, in its favour; the JSON says when. Bytes are what left a process's interface, headers
+and what TCP sent again included; on loopback, where all share one interface, what left all processes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ QUICK_RATE = 1e-4
 """Of the tiny model, which has no norms: on a fast machine it takes hundreds of steps and must not diverge."""
 MARKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SETTLED = 3
-"""Steps that do not count as usual ones: DDP regroups its buckets after the first, PowerSGD and EF21's hook send the first ones in full."""
+"""Steps that do not count as usual ones: DDP regroups its buckets after the first, PowerSGD and EF21's hook send the
+first ones in full.
+"""
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,17 @@ class Trial:
         """Train until time or steps are over."""
         plan, method = self._plan, self._method
         self._crew.ask(
-            120, do="open", method=method, model=plan.model, period=PERIOD, overlap_steps=0, learning_rate=self.rate,
-            folder=str(folder), batch=plan.batch, seed=plan.seed,
-        )  # fmt: skip
+            120,
+            do="open",
+            method=method,
+            model=plan.model,
+            period=PERIOD,
+            overlap_steps=0,
+            learning_rate=self.rate,
+            folder=str(folder),
+            batch=plan.batch,
+            seed=plan.seed,
+        )
         for mark in MARKS:
             while self.share < mark:
                 self._turn()
@@ -138,10 +149,15 @@ class Trial:
         loss, hits = (sum(answer[name] for answer in answers) for name in ("loss", "hits"))
         if not math.isfinite(loss):
             raise Failed(f"the loss is {loss} after step {len(self._times_s)} at learning rate {self.rate}")
-        self.marks.append({
-            "mark": mark, "steps": len(self._times_s), "clock_s": round(self.clock_s, 2), "loss": round(loss / pictures, 4),
-            "accuracy": round(hits / pictures, 4),
-        })  # fmt: skip
+        self.marks.append(
+            {
+                "mark": mark,
+                "steps": len(self._times_s),
+                "clock_s": round(self.clock_s, 2),
+                "loss": round(loss / pictures, 4),
+                "accuracy": round(hits / pictures, 4),
+            }
+        )
         print(f"  {self._method}, rate {self.rate:g}: {json.dumps(self.marks[-1])}", flush=True)
 
     def result(self) -> dict[str, Any]:
@@ -150,11 +166,15 @@ class Trial:
         ends = [*range(0, len(times_s), PERIOD), len(times_s)] if self._method in LOCAL else None
         usual = times_s[SETTLED:] if ends is None else [statistics.fmean(times_s[a:b]) for a, b in pairwise(ends)]
         return {
-            "learning_rate": self.rate, "steps": len(times_s), "clock_s": round(self.clock_s, 2),
-            "step_s": round(statistics.median(usual or times_s), 4), "mean_step_s": round(self.clock_s / len(times_s), 4),
-            "sent_bytes_per_step": round(self._sent / counted), "sent_again_bytes_per_step": round(self._sent_again / counted),
+            "learning_rate": self.rate,
+            "steps": len(times_s),
+            "clock_s": round(self.clock_s, 2),
+            "step_s": round(statistics.median(usual or times_s), 4),
+            "mean_step_s": round(self.clock_s / len(times_s), 4),
+            "sent_bytes_per_step": round(self._sent / counted),
+            "sent_again_bytes_per_step": round(self._sent_again / counted),
             "marks": self.marks,
-        }  # fmt: skip
+        }
 
 
 def measure(
@@ -192,7 +212,7 @@ def ratios(methods: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
             "loss": round(result["marks"][-1]["loss"] / base["marks"][-1]["loss"], 4),
         }
         for name, result in whole.items()
-    }  # fmt: skip
+    }
 
 
 def table(results: dict[str, Any]) -> str:
@@ -200,27 +220,36 @@ def table(results: dict[str, Any]) -> str:
     plan, versions = results["plan"], results["versions"]
     wanted = [f"{mark:.0%}" for mark in MARKS]
     lines = [
-        "# Loss after equal time on a slow network", "",
+        "# Loss after equal time on a slow network",
+        "",
         f"`{results['command']}`, {results['date']}; seed {plan['seed']}; tacit {versions['tacit']}, torch {versions['torch']}, "
         f"Python {versions['python']}, {results['machine']}. {results['network']}, {plan['processes']} processes, model "
         f"{plan['model']}, batches of {plan['batch']} a process, SGD with momentum 0.9, period {PERIOD}. "
-        f"Data: {results['data']}.", "",
+        f"Data: {results['data']}.",
+        "",
         f"Every method trains for {plan['seconds']:g} s. *Step* is the usual one (median of steps, for LocalSGD of the mean step of whole periods); "
         "*steps* are those done, the first, uncompressed ones of the hooks among them. Bytes are a process's, at its interface. "
-        "Losses are held-out, at shares of the time.", "",
-        "| method | rate | step, ms | steps | KB a step | " + " | ".join(wanted) + " | accuracy | step : DDP | bytes : DDP | loss : DDP |",
+        "Losses are held-out, at shares of the time.",
+        "",
+        "| method | rate | step, ms | steps | KB a step | "
+        + " | ".join(wanted)
+        + " | accuracy | step : DDP | bytes : DDP | loss : DDP |",
         "|---|" + "---:|" * (len(wanted) + 8),
-    ]  # fmt: skip
+    ]
     for name, result in results["methods"].items():
         if "failed" in result:
             lines.append(f"| {name} | {result['learning_rate']:g} | failed: {result['failed']} |")
             continue
         ratio = results["ratios"].get(name, {})
         cells = [
-            f"{result['learning_rate']:g}", f"{1e3 * result['step_s']:.0f}", str(result["steps"]), f"{result['sent_bytes_per_step'] / 1e3:,.0f}",
-            *(f"{mark['loss']:.3f}" for mark in result["marks"]), f"{result['marks'][-1]['accuracy']:.3f}",
+            f"{result['learning_rate']:g}",
+            f"{1e3 * result['step_s']:.0f}",
+            str(result["steps"]),
+            f"{result['sent_bytes_per_step'] / 1e3:,.0f}",
+            *(f"{mark['loss']:.3f}" for mark in result["marks"]),
+            f"{result['marks'][-1]['accuracy']:.3f}",
             *(f"{ratio[key]:.3g}" if ratio else "" for key in ("step", "bytes", "loss")),
-        ]  # fmt: skip
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
@@ -244,9 +273,14 @@ def heading(chosen: argparse.Namespace, plan: Plan, network: str) -> dict[str, A
     return {
         "command": " ".join(["python benchmarks/end_to_end.py", *(places.get(word, word) for word in sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%d"),
-        "versions": {**{name: version(name) for name in ("tacit", "torch", "numpy")}, "python": platform.python_version()},
-        "machine": f"{os.cpu_count()} cores, one thread per process", "network": network, "plan": asdict(plan),
-    }  # fmt: skip
+        "versions": {
+            **{name: version(name) for name in ("tacit", "torch", "numpy")},
+            "python": platform.python_version(),
+        },
+        "machine": f"{os.cpu_count()} cores, one thread per process",
+        "network": network,
+        "plan": asdict(plan),
+    }
 
 
 def main() -> None:

@@ -1,14 +1,18 @@
-"""SwarmSGD on shaped links: step times from 2 to 8 peers beside AllReduce and the simulator, and the bytes of an exchange. `make bench-gossip`, or
+"""SwarmSGD on shaped links: step times from 2 to 8 peers beside AllReduce and the simulator, and the bytes of an
+exchange. `make bench-gossip`, or
 
     python benchmarks/gossip_links.py [--quick] [--only 1] [--out benchmarks/results/gossip_links.json]
 
-Every peer is a process in a network namespace of its own, whose interface is shaped in both directions; needs root and iproute2.
+Every peer is a process in a network namespace of its own, whose interface is shaped in both directions; needs root and
+iproute2.
 
 1  a step is a sleep and the update of a model of 1M numbers, so that two cores can carry eight peers; all begin together and so meet at the same
-   moments. Given is the mean step over whole periods after the first (AllReduce: after three steps), the median over ranks and turns. Beside it
-   the simulator's, for as many workers with steps as long as the sleep on links of the same rate and 0.1 ms of latency: nothing is fitted.
+   moments. Given is the mean step over whole periods after the first (AllReduce: after three steps), the median over
+   ranks and turns. Beside it the simulator's, for as many workers with steps as long as the sleep on links of the same
+   rate and 0.1 ms of latency: nothing is fitted.
 2  two peers and 11M numbers: what the kernel counted at their interfaces during some exchanges, less the headers of Ethernet, IP and TCP;
-   attaching, the first two meetings and closing are outside. A count is repeated where TCP had to send much again or an exchange crosses its edges.
+   attaching, the first two meetings and closing are outside. A count is repeated where TCP had to send much again or an
+   exchange crosses its edges.
 
 Messages are not encrypted: between machines they would be by default, but not eight peers' by two cores.
 """
@@ -78,9 +82,12 @@ class Plan:
     def strategies(self) -> dict[str, Strategy[Any] | None]:
         steps = self.local_steps
         return {
-            QUIET: None, ALL_REDUCE: tacit.AllReduce(), SWARM: tacit.SwarmSGD(local_steps=steps),
-            EIGHT_BITS: tacit.SwarmSGD(local_steps=steps, compressor=LATTICE), BLOCKING: tacit.SwarmSGD(local_steps=steps, blocking=True),
-        }  # fmt: skip
+            QUIET: None,
+            ALL_REDUCE: tacit.AllReduce(),
+            SWARM: tacit.SwarmSGD(local_steps=steps),
+            EIGHT_BITS: tacit.SwarmSGD(local_steps=steps, compressor=LATTICE),
+            BLOCKING: tacit.SwarmSGD(local_steps=steps, blocking=True),
+        }
 
     def steps(self, method: str) -> tuple[int, int]:
         """Return a method's steps before and in the measurement."""
@@ -111,12 +118,14 @@ def pace(chosen: argparse.Namespace) -> dict[str, Any]:
             for name, found in methods.items():
                 print(f"    {name}: {found.get('failed') or f'{_step(found)} ms'}", flush=True)
     return {
-        "seeds": [plan.seed + turn for turn in range(plan.turns)], "networks": networks, "targets": _pace_claims(plan, networks),
+        "seeds": [plan.seed + turn for turn in range(plan.turns)],
+        "networks": networks,
+        "targets": _pace_claims(plan, networks),
         "table": _pace_table(plan, networks),
         "setting": f"{plan.parameters:,} parameters, {1e3 * plan.compute_s:g} ms of sleep a step, {plan.local_steps} local steps between meetings, "
         f"{plan.periods} periods measured after one (AllReduce: {plan.all_reduce_steps} steps after 3), {plan.turns} turns, {os.cpu_count()} cores, "
         "one thread per process.",
-    }  # fmt: skip
+    }
 
 
 def _measured_steps(plan: Plan, rate: float, size: int) -> dict[str, dict[str, Any]]:
@@ -129,9 +138,15 @@ def _measured_steps(plan: Plan, rate: float, size: int) -> dict[str, dict[str, A
                 for name, strategy in plan.strategies().items():
                     warm_up, steps = plan.steps(name)
                     answers[name] += crew.ask(
-                        PATIENCE_S, do="pace", strategy=str(strategy or ""), parameters=plan.parameters, compute_s=plan.compute_s,
-                        warm_up=warm_up, steps=steps, seed=plan.seed + turn,
-                    )  # fmt: skip
+                        PATIENCE_S,
+                        do="pace",
+                        strategy=str(strategy or ""),
+                        parameters=plan.parameters,
+                        compute_s=plan.compute_s,
+                        warm_up=warm_up,
+                        steps=steps,
+                        seed=plan.seed + turn,
+                    )
     except Failed as failed:
         failures[name] = str(failed)
     for name, found in answers.items():
@@ -140,22 +155,26 @@ def _measured_steps(plan: Plan, rate: float, size: int) -> dict[str, dict[str, A
     return {
         name: {"failed": failures[name]} if name in failures else _summary(found, plan.steps(name)[1])
         for name, found in answers.items()
-    }  # fmt: skip
+    }
 
 
 def _summary(answers: Sequence[Mapping[str, Any]], steps: int) -> dict[str, Any]:
     times_ms = [1e3 * answer["step_s"] for answer in answers]
     return {
-        "step_ms": statistics.median(times_ms), "least_ms": min(times_ms), "most_ms": max(times_ms),
+        "step_ms": statistics.median(times_ms),
+        "least_ms": min(times_ms),
+        "most_ms": max(times_ms),
         "cpu_ms": 1e3 * statistics.median(answer["cpu_s"] for answer in answers),
         "sent_bytes_per_step": statistics.fmean(answer["sent_bytes"] for answer in answers) / steps,
         "sent_again_bytes_per_step": statistics.fmean(answer["sent_again_bytes"] for answer in answers) / steps,
         **of_exchanges([answer["events"] for answer in answers]),
-    }  # fmt: skip
+    }
 
 
 def of_exchanges(ranks: Iterable[Events]) -> dict[str, Any]:
-    """Return what traces tell of exchanges without waiting: how many, how soon they were answered, and what went differently; {} if none were."""
+    """Return what traces tell of exchanges without waiting: how many, how soon they were answered, and what went
+    differently; {} if none were.
+    """
     counts: Counter[str] = Counter()
     waits_s: list[float] = []
     for events in ranks:
@@ -170,9 +189,11 @@ def of_exchanges(ranks: Iterable[Events]) -> dict[str, Any]:
     if not waits_s:
         return {}
     return {
-        "answered": len(waits_s), "answered_after_ms": 1e3 * statistics.median(waits_s), "skipped": counts["note skipped"],
+        "answered": len(waits_s),
+        "answered_after_ms": 1e3 * statistics.median(waits_s),
+        "skipped": counts["note skipped"],
         "said_again": counts["note overflow"],
-    }  # fmt: skip
+    }
 
 
 def predicted(plan: Plan, name: str, strategy: Strategy[Any], rate: float, size: int) -> dict[str, Any]:
@@ -183,8 +204,14 @@ def predicted(plan: Plan, name: str, strategy: Strategy[Any], rate: float, size:
     compute = tacit.Constant(mean_s=plan.compute_s)
     cluster = tacit.Cluster(workers=size, compute=compute, latency_s=1e-4, bandwidth_bytes_per_s=rate / 8)
     run = tacit.simulate(
-        workload, strategy, cluster=cluster, steps=warm_up + steps, seed=plan.seed, timing_only=True, evaluate_every=warm_up + steps
-    )  # fmt: skip
+        workload,
+        strategy,
+        cluster=cluster,
+        steps=warm_up + steps,
+        seed=plan.seed,
+        timing_only=True,
+        evaluate_every=warm_up + steps,
+    )
     ends_s: list[list[float]] = [[] for _ in range(size)]
     events: list[list[Sequence[Any]]] = [[] for _ in range(size)]
     for event in run.trace:
@@ -221,8 +248,10 @@ def _pace_claims(plan: Plan, networks: Mapping[str, Any]) -> list[dict[str, Any]
                 claims.append(target("flat", f"a step at {ends}: at most {FLAT}", said, is_flat))
         off = [
             (found["step_ms"] / found["predicted"]["step_ms"], f"{method} at {size} peers")
-            for size, place in places.items() for method, found in place["methods"].items() if "predicted" in found
-        ]  # fmt: skip
+            for size, place in places.items()
+            for method, found in place["methods"].items()
+            if "predicted" in found
+        ]
         if off:
             (least, where), (most, elsewhere) = min(off), max(off)
             said = f"{network}: {least:.3f} ({where}) to {most:.3f} ({elsewhere})"
@@ -251,12 +280,16 @@ def _pace_table(plan: Plan, networks: Mapping[str, Any]) -> list[str]:
                     exchanges.append((network, method, size, one["answered"], after, skipped, one["said_again"]))
     ends = f"{sizes[-1]} : {sizes[0]}"
     return [
-        "A step in milliseconds, measured (predicted):", "",
-        *table(("network", "method", *(f"{size} peers" for size in sizes), ends, f"{ends}, predicted"), rows), "",
+        "A step in milliseconds, measured (predicted):",
+        "",
+        *table(("network", "method", *(f"{size} peers" for size in sizes), ends, f"{ends}, predicted"), rows),
+        "",
         f"Exchanges without waiting, of all ranks in {plan.turns} turns (one is simulated); meetings are skipped while an answer is still expected:",
         "",
-        *table(("network", "method", "peers", "answered", "after, ms", "skipped", "said again with more bits"), exchanges),
-    ]  # fmt: skip
+        *table(
+            ("network", "method", "peers", "answered", "after, ms", "skipped", "said again with more bits"), exchanges
+        ),
+    ]
 
 
 def _step(found: Mapping[str, Any]) -> str:
@@ -269,9 +302,10 @@ def volume(chosen: argparse.Namespace) -> dict[str, Any]:
     """An exchange at 8 bits moves a quarter of the bytes, half with the two-stage decode, counted at the interface."""
     plan = QUICK if chosen.quick else FULL
     forms = {
-        SWARM: tacit.SwarmSGD(local_steps=8), EIGHT_BITS: tacit.SwarmSGD(local_steps=8, compressor=LATTICE),
+        SWARM: tacit.SwarmSGD(local_steps=8),
+        EIGHT_BITS: tacit.SwarmSGD(local_steps=8, compressor=LATTICE),
         TWO_STAGES: tacit.SwarmSGD(local_steps=8, compressor=LATTICE, two_stage=True),
-    }  # fmt: skip
+    }
     counted: dict[str, dict[str, Any]] = {}
     failures: list[dict[str, Any]] = []
     try:
@@ -284,38 +318,57 @@ def volume(chosen: argparse.Namespace) -> dict[str, Any]:
     keys = ("interface_bytes", "payload_bytes", "trace_bytes")
     rows = [
         (
-            name, *(f"{found[key]:,.0f}" for key in keys), f"{_share(counted, name):.4f}",
+            name,
+            *(f"{found[key]:,.0f}" for key in keys),
+            f"{_share(counted, name):.4f}",
             f"{found['said_again']} ({found['said_again_in_warm_up']})",
         )
         for name, found in counted.items()
-    ]  # fmt: skip
+    ]
     headings = ("form", "interface", "less headers", "in the trace", "of full precision", "said again (in warm-up)")
     return {
-        "seeds": [plan.seed], "forms": counted, "targets": [*_volume_claims(counted), *failures], "table": table(headings, rows),
+        "seeds": [plan.seed],
+        "forms": counted,
+        "targets": [*_volume_claims(counted), *failures],
+        "table": table(headings, rows),
         "setting": f"{plan.large_parameters:,} parameters, two peers at 1 Gbit/s, {2 * plan.exchanges} exchanges after 4 as warm-up; bytes of one, "
         "both directions together.",
-    }  # fmt: skip
+    }
 
 
 def _least_disturbed(plan: Plan, crew: Crew, strategy: Strategy[Any]) -> dict[str, Any]:
-    """Count until no exchange crosses the edges of a count and TCP sent next to nothing again; else return the count nearest to that."""
+    """Count until no exchange crosses the edges of a count and TCP sent next to nothing again; else return the count
+    nearest to that.
+    """
     found: list[dict[str, Any]] = []
     exchanges = 2 * plan.exchanges
     for turn in range(TRIES):
         ranks = crew.ask(
-            PATIENCE_S, do="volume", strategy=str(strategy), parameters=plan.large_parameters, compute_s=plan.large_compute_s,
-            exchanges=plan.exchanges, seed=plan.seed + turn,
-        )  # fmt: skip
+            PATIENCE_S,
+            do="volume",
+            strategy=str(strategy),
+            parameters=plan.large_parameters,
+            compute_s=plan.large_compute_s,
+            exchanges=plan.exchanges,
+            seed=plan.seed + turn,
+        )
         sent = [(label, size) for rank in ranks for kind, label, _, _, size in rank["events"] if kind == "send"]
         words, said_again = Counter(label for label, _ in sent), sum(rank["said_again"] for rank in ranks)
         is_whole = words["swdone"] == exchanges and words["swask"] + words["swans"] == 2 * exchanges + said_again
         sums = {key: sum(rank[key] for rank in ranks) for key in ("sent_bytes", "payload_bytes", "sent_again_bytes")}
-        found.append({
-            "interface_bytes": sums["sent_bytes"] / exchanges, "payload_bytes": sums["payload_bytes"] / exchanges,
-            "trace_bytes": sum(size for _, size in sent) / exchanges, "sent_again_bytes": sums["sent_again_bytes"] / exchanges,
-            "exchanges": exchanges, "is_whole": is_whole, "count": turn + 1, "said_again": said_again,
-            "said_again_in_warm_up": sum(rank["said_again_in_warm_up"] for rank in ranks),
-        })  # fmt: skip
+        found.append(
+            {
+                "interface_bytes": sums["sent_bytes"] / exchanges,
+                "payload_bytes": sums["payload_bytes"] / exchanges,
+                "trace_bytes": sum(size for _, size in sent) / exchanges,
+                "sent_again_bytes": sums["sent_again_bytes"] / exchanges,
+                "exchanges": exchanges,
+                "is_whole": is_whole,
+                "count": turn + 1,
+                "said_again": said_again,
+                "said_again_in_warm_up": sum(rank["said_again_in_warm_up"] for rank in ranks),
+            }
+        )
         if is_whole and sums["sent_again_bytes"] <= LOST * sums["payload_bytes"]:
             break
     return min(found, key=lambda count: (not count["is_whole"], count["sent_again_bytes"]))

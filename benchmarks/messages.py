@@ -1,15 +1,19 @@
 """How fast messages travel and what serving them costs, as ratios taken in one run: `make bench-messages`, or
 
-    OMP_NUM_THREADS=1 python benchmarks/messages.py [--out benchmarks/results/messages.json] [--only trips,serving] [--launches 5]
+    OMP_NUM_THREADS=1 python benchmarks/messages.py [--out benchmarks/results/messages.json] [--only trips,serving]
+    [--launches 5]
 
-trips: round trips of a tensor between two processes on loopback: ours (security "token" and "curve"), bare pyzmq with zero-copy sends (with
+trips: round trips of a tensor between two processes on loopback: ours (security "token" and "curve"), bare pyzmq with
+zero-copy sends (with
   nothing, with a token that is sent and compared as ours is, with CURVE), gloo.
-serving: the step time of an 11M-parameter MLP (batch 32, one thread) while another process reads its 44 MB: a handler of ours that answers with a
+serving: the step time of an 11M-parameter MLP (batch 32, one thread) while another process reads its 44 MB: a handler
+of ours that answers with a
   snapshot it owns, against a bare pyzmq thread that does the same, against no reads.
 
-Contenders take turns within every repetition, each time beginning with another one: who comes after whom makes some per cent. «median» is taken over
-repetitions; «best» compares the least disturbed ones: the machine is shared. Where its memory lies, a pair of processes keeps for life, and some lie
-better than others: everything is done by several pairs, one after the other, and the goals are read from the median over them.
+Contenders take turns within every repetition, each time beginning with another one: who comes after whom makes some per
+cent. «median» is taken over repetitions; «best» compares the least disturbed ones: the machine is shared. Where its
+memory lies, a pair of processes keeps for life, and some lie better than others: everything is done by several pairs,
+one after the other, and the goals are read from the median over them.
 """
 
 from __future__ import annotations
@@ -58,10 +62,18 @@ class Ours:
     def __init__(self, rank: int, store: dist.Store, security: str, name: str = "trips") -> None:
         self.peer, self.served = 1 - rank, TensorMessage(torch.zeros(1))
         self.post = Post(
-            rank, [self.peer], dist.PrefixStore(f"ours-{security}-{name}", store), host="127.0.0.1", security=security,
-            monitor=Monitor(), handles=(Read,), handler=lambda source, _: self.post.send(source, self.served),
-            sent=None, received=None, timeout_s=30,
-        )  # fmt: skip
+            rank,
+            [self.peer],
+            dist.PrefixStore(f"ours-{security}-{name}", store),
+            host="127.0.0.1",
+            security=security,
+            monitor=Monitor(),
+            handles=(Read,),
+            handler=lambda source, _: self.post.send(source, self.served),
+            sent=None,
+            received=None,
+            timeout_s=30,
+        )
 
     def send(self, tensor: Tensor) -> None:
         self.post.send(self.peer, TensorMessage(tensor).owned())
@@ -207,8 +219,12 @@ def measure_trips(pipe: Connection, known: dict[str, Any]) -> dict[str, Any]:
                     taken[name].append(statistics.median(each))
         row = {name: {"median_us": micro(statistics.median(t)), "best_us": micro(min(t))} for name, t in taken.items()}
         pairs = (
-            ("ours", "bare"), ("ours", "bare, token"), ("ours, curve", "bare, curve"), ("ours", "gloo"), ("ours, curve", "ours")
-        )  # fmt: skip
+            ("ours", "bare"),
+            ("ours", "bare, token"),
+            ("ours, curve", "bare, curve"),
+            ("ours", "gloo"),
+            ("ours, curve", "ours"),
+        )
         results[label] = row | {f"{mine} / {other}": ratio(taken[mine], taken[other]) for mine, other in pairs}
     return results
 
@@ -358,13 +374,17 @@ def main() -> None:
         launches.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
         print(f"launch {number + 1} of {arguments.launches} done", flush=True)
     results = {
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "pyzmq": zmq.__version__,
-                     "libzmq": zmq.zmq_version()},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "pyzmq": zmq.__version__,
+            "libzmq": zmq.zmq_version(),
+        },
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "repetitions": {"trips": REPETITIONS, "serving": SERVING_REPETITIONS},
         **combine(launches),
         "launches": [ratios_of(one) for one in launches],
-    }  # fmt: skip
+    }
     summarize(results)
     if arguments.out:
         arguments.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -3,12 +3,14 @@
     python benchmarks/peers.py --install                     environments of the peers, outside the repository
     python benchmarks/peers.py [--quick] [--out benchmarks/results/peers.json] [--only loopback,mlp,2]
 
-2 and 4 processes of one torch thread each; loopback, and a network namespace per process with its interface shaped to 1 Gbit/s and to 100 Mbit/s; an
-MLP of 1M parameters and a CNN of 11M. In every such place all methods stay open beside each other and take turns, so that a disturbance of the
-machine hits all alike. A method that speaks in every step is given by the median of its steps; one that speaks every 8 steps, and the loop that never
-does, by the median over whole periods of the mean step. Models are compared across ranks after every run, so that nobody wins by not averaging.
+2 and 4 processes of one torch thread each; loopback, and a network namespace per process with its interface shaped to 1
+Gbit/s and to 100 Mbit/s; an MLP of 1M parameters and a CNN of 11M. In every such place all methods stay open beside
+each other and take turns, so that a disturbance of the machine hits all alike. A method that speaks in every step is
+given by the median of its steps; one that speaks every 8 steps, and the loop that never does, by the median over whole
+periods of the mean step. Models are compared across ranks after every run, so that nobody wins by not averaging.
 
-The last part, "overlap", takes a period into which the transfer at 100 Mbit/s fits, and compares with a loop that never communicates.
+The last part, "overlap", takes a period into which the transfer at 100 Mbit/s fits, and compares with a loop that never
+communicates.
 """
 
 from __future__ import annotations
@@ -38,19 +40,28 @@ PEERS = {"accelerate": "accelerate==1.15.0", "torchft": "torchft==0.2.0"}
 TORCH = "torch==2.13.0"
 PERIOD = 8
 MARGINS = (1.2, 1.5)
-"""How much longer than a round on the wire a period is into which the round is said to fit: barely, and with room for a busy machine."""
+"""How much longer than a round on the wire a period is into which the round is said to fit: barely, and with room for a
+busy machine.
+"""
 RATES_BITS_PER_S = {"loopback": None, "1 Gbit/s": 1e9, "100 Mbit/s": 1e8}
 SIZES = (2, 4)
 BYTES = {"mlp": 4 * 991_818, "cnn": 4 * 11_172_170}
 PLAIN, OVERLAPPED = "no communication", "tacit LocalSGD, overlapped"
 CREWS = {
     "tacit": (
-        PLAIN, "tacit AllReduce", "DDP", "DDP, bf16 hook", "DDP, PowerSGD hook", "tacit LocalSGD", OVERLAPPED, "torch PostLocalSGD",
+        PLAIN,
+        "tacit AllReduce",
+        "DDP",
+        "DDP, bf16 hook",
+        "DDP, PowerSGD hook",
+        "tacit LocalSGD",
+        OVERLAPPED,
+        "torch PostLocalSGD",
         "torch PeriodicModelAverager",
     ),
     "accelerate": ("accelerate LocalSGD",),
     "torchft": ("torchft LocalSGD",),
-}  # fmt: skip
+}
 EVERY_STEP = ("tacit AllReduce", "DDP", "DDP, bf16 hook", "DDP, PowerSGD hook")
 PERIODIC_PEERS = ("torch PostLocalSGD", "torch PeriodicModelAverager", "accelerate LocalSGD", "torchft LocalSGD")
 
@@ -96,11 +107,18 @@ class Crew:
         for rank, host in enumerate(hosts):
             interface = "lo" if host.address == "127.0.0.1" else namespaces.INTERFACE
             environment = {
-                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "LOCAL_WORLD_SIZE": str(len(hosts)),
-                "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(port), "OWN_ADDRESS": host.address,
-                "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(len(hosts)),
+                "LOCAL_WORLD_SIZE": str(len(hosts)),
+                "MASTER_ADDR": hosts[0].address,
+                "MASTER_PORT": str(port),
+                "OWN_ADDRESS": host.address,
+                "OMP_NUM_THREADS": "1",
+                "ACCELERATE_USE_CPU": "true",
                 "GLOO_SOCKET_IFNAME": interface,
-            }  # fmt: skip
+            }
             words = host.command(python, script)
             self._ranks.append(
                 subprocess.Popen(
@@ -109,7 +127,9 @@ class Crew:
             )
 
     def ask(self, timeout_s: float, **command: Any) -> list[dict[str, Any]]:
-        """Return every rank's answer; a rank that fails or is silent ends the crew, whose other ranks may be waiting for it."""
+        """Return every rank's answer; a rank that fails or is silent ends the crew, whose other ranks may be waiting
+        for it.
+        """
         watchdog = threading.Timer(timeout_s, self.end)
         watchdog.start()
         try:
@@ -165,7 +185,9 @@ class Method:
         return self.failure is None
 
     def open(self, place: Place, overlap_steps: int) -> None:
-        """Warm up: PowerSGD compresses from its third step on; an overlapped round must have ended before others use the network."""
+        """Warm up: PowerSGD compresses from its third step on; an overlapped round must have ended before others use
+        the network.
+        """
         warm_up = 3 if self.name in EVERY_STEP else self.period + (overlap_steps if self.name == OVERLAPPED else 0)
         self._try(90, do="open", method=self.name, model=place.model, period=self.period, overlap_steps=overlap_steps)
         self._try(120, do="run", method=self.name, steps=warm_up)
@@ -223,14 +245,16 @@ def measure(place: Place, plan: Plan, environments: Path) -> dict[str, Any]:
     times_s = {m.name: statistics.median(m.times_s) for m in methods if m.times_s and m.is_open}
     return {
         "step_ms": {name: round(1e3 * time_s, 2) for name, time_s in times_s.items()},
-        "spread_ms": {m.name: [round(1e3 * t, 2) for t in (min(m.times_s), max(m.times_s))] for m in methods if m.name in times_s},
+        "spread_ms": {
+            m.name: [round(1e3 * t, 2) for t in (min(m.times_s), max(m.times_s))] for m in methods if m.name in times_s
+        },
         "cpu_ms": {m.name: round(1e3 * statistics.median(m.cpu_s), 2) for m in methods if m.name in times_s},
         "failed": {m.name: m.failure for m in methods if m.failure is not None},
         "period": plan.period,
         "overlap_steps": plan.overlap_steps,
         "load": os.getloadavg()[0],
         "took_s": round(time.perf_counter() - begun_s),
-    }  # fmt: skip
+    }
 
 
 def _steps(method: str, place: Place, period: int) -> int:
@@ -266,11 +290,13 @@ def table(results: dict[str, Any]) -> str:
     """Return the results as Markdown, step times in milliseconds."""
     names = [name for known in CREWS.values() for name in known]
     lines = [
-        "# Step time beside the peers", "",
+        "# Step time beside the peers",
+        "",
         f"`{results['command']}`, {results['date']}; torch {results['versions']['torch']}, {results['machine']}. "
         "Milliseconds per step, smaller is better; "
-        "read ratios along a line of one column. Machine load in the last row: the processes' own and whatever else ran.", "",
-    ]  # fmt: skip
+        "read ratios along a line of one column. Machine load in the last row: the processes' own and whatever else ran.",
+        "",
+    ]
     for part in ("peers", "overlap"):
         places = results.get(part, {})
         if not places:
@@ -324,7 +350,8 @@ def main() -> None:
         "command": "make bench-peers" + (" (quick)" if chosen.quick else ""),
         "date": time.strftime("%Y-%m-%d"),
         "versions": {
-            **{name: version(name) for name in ("tacit", "torch")}, "python": platform.python_version(),
+            **{name: version(name) for name in ("tacit", "torch")},
+            "python": platform.python_version(),
             **dict(peer.split("==") for peer in PEERS.values()),
         },
         "machine": f"{os.cpu_count()} cores, one thread per process",
@@ -332,7 +359,7 @@ def main() -> None:
         "load_at_start": os.getloadavg(),
         "peers": {},
         "overlap": {},
-    }  # fmt: skip
+    }
     wanted = [word.strip() for word in chosen.only.split(",") if word.strip()]
     every = tuple(name for known in CREWS.values() for name in known)
     for place in (Place(n, m, s) for n in RATES_BITS_PER_S for m in BYTES for s in SIZES):

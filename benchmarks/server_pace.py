@@ -1,11 +1,14 @@
-"""Updates per second of a server on real processes, beside what theory and the simulator predict from the measured step times.
+"""Updates per second of a server on real processes, beside what theory and the simulator predict from the measured step
+times.
 
-    OMP_NUM_THREADS=1 python benchmarks/server_pace.py [--out benchmarks/results/server_pace.json] [--updates 80] [--quick]
+    OMP_NUM_THREADS=1 python benchmarks/server_pace.py [--out benchmarks/results/server_pace.json] [--updates 80]
+    [--quick]
 
-Four processes on loopback; a step is a sleep of 50 ms and the gradient of a tiny model, so that two cores can carry them all; the last process sleeps
-five times as long. Measured: updates a second, from the first update after a tenth of the run to the last, and how many steps each process completed
-in that time, as a share of what it could have completed had it never waited. Predicted: ``theory.update_time`` from the mean step times, and a
-timing-only simulation with cancel="step_end" (real processes finish a step before they drop it) that draws from the recorded steps.
+Four processes on loopback; a step is a sleep of 50 ms and the gradient of a tiny model, so that two cores can carry
+them all; the last process sleeps five times as long. Measured: updates a second, from the first update after a tenth of
+the run to the last, and how many steps each process completed in that time, as a share of what it could have completed
+had it never waited. Predicted: ``theory.update_time`` from the mean step times, and a timing-only simulation with
+cancel="step_end" (real processes finish a step before they drop it) that draws from the recorded steps.
 """
 
 from __future__ import annotations
@@ -30,9 +33,13 @@ from tacit import theory, workloads
 
 SLOW = 3
 STRATEGIES = {
-    "k-sync": tacit.KSync(k=3), "sync": tacit.KSync(k=4), "k-batch-sync": tacit.KBatchSync(k=3), "async": tacit.KAsync(k=1),
-    "k-async": tacit.KAsync(k=2), "k-batch-async": tacit.KBatchAsync(k=3),
-}  # fmt: skip
+    "k-sync": tacit.KSync(k=3),
+    "sync": tacit.KSync(k=4),
+    "k-batch-sync": tacit.KBatchSync(k=3),
+    "async": tacit.KAsync(k=1),
+    "k-async": tacit.KAsync(k=2),
+    "k-batch-async": tacit.KBatchAsync(k=3),
+}
 
 
 def learn(strategy: tacit.Strategy, updates: int, sleep_s: float) -> tacit.Run:
@@ -70,9 +77,12 @@ def together(name: str, updates: int, sleep_s: float) -> dict[str, np.ndarray]:
     processes = []
     for rank in range(4):
         environment = {
-            "RANK": str(rank), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+            "RANK": str(rank),
+            "WORLD_SIZE": "4",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-        }  # fmt: skip
+        }
         processes.append(context.Process(target=play, args=(theirs, environment, name, updates, sleep_s), daemon=True))
         processes[-1].start()
     theirs.close()
@@ -111,8 +121,14 @@ def predicted(name: str, steps: list[list[float]], updates: int) -> dict[str, fl
     k = None if name in ("sync", "async") else strategy.k
     bounds = theory.update_time_bounds(name, workers=4, compute=compute, k=k, speed=speed)
     cluster = tacit.Cluster(
-        workers=4, compute=compute, speed=speed, latency_s=2e-4, bandwidth_bytes_per_s=float("inf"), cancel="step_end", server="rank0",
-    )  # fmt: skip
+        workers=4,
+        compute=compute,
+        speed=speed,
+        latency_s=2e-4,
+        bandwidth_bytes_per_s=float("inf"),
+        cancel="step_end",
+        server="rank0",
+    )
     run = tacit.simulate(
         workloads.quadratic(dimension=9), strategy, cluster=cluster, steps=20 * updates, timing_only=True
     )

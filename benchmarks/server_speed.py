@@ -2,13 +2,17 @@
 
     python benchmarks/server_speed.py [--out benchmarks/results/server_speed.json] [--only updates,events] [--full]
 
-updates: seconds for 1e5 updates of 40 learners, all four kinds, K = 1, 10 and 40: on a network that costs nothing as a race (``simulation/races.py``)
-  and with fibers, and with fibers on the default network (0.1 ms, 1 Gbit/s). Goals: 30 s with K up to 10, 100 s with K = 40.
-events: microseconds per event of the trace as learners grow from 8 to 4,096, from the first quarter of a run to its end, so that what is done once
+updates: seconds for 1e5 updates of 40 learners, all four kinds, K = 1, 10 and 40: on a network that costs nothing as a
+race (``simulation/races.py``)
+  and with fibers, and with fibers on the default network (0.1 ms, 1 Gbit/s). Goals: 30 s with K up to 10, 100 s with K
+  = 40.
+events: microseconds per event of the trace as learners grow from 8 to 4,096, from the first quarter of a run to its
+end, so that what is done once
   for each learner does not count.
 
-Seconds are those of ``tacit.simulate`` and ``run.summary()``: as the processor gave them to this process (cpu), and as they passed (wall), which is
-more on a shared machine. Without --full, runs are shorter (the file says how long) and their seconds are multiplied up to 1e5 updates.
+Seconds are those of ``tacit.simulate`` and ``run.summary()``: as the processor gave them to this process (cpu), and as
+they passed (wall), which is more on a shared machine. Without --full, runs are shorter (the file says how long) and
+their seconds are multiplied up to 1e5 updates.
 """
 
 from __future__ import annotations
@@ -117,9 +121,15 @@ def cost_us(strategy: tacit.Strategy, workers: int, updates: int, way: str) -> f
     network, host, _ = WAYS[way]
     cluster = tacit.Cluster(workers=workers, compute=tacit.Exponential(mean_s=1.0), **network)
     run = tacit.simulate(
-        WORKLOAD, strategy, cluster=cluster, steps=updates, timing_only=True, host=host, evaluate_every=updates // 4,
+        WORKLOAD,
+        strategy,
+        cluster=cluster,
+        steps=updates,
+        timing_only=True,
+        host=host,
+        evaluate_every=updates // 4,
         progress=lambda step, *_: begun_s.append(time.process_time()) if step == updates // 4 else None,
-    )  # fmt: skip
+    )
     return 1e6 * (time.process_time() - begun_s[0]) / (run.summary()["events"] * 3 / 4)
 
 
@@ -146,9 +156,10 @@ def main() -> None:
         print(f"{name}: {parts[name].__doc__}", flush=True)
         before = os.getloadavg()[0]
         results[name] = {
-            "is_full": chosen.full, **parts[name](chosen.full),
+            "is_full": chosen.full,
+            **parts[name](chosen.full),
             "load of the machine before and after": [round(before, 1), round(os.getloadavg()[0], 1)],
-        }  # fmt: skip
+        }
         if chosen.out is not None:
             chosen.out.write_text(json.dumps(results, indent=1) + "\n")
 

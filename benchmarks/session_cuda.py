@@ -1,4 +1,6 @@
-"""On the device machine: a session on CUDA tensors, alone, and two gloo processes staged through pinned memory; NCCL with one rank."""
+"""On the device machine: a session on CUDA tensors, alone, and two gloo processes staged through pinned memory; NCCL
+with one rank.
+"""
 
 import os
 import time

@@ -2,13 +2,15 @@
 
     python benchmarks/simulator.py [--out benchmarks/results/simulator.json] [--only speed,scale,timing,rule]
 
-speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over torch modules and the bare
+speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over
+torch modules and the bare
   vmap call.
-scale: 1,000 workers x 100 steps in a process of its own, wall time and peak memory; cost per worker-step from 64 to 1,000 workers.
-timing: events a second of timing-only runs.
-rule: vmap against one by one over module kinds and sizes; the engine's fixed rule is read off this table.
+scale: 1,000 workers x 100 steps in a process of its own, wall time and peak memory; cost per worker-step from 64 to
+1,000 workers. timing: events a second of timing-only runs. rule: vmap against one by one over module kinds and sizes;
+the engine's fixed rule is read off this table.
 
-Every figure is the best of several alternating repetitions: the machine is shared, and the least disturbed one says what the code can do.
+Every figure is the best of several alternating repetitions: the machine is shared, and the least disturbed one says
+what the code can do.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def simulated(
 
 
 def plain_loop(workers: int, steps: int, optimizer: str) -> float:
-    """Return worker-steps a second of what one would write without tacit: a module and an optimizer per worker, averaged in a loop."""
+    """Return worker-steps a second of what one would write without tacit: a module and an optimizer per worker,
+    averaged in a loop.
+    """
     problem = digits(workers).open(workers, Streams(0))
     models = [copy.deepcopy(problem.module) for _ in range(workers)]
     optimizers = [OPTIMIZERS[optimizer](list(model.parameters())) for model in models]
@@ -117,7 +121,9 @@ def speed() -> dict[str, object]:
         rates = best(
             {
                 "tacit, SGD, constant times": lambda w=workers, s=steps: simulated(w, s),
-                "tacit, SGD, exponential times": lambda w=workers, s=steps: simulated(w, s, compute=tacit.Exponential(mean_s=0.02)),
+                "tacit, SGD, exponential times": lambda w=workers, s=steps: simulated(
+                    w, s, compute=tacit.Exponential(mean_s=0.02)
+                ),
                 "tacit, Adam": lambda w=workers, s=steps: simulated(w, s, "adam"),
                 "plain loop, SGD": lambda w=workers: plain_loop(w, PERIOD, "sgd"),
                 "plain loop, Adam": lambda w=workers: plain_loop(w, PERIOD, "adam"),
@@ -125,19 +131,21 @@ def speed() -> dict[str, object]:
                 "tacit, SGD, digits as they are": lambda w=workers, s=steps: simulated(w, s, workload=small),
                 "bare vmap, digits as they are": lambda w=workers: bare_vmap(w, 20, small),
             }
-        )  # fmt: skip
+        )
         as_is = rates["tacit, SGD, digits as they are"] / rates["bare vmap, digits as they are"]
         sgd, adam = rates["plain loop, SGD"], rates["plain loop, Adam"]
         results[f"{workers} workers"] = {
             "worker_steps_per_s": {name: round(rate) for name, rate in rates.items()},
             "ratios": {
                 "SGD over plain loop (goal 5)": round(rates["tacit, SGD, constant times"] / sgd, 2),
-                "SGD, exponential times, over plain loop (goal 5)": round(rates["tacit, SGD, exponential times"] / sgd, 2),
+                "SGD, exponential times, over plain loop (goal 5)": round(
+                    rates["tacit, SGD, exponential times"] / sgd, 2
+                ),
                 "Adam over plain loop (goal 3)": round(rates["tacit, Adam"] / adam, 2),
                 "SGD over bare vmap (goal 0.5)": round(rates["tacit, SGD, constant times"] / rates["bare vmap"], 2),
                 f"the same with digits as they are, batches of {min(BATCH, 1437 // workers)}": round(as_is, 2),
             },
-        }  # fmt: skip
+        }
     return results
 
 
@@ -172,9 +180,12 @@ def timing() -> dict[str, object]:
     def events(workers: int, strategy: tacit.Strategy) -> float:
         begun = time.perf_counter()
         run = tacit.simulate(
-            workloads.quadratic(dimension=100), strategy, cluster=tacit.Cluster(workers=workers), steps=120_000 // workers,
+            workloads.quadratic(dimension=100),
+            strategy,
+            cluster=tacit.Cluster(workers=workers),
+            steps=120_000 // workers,
             timing_only=True,
-        )  # fmt: skip
+        )
         return len(run.trace) / (time.perf_counter() - begun)
 
     strategies = {"AllReduce": tacit.AllReduce(), "LocalSGD(8)": tacit.LocalSGD(period=tacit.Every(8))}
@@ -206,8 +217,12 @@ def rule() -> dict[str, object]:
         row = {}
         for workers in (2, 4, 8, 16, 64):
             rates = best(
-                {e: lambda e=e, n=workers, w=workload, s=steps: simulated(n, s, engine=e, workload=w) for e in ("vmap", "loop")}, 3
-            )  # fmt: skip
+                {
+                    e: lambda e=e, n=workers, w=workload, s=steps: simulated(n, s, engine=e, workload=w)
+                    for e in ("vmap", "loop")
+                },
+                3,
+            )
             row[f"{workers} workers"] = round(rates["vmap"] / rates["loop"], 2)
         table[f"{name} ({dimension:,} parameters)"] = row
     return {"vmap over loop": table}

@@ -26,9 +26,16 @@ def mlp(width: int) -> nn.Module:
 
 def cnn() -> nn.Module:
     return nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10),
-    )  # fmt: skip
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
 
 
 def rate(model: nn.Module, workers: int, steps: int, engine: str, device: str) -> tuple[float, torch.Tensor]:
@@ -67,15 +74,20 @@ def main() -> None:
             again, together = rate(model, workers, 8, "vmap", chosen.device)
             agrees = torch.allclose(together, apart, rtol=1e-3, atol=1e-4)
             table[f"{name}, {workers} workers"] = {
-                "vmap_worker_steps_per_s": round(fast), "loop_worker_steps_per_s": round(slow), "vmap over loop": round(again / slow, 2),
+                "vmap_worker_steps_per_s": round(fast),
+                "loop_worker_steps_per_s": round(slow),
+                "vmap over loop": round(again / slow, 2),
                 "both agree to rounding": agrees,
-            }  # fmt: skip
+            }
             print(f"{name}, {workers} workers", table[f"{name}, {workers} workers"], flush=True)
     device = torch.cuda.get_device_name() if chosen.device == "cuda" else platform.processor()
     results = {
-        "command": "PYTHONPATH=src python benchmarks/simulator_cuda.py", "device": device,
-        "versions": {"torch": torch.__version__, "python": platform.python_version()}, "seed": 0, "table": table,
-    }  # fmt: skip
+        "command": "PYTHONPATH=src python benchmarks/simulator_cuda.py",
+        "device": device,
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "seed": 0,
+        "table": table,
+    }
     if chosen.out is not None:
         chosen.out.write_text(json.dumps(results, indent=1) + "\n")
 

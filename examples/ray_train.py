@@ -1,9 +1,11 @@
-"""The three lines inside a Ray Train worker: Ray starts the processes, on this machine or a Ray cluster, and tacit makes them one run.
+"""The three lines inside a Ray Train worker: Ray starts the processes, on this machine or a Ray cluster, and tacit
+makes them one run.
 
     pip install "tacit[ray]"
     python examples/ray_train.py --workers 2
 
-Ray's TorchTrainer begins a torch.distributed group in every worker; tacit finds it, and opens groups of its own beside it.
+Ray's TorchTrainer begins a torch.distributed group in every worker; tacit finds it, and opens groups of its own beside
+it.
 """
 
 import argparse

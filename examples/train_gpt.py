@@ -4,9 +4,10 @@
     torchrun --nproc-per-node 4 examples/train_gpt.py --data shakespeare.txt --resume checkpoints    goes on after an interruption
     python examples/train_gpt.py                                                                     one process alone
 
-What is tacit's stands in the lines marked with numbers; all the rest is the script one would write for a single process. DiLoCo is
-Douillard et al. 2023, arXiv 2311.08105: the mean of the workers' models is not taken over as it is, but through an outer optimizer,
-SGD with Nesterov momentum, whose gradient is how far they have come since the last round.
+What is tacit's stands in the lines marked with numbers; all the rest is the script one would write for a single
+process. DiLoCo is Douillard et al. 2023, arXiv 2311.08105: the mean of the workers' models is not taken over as it is,
+but through an outer optimizer, SGD with Nesterov momentum, whose gradient is how far they have come since the last
+round.
 """
 
 import argparse
@@ -114,7 +115,8 @@ def windows(source: Tensor) -> tuple[Tensor, Tensor]:
 
 def loss_on(x: Tensor, y: Tensor) -> Tensor:
     """Mean cross-entropy of the next characters, in nats."""
-    # bfloat16 has the range of float32, so no GradScaler is needed; with float16 use one as ever: scaler.step(optimizer)
+    # bfloat16 has the range of float32, so no GradScaler is needed; with float16 use one as ever:
+    # scaler.step(optimizer)
     with torch.autocast(device.type, torch.bfloat16) if options.bf16 else contextlib.nullcontext():
         logits = model(x)
     return functional.cross_entropy(logits.float().flatten(0, 1), y.flatten())
@@ -128,8 +130,8 @@ def validate() -> float:
     return float(loss_on(pieces[:, :-1], pieces[:, 1:]))
 
 
-# A checkpoint carries model, optimizer, the strategy's state and every process's random numbers: the windows that follow
-# are those that would have followed without a break.
+# A checkpoint carries model, optimizer, the strategy's state and every process's random numbers: the windows that
+# follow are those that would have followed without a break.
 if options.resume is not None:
     session.resume(options.resume)  # 2
 
@@ -146,7 +148,8 @@ while session.step < options.steps:
     )  # clips this worker's own gradient, before anything travels
     optimizer.step()
     if session.step % options.evaluate_every == 0:
-        # What would be reported if the run ended now. All workers must enter; the clock of the run stands still meanwhile.
+        # What would be reported if the run ended now. All workers must enter; the clock of the run stands still
+        # meanwhile.
         with session.reported_model():
             if tacit.rank() == 0:
                 measured = validate()

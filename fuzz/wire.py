@@ -1,12 +1,14 @@
-"""Throw bytes at the wire: every kind of message, sealed with right lengths and a right checksum, until something breaks.
+"""Throw bytes at the wire: every kind of message, sealed with right lengths and a right checksum, until something
+breaks.
 
     python fuzz/wire.py --seconds 60                 # coverage-guided if atheris is installed, else a plain mutator
     python fuzz/wire.py --seconds 60 --plain
     python fuzz/wire.py --seconds 2400 --out benchmarks/results/fuzz.json
 
-An input is a kind's number (plus 128: it comes in two frames), the length of its fields' codes, and what follows the kind. It is unpacked and
-received as a worker or a server with 60 parameters would. Whatever comes out must be ``BadMessage``, ``LatticeOverflow`` (a wrong reference), or
-what belongs there, within the memory that the process is held to; anything else ends the run with the input that did it.
+An input is a kind's number (plus 128: it comes in two frames), the length of its fields' codes, and what follows the
+kind. It is unpacked and received as a worker or a server with 60 parameters would. Whatever comes out must be
+``BadMessage``, ``LatticeOverflow`` (a wrong reference), or what belongs there, within the memory that the process is
+held to; anything else ends the run with the input that did it.
 
 Kinds are found by looking: one that a new strategy brings is thrown at as soon as it exists.
 """
@@ -168,22 +170,31 @@ class Tally:
         if self._out is None:
             return
         results = {
-            "command": " ".join(["python fuzz/wire.py", *("FILE" if word == str(self._out) else word for word in sys.argv[1:])]),
+            "command": " ".join(
+                ["python fuzz/wire.py", *("FILE" if word == str(self._out) else word for word in sys.argv[1:])]
+            ),
             "date": time.strftime("%Y-%m-%d"),
             "versions": {
-                **{name: version(name) for name in ("tacit", "torch", "numpy")}, "python": platform.python_version(),
+                **{name: version(name) for name in ("tacit", "torch", "numpy")},
+                "python": platform.python_version(),
                 **({"atheris": version("atheris")} if self._guided else {}),
             },
-            "coverage_guided": self._guided, "inputs": self.inputs.total(), "seconds": round(self.seconds, 1),
+            "coverage_guided": self._guided,
+            "inputs": self.inputs.total(),
+            "seconds": round(self.seconds, 1),
             "processor_seconds": round(time.process_time(), 1),
-            "received": self.received.total(), "unique_crashes": 0 if self._crash is None else 1, "crash": self._crash,
+            "received": self.received.total(),
+            "unique_crashes": 0 if self._crash is None else 1,
+            "crash": self._crash,
             "kinds": {kind: {"inputs": self.inputs[kind], "received": self.received[kind]} for kind in KINDS},
-        }  # fmt: skip
+        }
         self._out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def sealed(kind: bytes, codes: int, rest: bytes) -> bytes:
-    """Return a message of that kind, whose fields' codes are the first ``codes`` bytes of the rest, with a header that is right about both."""
+    """Return a message of that kind, whose fields' codes are the first ``codes`` bytes of the rest, with a header that
+    is right about both.
+    """
     length = len(kind) + min(codes, len(rest))
     body = len(kind) + len(rest) - length
     return struct.pack("<2sBHQI", MAGIC, VERSION, length, body, zlib.crc32(kind + rest)) + kind + rest

@@ -1,4 +1,6 @@
-"""Every part of the papers' benchmarks runs to its end in its quick form: the verdicts mean nothing there, a traceback would."""
+"""Every part of the papers' benchmarks runs to its end in its quick form: the verdicts mean nothing there, a traceback
+would.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,9 @@ def _strategies_of(block: Block) -> list[str]:
 
 
 def _script_of(block: Block) -> str:
-    """Return the block as a script that attaches: as it stands, or its definitions and a loop that trains with its strategies."""
+    """Return the block as a script that attaches: as it stands, or its definitions and a loop that trains with its
+    strategies.
+    """
     if _calls(block, "attach"):
         return block.body
     tree = ast.parse(block.body)

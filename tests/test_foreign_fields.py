@@ -1,4 +1,6 @@
-"""Kinds know what their fields are: a stranger's message with something else in them is refused before anybody looks into it."""
+"""Kinds know what their fields are: a stranger's message with something else in them is refused before anybody looks
+into it.
+"""
 
 from __future__ import annotations
 

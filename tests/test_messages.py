@@ -64,8 +64,14 @@ tensors = st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), max_siz
     lambda drawn: torch.randint(0, 2, drawn[1]).to(drawn[0])
 )
 messages = st.builds(
-    Everything, tensors, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans(), st.text(max_size=20), st.binary(max_size=20)
-)  # fmt: skip
+    Everything,
+    tensors,
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.booleans(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+)
 
 
 @given(messages)
@@ -77,8 +83,12 @@ def test_a_message_survives_the_wire_and_knows_its_size(message: Everything):
     assert isinstance(back, Everything)
     assert torch.equal(back.tensor, message.tensor) and back.tensor.dtype == message.tensor.dtype
     assert (back.count, back.share, back.is_last, back.name, back.raw) == (
-        message.count, message.share, message.is_last, message.name, message.raw
-    )  # fmt: skip
+        message.count,
+        message.share,
+        message.is_last,
+        message.name,
+        message.raw,
+    )
     assert back.pack() == packed
 
 
@@ -86,10 +96,14 @@ leaves = st.builds(Leaf, tensors, st.text(max_size=5))
 branches = st.recursive(
     st.builds(Branch, st.floats(allow_nan=False), st.none() | leaves, st.just(())),
     lambda inner: st.builds(
-        Branch, st.just(0.5), st.none() | leaves, st.lists(leaves | inner | messages, max_size=3).map(tuple), st.integers(0, 9)
+        Branch,
+        st.just(0.5),
+        st.none() | leaves,
+        st.lists(leaves | inner | messages, max_size=3).map(tuple),
+        st.integers(0, 9),
     ),
     max_leaves=3,
-)  # fmt: skip
+)
 
 
 def depth_of(message: Message) -> int:

@@ -68,9 +68,15 @@ def settings(number: Callable[[Any], Any]) -> dict[str, Any]:
         faults=[tacit.Slow(rank=number(0), factor=number(2.0), at_s=number(0.1), for_s=number(0.2))],
     )
     return {
-        "cluster": cluster, "steps": number(30), "seed": number(4), "lr": number(0.125), "momentum": number(0.5),
-        "weight_decay": number(0.25), "evaluate_every": number(10), "schedule": tacit.Cosine(warmup_steps=number(5)),
-    }  # fmt: skip
+        "cluster": cluster,
+        "steps": number(30),
+        "seed": number(4),
+        "lr": number(0.125),
+        "momentum": number(0.5),
+        "weight_decay": number(0.25),
+        "evaluate_every": number(10),
+        "schedule": tacit.Cosine(warmup_steps=number(5)),
+    }
 
 
 def plain(number: Any) -> Any:
@@ -109,20 +115,27 @@ def test_a_run_is_the_same_with_numpys_numbers(strategy: Any, tmp_path: Path) ->
 def test_a_schedule_of_ones_own_may_return_numpys_numbers() -> None:
     digests = {
         tacit.simulate(
-            workloads.digits(), tacit.LocalSGD(period=tacit.Every(2)), cluster=tacit.Cluster(workers=2), steps=6,
+            workloads.digits(),
+            tacit.LocalSGD(period=tacit.Every(2)),
+            cluster=tacit.Cluster(workers=2),
+            steps=6,
             schedule=lambda step, number=number: number(0.5),
         ).digest
         for number in (float, np.float64, np.float32)
-    }  # fmt: skip
+    }
     assert len(digests) == 1
 
 
 def test_comparisons_take_numpys_numbers() -> None:
     def digests(number: Callable[[Any], Any]) -> list[str]:
         comparison = compare(
-            workloads.quadratic(dimension=3), [tacit.AllReduce()], cluster=tacit.Cluster(workers=2), steps=number(5),
-            lr=number(0.25), seeds=[number(0), number(1)],
-        ).comparison  # fmt: skip
+            workloads.quadratic(dimension=3),
+            [tacit.AllReduce()],
+            cluster=tacit.Cluster(workers=2),
+            steps=number(5),
+            lr=number(0.25),
+            seeds=[number(0), number(1)],
+        ).comparison
         assert comparison is not None
         return [run.digest for entry in comparison.entries for run in entry.runs]
 

@@ -245,18 +245,33 @@ def test_every_name_has_a_meaning() -> None:
     ("text", "message"),
     [
         ("LocalSDG", r"unknown name 'LocalSDG'; did you mean 'LocalSGD'\?"),
-        ("LocalSGD(perid=Every(8))", r"LocalSGD has no argument 'perid'; did you mean 'period'\? Its arguments are period="),
+        (
+            "LocalSGD(perid=Every(8))",
+            r"LocalSGD has no argument 'perid'; did you mean 'period'\? Its arguments are period=",
+        ),
         ("OneShot(period=1)", "OneShot has no argument 'period'. It takes none."),
         ("LocalSGD(period=Every(0))", r"LocalSGD\(period=Every\(0\)\): period=0 must be .* use AllReduce\(\)"),
         ("LocalSGD(period=8)", r"period=8 must be a period; for a fixed number of steps write Every\(8\)"),
-        ("LocalSGD(Every(8))", r"LocalSGD takes no argument without its name; write LocalSGD\(period=Every\(8\)\)\. Its arguments are"),
-        ("KAsync(2)", r"KAsync takes no argument without its name; write KAsync\(k=2\)\. Its arguments are k \(required\), "),
+        (
+            "LocalSGD(Every(8))",
+            r"LocalSGD takes no argument without its name; write LocalSGD\(period=Every\(8\)\)\. Its arguments are",
+        ),
+        (
+            "KAsync(2)",
+            r"KAsync takes no argument without its name; write KAsync\(k=2\)\. Its arguments are k \(required\), ",
+        ),
         ("KAsync(2, k=3)", r"write KAsync\(rate=2, k=3\)"),
         ("Complete(1)", r"Complete takes no argument without its name; write none\."),
         ("DiLoC", r"unknown name 'DiLoC'; did you mean 'DiLoCo'\?"),
-        ("DiLoCo(lr=1)", r"LocalSGD has no argument 'lr'.* \(DiLoCo stands for LocalSGD\(period=Every\(50\), outer=OuterSGD"),
+        (
+            "DiLoCo(lr=1)",
+            r"LocalSGD has no argument 'lr'.* \(DiLoCo stands for LocalSGD\(period=Every\(50\), outer=OuterSGD",
+        ),
         ("DiLoCo(Every(9))", r"write LocalSGD\(.*\(DiLoCo stands for "),
-        ("LocalSGD(outer=Every(8))", r"outer=Every\(8\) of LocalSGD must be one of OuterSGD, SlowMo, OuterAdam or None"),
+        (
+            "LocalSGD(outer=Every(8))",
+            r"outer=Every\(8\) of LocalSGD must be one of OuterSGD, SlowMo, OuterAdam or None",
+        ),
         ("LinearPeriod(initial='x')", "initial=x must be a whole number"),
         ("Cosine(final='x')", 'final="x" of Cosine must be a number'),
         ("HyperExponential(means_s=3)", "means_s=3 of HyperExponential must be a list"),
@@ -273,7 +288,7 @@ def test_every_name_has_a_meaning() -> None:
         ("Every(torch.load)", "torch.load cannot be used here"),
         ("Every([x for x in (1,)])", "cannot be used here"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_with_the_way_out(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(text)
@@ -304,13 +319,15 @@ def test_a_papers_name_is_the_call_it_stands_for(alias: Alias) -> None:
         ("ADPSGD", tacit.LocalSGD(period=tacit.VariancePeriod(initial=4))),
         ("AD-PSGD", tacit.AsynchronousDPSGD()),
         ("post-local SGD", tacit.LocalSGD(period=tacit.Every(8), warmup_steps=100)),
-        ("DiLoCo(period=Every(500))", tacit.LocalSGD(
-            period=tacit.Every(500), outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True))),
+        (
+            "DiLoCo(period=Every(500))",
+            tacit.LocalSGD(period=tacit.Every(500), outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True)),
+        ),
         ("asgd(maximum_staleness=3)", tacit.KAsync(k=1, maximum_staleness=3)),
         ("EF21()", tacit.CompressedGradient(compressor=tacit.TopK(fraction=0.01), feedback=tacit.EF21())),
         ("AdaSync(ASGD)", tacit.AdaSync(tacit.KAsync(k=1))),
     ],
-)  # fmt: skip
+)
 def test_papers_names_take_the_arguments_of_their_call(text: str, strategy: tacit.Strategy) -> None:
     assert parse(text, "strategies") == strategy
 

@@ -49,14 +49,17 @@ def test_the_step_sizes_of_the_paper():
     )
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"contraction": 0.0}, "contraction=0 must be above 0 and at most 1"),
-    ({"contraction": 1.5}, "contraction=1.5 must be above 0 and at most 1"),
-    ({"smoothness": -1.0}, "smoothness=-1 must be positive"),
-    ({"mean_smoothness": 0.5}, "mean_smoothness=0.5 must be at least smoothness=1"),
-    ({"pl": 0.0}, "pl=0 must be positive"),
-    ({"pl": 2.0}, "pl=2 must not be above smoothness=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"contraction": 0.0}, "contraction=0 must be above 0 and at most 1"),
+        ({"contraction": 1.5}, "contraction=1.5 must be above 0 and at most 1"),
+        ({"smoothness": -1.0}, "smoothness=-1 must be positive"),
+        ({"mean_smoothness": 0.5}, "mean_smoothness=0.5 must be at least smoothness=1"),
+        ({"pl": 0.0}, "pl=0 must be positive"),
+        ({"pl": 2.0}, "pl=2 must not be above smoothness=1"),
+    ],
+)
 def test_arguments_out_of_range_explain_themselves(arguments: dict, message: str):
     with pytest.raises(ValueError, match=message):
         theory.ef21_step_size(**{"smoothness": 1.0, "mean_smoothness": 1.0, "contraction": 0.1, **arguments})
@@ -120,7 +123,9 @@ def follow(problem: Problem, feedback: Feedback, rate: float, steps: int, k: int
 @pytest.mark.parametrize("feedback", [tacit.EF21(), tacit.EF21(init="full"), tacit.EF21Plus()], ids=str)
 @pytest.mark.parametrize("seed", range(2))
 def test_no_run_violates_the_nonconvex_theorem(feedback: Feedback, seed: int):
-    """The distortion's recursion at every step, and the bound on the running mean of ‖∇f‖² at every T; f ≥ 0 is the lower bound."""
+    """The distortion's recursion at every step, and the bound on the running mean of ‖∇f‖² at every T; f ≥ 0 is the
+    lower bound.
+    """
     problem, alpha = Problem("logistic", seed), 1 / 8
     rate = theory.ef21_step_size(
         smoothness=problem.smoothness, mean_smoothness=problem.mean_smoothness, contraction=alpha

@@ -1,4 +1,6 @@
-"""Error bounds of the server family and of LUPA: they hold on quadratics, whose errors are known exactly, and reduce to one another."""
+"""Error bounds of the server family and of LUPA: they hold on quadratics, whose errors are known exactly, and reduce to
+one another.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ EXPONENTIAL = tacit.Exponential(mean_s=1.0)
 
 
 def exact_errors(curvature: float, step_sizes: np.ndarray, averaged: int) -> np.ndarray:
-    """Return E[F(w_j)] of SGD on F = curvature/2 · w² with F(w_0) = gap, its gradients the mean of ``averaged`` samples of QUADRATIC's variance."""
+    """Return E[F(w_j)] of SGD on F = curvature/2 · w² with F(w_0) = gap, its gradients the mean of ``averaged`` samples
+    of QUADRATIC's variance.
+    """
     square, errors = 2 * QUADRATIC.gap / curvature, [QUADRATIC.gap]
     for step_size in step_sizes:
         square = (1 - step_size * curvature) ** 2 * square + step_size**2 * QUADRATIC.variance / averaged
@@ -27,10 +31,11 @@ def exact_errors(curvature: float, step_sizes: np.ndarray, averaged: int) -> np.
 
 
 class StaleQuadratic:
-    """E[w_i w_j] of the last iterates on F = curvature/2 · w², exact, for updates that average K gradients of drawn staleness.
+    """E[w_i w_j] of the last iterates on F = curvature/2 · w², exact, for updates that average K gradients of drawn
+    staleness.
 
-    Each gradient is independently fresh with probability ``fresh`` and else ``staleness`` updates old. A batch of m at w has variance
-    (σ² + M_G ‖∇F(w)‖²)/m.
+    Each gradient is independently fresh with probability ``fresh`` and else ``staleness`` updates old. A batch of m at
+    w has variance (σ² + M_G ‖∇F(w)‖²)/m.
     """
 
     def __init__(self, objective: theory.Objective, curvature: float, staleness: int, fresh: float) -> None:
@@ -66,16 +71,26 @@ class StaleQuadratic:
 
 def objectives() -> draw.SearchStrategy[theory.Objective]:
     return draw.builds(
-        theory.Objective, gap=draw.just(2.0), smoothness=draw.just(4.0), convexity=draw.just(0.5),
-        variance=draw.sampled_from([0.0, 3.0]), variance_growth=draw.sampled_from([0.0, 2.0, 20.0]),
-    )  # fmt: skip
+        theory.Objective,
+        gap=draw.just(2.0),
+        smoothness=draw.just(4.0),
+        convexity=draw.just(0.5),
+        variance=draw.sampled_from([0.0, 3.0]),
+        variance_growth=draw.sampled_from([0.0, 2.0, 20.0]),
+    )
 
 
 @settings(deadline=None)
 @given(
-    objectives(), draw.floats(0.5, 4.0), draw.integers(1, 16), draw.integers(1, 4), draw.floats(0.01, 1.0),
-    draw.sampled_from(["sync", "k-sync", "k-batch-sync", "k-async", "k-batch-async"]), draw.integers(0, 4), draw.floats(0.0, 1.0),
-)  # fmt: skip
+    objectives(),
+    draw.floats(0.5, 4.0),
+    draw.integers(1, 16),
+    draw.integers(1, 4),
+    draw.floats(0.01, 1.0),
+    draw.sampled_from(["sync", "k-sync", "k-batch-sync", "k-async", "k-batch-async"]),
+    draw.integers(0, 4),
+    draw.floats(0.0, 1.0),
+)
 def test_no_quadratic_violates_the_bounds_of_any_kind(
     objective: theory.Objective,
     curvature: float,
@@ -86,7 +101,10 @@ def test_no_quadratic_violates_the_bounds_of_any_kind(
     staleness: int,
     fresh: float,
 ):
-    """Steps up to the largest that is allowed; γ and p₀ are those of the very run. Staleness 0 is K-async with K = P, which is K-sync."""
+    """Steps up to the largest that is allowed; γ and p₀ are those of the very run.
+
+    Staleness 0 is K-async with K = P, which is K-sync.
+    """
     is_stale = kind.endswith("async")
     staleness, fresh = (staleness, fresh if staleness else 1.0) if is_stale else (0, 1.0)
     step_size = share * theory.largest_step_size(kind, k=k, objective=objective, batch_size=batch_size)
@@ -200,31 +218,41 @@ def test_a_curve_without_closed_form_uses_the_simulated_time(k: int, speed: dict
     assert curve[1] < 0.8 * slowest  # the upper bound would draw the curve several times too slow
 
 
-@pytest.mark.parametrize(("kind", "arguments", "message"), [
-    ("k-sync", {"step_size": 0.2}, "step_size=0.2 must not be above 0.125, where the theorem ends"),
-    ("k-sync", {"step_size": 0.0}, "step_size=0 must be positive"),
-    ("k-async", {"step_size": 0.2, "gamma": 0.0}, "step_size=0.2 must not be above 0.125"),
-    ("k-sync", {"gamma": 0.5}, "gamma=0.5 belongs to the stale kinds; 'k-sync' has no stale gradients"),
-    ("k-async", {}, "gamma=None: kind='k-async' needs the γ"),
-    ("k-async", {"gamma": 1.5}, "gamma=1.5 must be between 0 and 1"),
-    ("k-async", {"gamma": 0.5, "p0": -0.1}, "p0=-0.1 must be between 0 and 1"),
-    ("k-async", {"gamma": 1.0}, "gamma=1 with p0=0 bounds nothing"),
-    ("async", {"gamma": 0.5}, "k=4 with kind='async' must be 1"),
-    ("k-sync", {"updates": [3, -1]}, "updates=-1 must not be negative"),
-    ("k-sync", {"batch_size": 0}, "batch_size=0 must be a whole number"),
-    ("k-sync", {"objective": theory.Objective(gap=1.0, smoothness=1.0, variance=1.0)}, "convexity=None: this bound needs strong convexity"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        ("k-sync", {"step_size": 0.2}, "step_size=0.2 must not be above 0.125, where the theorem ends"),
+        ("k-sync", {"step_size": 0.0}, "step_size=0 must be positive"),
+        ("k-async", {"step_size": 0.2, "gamma": 0.0}, "step_size=0.2 must not be above 0.125"),
+        ("k-sync", {"gamma": 0.5}, "gamma=0.5 belongs to the stale kinds; 'k-sync' has no stale gradients"),
+        ("k-async", {}, "gamma=None: kind='k-async' needs the γ"),
+        ("k-async", {"gamma": 1.5}, "gamma=1.5 must be between 0 and 1"),
+        ("k-async", {"gamma": 0.5, "p0": -0.1}, "p0=-0.1 must be between 0 and 1"),
+        ("k-async", {"gamma": 1.0}, "gamma=1 with p0=0 bounds nothing"),
+        ("async", {"gamma": 0.5}, "k=4 with kind='async' must be 1"),
+        ("k-sync", {"updates": [3, -1]}, "updates=-1 must not be negative"),
+        ("k-sync", {"batch_size": 0}, "batch_size=0 must be a whole number"),
+        (
+            "k-sync",
+            {"objective": theory.Objective(gap=1.0, smoothness=1.0, variance=1.0)},
+            "convexity=None: this bound needs strong convexity",
+        ),
+    ],
+)
 def test_arguments_out_of_range_explain_themselves(kind: str, arguments: dict, message: str):
     with pytest.raises(ValueError, match=message):
         theory.error_bound(kind, **{"updates": 10, "k": 4, **SERVER, **arguments})
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"gap": -1.0}, "gap=-1 must be finite and not negative"),
-    ({"smoothness": 0.0}, "smoothness=0 must be positive"),
-    ({"variance": math.nan}, "variance=nan must be finite and not negative"),
-    ({"convexity": 2.0}, "convexity=2 must not be above smoothness=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gap": -1.0}, "gap=-1 must be finite and not negative"),
+        ({"smoothness": 0.0}, "smoothness=0 must be positive"),
+        ({"variance": math.nan}, "variance=nan must be finite and not negative"),
+        ({"convexity": 2.0}, "convexity=2 must not be above smoothness=1"),
+    ],
+)
 def test_objectives_check_themselves(arguments: dict, message: str):
     with pytest.raises(ValueError, match=message):
         theory.Objective(**{"gap": 1.0, "smoothness": 1.0, "variance": 1.0, **arguments})
@@ -258,13 +286,19 @@ def test_equal_periods_of_theorem_two_are_theorem_one_with_half_its_drift():
     assert uneven > theory.lupa_adaptive_bound(periods=[10] * 100, offset=200.0, **LUPA)
 
 
-@pytest.mark.parametrize("call", [
-    lambda: theory.lupa_bound(steps=10, period=4, workers=4, batch_size=32, objective=GROWING),
-    lambda: theory.lupa_bound(steps=10, period=4, workers=4, batch_size=32, objective=GROWING, offset=64.0),
-    lambda: theory.lupa_adaptive_bound(periods=[4, 8], workers=4, batch_size=32, objective=GROWING),
-    lambda: theory.lupa_curve(times_s=9.0, period=4, workers=4, batch_size=32, objective=GROWING, compute=EXPONENTIAL),
-    lambda: theory.lupa_offset(objective=GROWING, period=4),
-], ids=["bound", "bound with offset", "adaptive", "curve", "offset"])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: theory.lupa_bound(steps=10, period=4, workers=4, batch_size=32, objective=GROWING),
+        lambda: theory.lupa_bound(steps=10, period=4, workers=4, batch_size=32, objective=GROWING, offset=64.0),
+        lambda: theory.lupa_adaptive_bound(periods=[4, 8], workers=4, batch_size=32, objective=GROWING),
+        lambda: theory.lupa_curve(
+            times_s=9.0, period=4, workers=4, batch_size=32, objective=GROWING, compute=EXPONENTIAL
+        ),
+        lambda: theory.lupa_offset(objective=GROWING, period=4),
+    ],
+    ids=["bound", "bound with offset", "adaptive", "curve", "offset"],
+)
 def test_lupa_refuses_a_variance_that_grows(call):
     with pytest.raises(
         ValueError, match=r"variance_growth=2 must be 0: .* use variance=3 \+ 2 G² and variance_growth=0"
@@ -297,17 +331,26 @@ def test_lupas_curve_buys_time_with_longer_periods():
     assert theory.lupa_curve(period=4, **free) == pytest.approx(theory.lupa_bound(steps=2000, period=4, **LUPA))
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: theory.lupa_bound(steps=10, period=4, offset=10.0, **LUPA), r"offset=10 must be at least max\(2 L/mu, 4\) = 16"),
-    (lambda: theory.lupa_bound(steps=-1, period=4, **LUPA), "steps=-1 must not be negative"),
-    (lambda: theory.lupa_bound(steps=1, period=0, **LUPA), "period=0 must be a whole number"),
-    (lambda: theory.lupa_adaptive_bound(periods=[], **LUPA), "periods is empty"),
-    (lambda: theory.lupa_adaptive_bound(periods=[4, 0], **LUPA), "periods=0 must be a whole number"),
-    (lambda: theory.lupa_period(steps=0, workers=1, batch_size=1), "steps=0 must be a whole number"),
-    (lambda: theory.lupa_period(steps=9, workers=1, batch_size=1, gap=0.0), "gap=0 must be positive"),
-    (lambda: theory.lupa_curve(times_s=1.0, period=2, compute=EXPONENTIAL, exchange_s=-1, **LUPA), "exchange_s=-1 must be finite and not"),
-    (lambda: theory.gradient_bound("k-sync", updates=0, k=4, **SERVER), "updates=0: a mean over no update is none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: theory.lupa_bound(steps=10, period=4, offset=10.0, **LUPA),
+            r"offset=10 must be at least max\(2 L/mu, 4\) = 16",
+        ),
+        (lambda: theory.lupa_bound(steps=-1, period=4, **LUPA), "steps=-1 must not be negative"),
+        (lambda: theory.lupa_bound(steps=1, period=0, **LUPA), "period=0 must be a whole number"),
+        (lambda: theory.lupa_adaptive_bound(periods=[], **LUPA), "periods is empty"),
+        (lambda: theory.lupa_adaptive_bound(periods=[4, 0], **LUPA), "periods=0 must be a whole number"),
+        (lambda: theory.lupa_period(steps=0, workers=1, batch_size=1), "steps=0 must be a whole number"),
+        (lambda: theory.lupa_period(steps=9, workers=1, batch_size=1, gap=0.0), "gap=0 must be positive"),
+        (
+            lambda: theory.lupa_curve(times_s=1.0, period=2, compute=EXPONENTIAL, exchange_s=-1, **LUPA),
+            "exchange_s=-1 must be finite and not",
+        ),
+        (lambda: theory.gradient_bound("k-sync", updates=0, k=4, **SERVER), "updates=0: a mean over no update is none"),
+    ],
+)
 def test_lupa_explains_itself(call, message: str):
     with pytest.raises(ValueError, match=message):
         call()

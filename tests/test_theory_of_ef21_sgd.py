@@ -72,7 +72,9 @@ def test_no_run_violates_the_theorem(k: int, batch_size: int):
 
 @pytest.mark.parametrize("contraction", [0.5, 0.1, 0.02])
 def test_the_floor_grows_as_the_inverse_square_of_the_contraction(contraction: float):
-    """The worst compressor, C(a) = (1 ± √(1−α)) a with the sign of the noise, comes to a quarter of N/θ and more: σ²/α would be too little."""
+    """The worst compressor, C(a) = (1 ± √(1−α)) a with the sign of the noise, comes to a quarter of N/θ and more: σ²/α
+    would be too little.
+    """
     random, error = np.random.default_rng(0), np.zeros(2000)
     for _ in range(round(30 / contraction)):
         noise = random.choice([-1.0, 1.0], error.size)
@@ -118,14 +120,17 @@ def test_without_noise_it_is_ef21_of_half_the_contraction():
     assert theory.ef21_sgd_batch_size(target=0.1, variance=0.0, contraction=0.2) == 1
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"contraction": 0.0}, "contraction=0 must be above 0 and at most 1"),
-    ({"contraction": 1.5}, "contraction=1.5 must be above 0 and at most 1"),
-    ({"variance": -1.0}, "variance=-1 must be finite and not negative"),
-    ({"batch_size": 0}, "batch_size=0 must be a whole number"),
-    ({"steps": 0}, "steps=0 must be a whole number"),
-    ({"gap": -1.0}, "gap=-1 must not be negative"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"contraction": 0.0}, "contraction=0 must be above 0 and at most 1"),
+        ({"contraction": 1.5}, "contraction=1.5 must be above 0 and at most 1"),
+        ({"variance": -1.0}, "variance=-1 must be finite and not negative"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number"),
+        ({"steps": 0}, "steps=0 must be a whole number"),
+        ({"gap": -1.0}, "gap=-1 must not be negative"),
+    ],
+)
 def test_arguments_out_of_range_explain_themselves(arguments: dict, message: str):
     given = {"gap": 1.0, "step_size": 0.1, "steps": 5, "contraction": 0.5, "variance": 1.0, "batch_size": 1}
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,6 @@
-"""ADA-LUPA's conditions on changing periods: what they compare, and that the error keeps its linear speed-up where they are met."""
+"""ADA-LUPA's conditions on changing periods: what they compare, and that the error keeps its linear speed-up where they
+are met.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_a_condition_says_which_and_by_how_much():
 
 @given(draw.lists(draw.integers(4, 400), min_size=1, max_size=60), draw.integers(1, 64), draw.integers(1, 64))
 def test_conditions_that_are_met_keep_the_linear_speed_up(periods: list[int], workers: int, batch_size: int):
-    """With the smallest c that fits, κ = 1 and τ ≥ 4: a = max(8, τ + 4) ≤ 2 τ, so Theorem 2 is at most (8c gap + 4σ²/μ + 128c σ²/μ)/(pBT)."""
+    """With the smallest c that fits, κ = 1 and τ ≥ 4: a = max(8, τ + 4) ≤ 2 τ, so Theorem 2 is at most (8c gap + 4σ²/μ
+    + 128c σ²/μ)/(pBT).
+    """
     steps, options = sum(periods), {"periods": periods, "workers": workers, "batch_size": batch_size}
     _, drift, longest = theory.lupa_schedule_conditions(steps=steps, **options)
     constant = max(drift.ratio, longest.ratio) * (1 + 1e-9)
@@ -54,14 +58,17 @@ def test_conditions_that_are_met_keep_the_linear_speed_up(periods: list[int], wo
     assert theory.lupa_adaptive_bound(objective=problem, **options) <= rate * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"periods": []}, "periods is empty; give at least one round"),
-    ({"periods": [4, 0]}, "periods=0 must be a whole number, at least 1"),
-    ({"steps": 0}, "steps=0 must be a whole number"),
-    ({"workers": 0}, "workers=0 must be a whole number"),
-    ({"batch_size": 0}, "batch_size=0 must be a whole number"),
-    ({"constant": 0.0}, "constant=0 must be positive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"periods": []}, "periods is empty; give at least one round"),
+        ({"periods": [4, 0]}, "periods=0 must be a whole number, at least 1"),
+        ({"steps": 0}, "steps=0 must be a whole number"),
+        ({"workers": 0}, "workers=0 must be a whole number"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number"),
+        ({"constant": 0.0}, "constant=0 must be positive"),
+    ],
+)
 def test_arguments_out_of_range_explain_themselves(arguments: dict, message: str):
     with pytest.raises(ValueError, match=message):
         theory.lupa_schedule_conditions(**{"periods": [5, 5], "steps": 10, "workers": 2, "batch_size": 2, **arguments})

@@ -75,10 +75,17 @@ class Server:
         return [count / updates for count in fresh]
 
 
-@pytest.mark.parametrize(("workers", "k", "each", "batch", "each_shifted", "batch_shifted"), [
-    (8, 1, 0.1250, 0.1250, 1.1250, 0.2500), (8, 2, 0.2679, 0.2500, 1.2679, 0.5000), (8, 4, 0.6345, 0.5000, 1.6345, 1.0000),
-    (8, 8, 2.7179, 1.0000, 3.7179, 2.0000), (40, 10, 0.2836, 0.2500, 1.2836, 0.5000), (40, 40, 4.2785, 1.0000, 5.2785, 2.0000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("workers", "k", "each", "batch", "each_shifted", "batch_shifted"),
+    [
+        (8, 1, 0.1250, 0.1250, 1.1250, 0.2500),
+        (8, 2, 0.2679, 0.2500, 1.2679, 0.5000),
+        (8, 4, 0.6345, 0.5000, 1.6345, 1.0000),
+        (8, 8, 2.7179, 1.0000, 3.7179, 2.0000),
+        (40, 10, 0.2836, 0.2500, 1.2836, 0.5000),
+        (40, 40, 4.2785, 1.0000, 5.2785, 2.0000),
+    ],
+)
 def test_the_table_of_the_paper(workers, k, each, batch, each_shifted, batch_shifted):
     """§4.2, mean 1 and shift 1."""
 
@@ -243,9 +250,16 @@ def simulated(k: int, workers: int, compute: Delay, **options) -> float:
 NARROW_LOG_NORMAL = tacit.LogNormal(median_s=1.0, sigma=0.7)
 
 
-@pytest.mark.parametrize(("compute", "k", "seconds"), [
-    (SHIFTED, 2, 0.127), (SHIFTED, 8, 0.561), (PARETO, 8, 0.470), (NARROW_LOG_NORMAL, 4, 0.168), (NARROW_LOG_NORMAL, 16, 0.830),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("compute", "k", "seconds"),
+    [
+        (SHIFTED, 2, 0.127),
+        (SHIFTED, 8, 0.561),
+        (PARETO, 8, 0.470),
+        (NARROW_LOG_NORMAL, 4, 0.168),
+        (NARROW_LOG_NORMAL, 16, 0.830),
+    ],
+)
 def test_simulated_k_async_is_what_an_independent_simulation_found(compute: Delay, k: int, seconds: float):
     """Measured elsewhere with other code, 32 workers, given to three digits; the upper bound is 2 to 14 times as long."""
     assert simulated(k, 32, compute) == pytest.approx(seconds, rel=0.012)
@@ -298,13 +312,19 @@ def test_simulating_needs_no_distribution_function():
     assert found == pytest.approx(Server(Uniform(), 8).k_async_s(3, 20_000), rel=0.01)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"method": "guess"}, "method='guess' is unknown; 'exact' or 'simulated'"),
-    ({"kind": "k-sync", "method": "simulated"}, "method='simulated' is for 'async' and 'k-async'; kind='k-sync' has an exact time, leave method out"),
-    ({"compute": tacit.Spell(), "method": "simulated"}, "steps that depend on each other"),
-    ({"compute": tacit.Pareto(minimum_s=1.0, shape=0.9), "method": "simulated"}, "has no finite mean"),
-    ({"seed": -1, "method": "simulated"}, "seed=-1 must be a whole number, at least 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "guess"}, "method='guess' is unknown; 'exact' or 'simulated'"),
+        (
+            {"kind": "k-sync", "method": "simulated"},
+            "method='simulated' is for 'async' and 'k-async'; kind='k-sync' has an exact time, leave method out",
+        ),
+        ({"compute": tacit.Spell(), "method": "simulated"}, "steps that depend on each other"),
+        ({"compute": tacit.Pareto(minimum_s=1.0, shape=0.9), "method": "simulated"}, "has no finite mean"),
+        ({"seed": -1, "method": "simulated"}, "seed=-1 must be a whole number, at least 0"),
+    ],
+)
 def test_methods_explain_themselves(arguments: dict, message: str):
     given = {"kind": "k-async", "k": 4, "workers": 8, "compute": SHIFTED, **arguments}
     with pytest.raises(ValueError, match=message):
@@ -394,19 +414,22 @@ def test_infinite_means_are_told_and_waiting_for_fewer_helps():
         theory.round_time(period=50, workers=8, compute=tacit.Pareto(minimum_s=1.0, shape=1.3))
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"kind": "k-asink"}, "kind='k-asink' is unknown; did you mean 'k-async'"),
-    ({"k": 9}, "k=9 must not be above workers=8: every worker counts once; 'k-batch-async' counts batches"),
-    ({"k": 0}, "k=0 must be a whole number, at least 1"),
-    ({"k": 2.5}, "k=2.5 must be a whole number"),
-    ({"k": None}, "k=None: kind='k-async' needs to know how many gradients make an update"),
-    ({"kind": "async"}, "k=4 with kind='async' must be 1 or left out; 'k-async' takes any"),
-    ({"kind": "sync"}, "k=4 with kind='sync' must be 8 or left out"),
-    ({"workers": 0}, "workers=0 must be a whole number"),
-    ({"compute": 1.0}, "compute=1.0 must be a delay; try Exponential"),
-    ({"speed": {8: 1.0}}, "speed={8: 1.0} names no worker; with workers=8 ranks are 0 to 7"),
-    ({"speed": {1: 0.0}}, "speed={1: 0.0} must be positive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "k-asink"}, "kind='k-asink' is unknown; did you mean 'k-async'"),
+        ({"k": 9}, "k=9 must not be above workers=8: every worker counts once; 'k-batch-async' counts batches"),
+        ({"k": 0}, "k=0 must be a whole number, at least 1"),
+        ({"k": 2.5}, "k=2.5 must be a whole number"),
+        ({"k": None}, "k=None: kind='k-async' needs to know how many gradients make an update"),
+        ({"kind": "async"}, "k=4 with kind='async' must be 1 or left out; 'k-async' takes any"),
+        ({"kind": "sync"}, "k=4 with kind='sync' must be 8 or left out"),
+        ({"workers": 0}, "workers=0 must be a whole number"),
+        ({"compute": 1.0}, "compute=1.0 must be a delay; try Exponential"),
+        ({"speed": {8: 1.0}}, "speed={8: 1.0} names no worker; with workers=8 ranks are 0 to 7"),
+        ({"speed": {1: 0.0}}, "speed={1: 0.0} must be positive"),
+    ],
+)
 def test_arguments_out_of_range_explain_themselves(arguments: dict, message: str):
     given = {"kind": "k-async", "k": 4, "workers": 8, "compute": EXPONENTIAL, **arguments}
     with pytest.raises(ValueError, match=message.replace("{", r"\{")):
@@ -422,9 +445,17 @@ def test_other_arguments_explain_themselves_too():
         theory.round_time(period=0, workers=4, compute=EXPONENTIAL)
 
 
-@pytest.mark.parametrize(("initial", "ratio", "root", "quadratic"), [
-    (1, 2, 1.41, 1.38), (1, 4, 2.00, 1.87), (1, 9, 3.00, 2.63), (1, 20, 4.47, 3.56), (2, 4, 4.00, 3.47), (2, 9, 6.00, 4.55),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("initial", "ratio", "root", "quadratic"),
+    [
+        (1, 2, 1.41, 1.38),
+        (1, 4, 2.00, 1.87),
+        (1, 9, 3.00, 2.63),
+        (1, 20, 4.47, 3.56),
+        (2, 4, 4.00, 3.47),
+        (2, 9, 6.00, 4.55),
+    ],
+)
 def test_adasync_check_values(initial: int, ratio: float, root: float, quadratic: float):
     """§4.5, P = 8."""
     assert round(theory.adasync_k("square-root", initial, 8, ratio), 2) == root
@@ -441,13 +472,16 @@ def test_adasync_k_solves_its_equation(workers: int, data: draw.DataObject, rati
     assert theory.adasync_k("square-root", initial, workers, ratio) ** 2 == pytest.approx(initial**2 * ratio)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("square", 1, 8, 2.0), "rule='square' is unknown; did you mean 'square-root'"),
-    (("quadratic", 8, 8, 2.0), "initial=8 must be below workers=8 for rule='quadratic'"),
-    (("square-root", 9, 8, 2.0), "initial=9 must not be above workers=8"),
-    (("square-root", 1, 8, 0.0), "loss_ratio=0 must be positive"),
-    (("square-root", 1, 8, math.nan), "loss_ratio=nan must be positive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("square", 1, 8, 2.0), "rule='square' is unknown; did you mean 'square-root'"),
+        (("quadratic", 8, 8, 2.0), "initial=8 must be below workers=8 for rule='quadratic'"),
+        (("square-root", 9, 8, 2.0), "initial=9 must not be above workers=8"),
+        (("square-root", 1, 8, 0.0), "loss_ratio=0 must be positive"),
+        (("square-root", 1, 8, math.nan), "loss_ratio=nan must be positive"),
+    ],
+)
 def test_adasync_explains_itself(arguments: tuple, message: str):
     with pytest.raises(ValueError, match=message):
         theory.adasync_k(*arguments)

@@ -1,4 +1,6 @@
-"""The theorem of the staleness rate: runs that follow the rule stay below its bound, with staleness as harmful as it can be."""
+"""The theorem of the staleness rate: runs that follow the rule stay below its bound, with staleness as harmful as it
+can be.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def loss(w: np.ndarray) -> np.ndarray:
 
 
 def worst_run(c: float, maximum: float, k: int, oldest: int, updates: int) -> tuple[list[float], list[float]]:
-    """Return η_j and ‖∇F(w_j)‖² of a run without noise whose every gradient is as old as harms most, of the last ``oldest`` models."""
+    """Return η_j and ‖∇F(w_j)‖² of a run without noise whose every gradient is as old as harms most, of the last
+    ``oldest`` models.
+    """
     rule = tacit.StalenessRate(c=c, maximum=maximum)
     models, rates, squares = [np.array([3.0, -2.0, 1.0])], [], []
     for _ in range(updates):
@@ -53,7 +57,9 @@ def test_no_run_violates_the_bound(c: float, share: float, k: int, oldest: int):
 
 
 def test_the_term_of_staleness_is_of_the_right_size():
-    """F = w²/2, gradients as stale as the full rate allows: the model stops where they vanish, and J L² C is reached within 1 %."""
+    """F = w²/2, gradients as stale as the full rate allows: the model stops where they vanish, and J L² C is reached
+    within 1 %.
+    """
     maximum, c, updates = 0.2, 0.05, 3000
     w, rates, squares = 1.0, [], []
     rule = tacit.StalenessRate(c=c, maximum=maximum)
@@ -108,16 +114,22 @@ def test_without_staleness_it_is_the_bound_of_the_server_kinds():
     assert found == pytest.approx(float(constant), rel=1e-6)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"rates": []}, "rates must hold at least one positive rate"),
-    ({"rates": [0.0, 0.0]}, "rates must hold at least one positive rate"),
-    ({"rates": [0.1, -0.1]}, "rates=-0.1 must not be negative"),
-    ({"rates": [0.1, 0.3]}, "rates=0.3 must not be above maximum=0.2"),
-    ({"c": 0.0}, "c=0 must be positive"),
-    ({"maximum": 0.3}, r"maximum=0.3 must not be above 1/\(L \(M_G/\(K m\) \+ 1\)\) = 0.25, where the theorem ends"),
-    ({"k": 0}, "k=0 must be a whole number"),
-    ({"batch_size": 0}, "batch_size=0 must be a whole number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rates": []}, "rates must hold at least one positive rate"),
+        ({"rates": [0.0, 0.0]}, "rates must hold at least one positive rate"),
+        ({"rates": [0.1, -0.1]}, "rates=-0.1 must not be negative"),
+        ({"rates": [0.1, 0.3]}, "rates=0.3 must not be above maximum=0.2"),
+        ({"c": 0.0}, "c=0 must be positive"),
+        (
+            {"maximum": 0.3},
+            r"maximum=0.3 must not be above 1/\(L \(M_G/\(K m\) \+ 1\)\) = 0.25, where the theorem ends",
+        ),
+        ({"k": 0}, "k=0 must be a whole number"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number"),
+    ],
+)
 def test_arguments_out_of_range_explain_themselves(arguments: dict, message: str):
     given = {"rates": [0.1], "c": 0.1, "maximum": 0.2, "objective": problem(1.0), "batch_size": 1, **arguments}
     with pytest.raises(ValueError, match=message):

@@ -76,7 +76,9 @@ def test_no_swarm_violates_the_bounds(graph: theory.GraphTheory, step_size: floa
 
 @pytest.mark.parametrize(("graph", "share"), [(GRAPHS[0], 10), (GRAPHS[1], 6)], ids=["complete", "ring"])
 def test_nodes_that_pull_apart_come_near_the_bound_on_their_distance(graph: theory.GraphTheory, share: float):
-    """Half of the nodes have gradient +1, the other half, on the ring its other half, −1: Γ is a good part of its bound."""
+    """Half of the nodes have gradient +1, the other half, on the ring its other half, −1: Γ is a good part of its
+    bound.
+    """
     b = np.where(np.arange(8) < 4, 1e6, -1e6)
     swarm, total = Swarm(graph, b, noise=0.0, runs=200), 0.0
     for interaction in range(1200):
@@ -95,13 +97,21 @@ def test_a_long_way_comes_near_the_bound_on_the_gradient():
         squares.append(swarm.square)
         swarm.interact(step_size, 1)
     bound = theory.swarm_gradient_bound(
-        interactions=interactions, graph=graph, local_steps=1, step_size=step_size, gap=start - 1, smoothness=1.0, second_moment=1.0
-    )  # fmt: skip
+        interactions=interactions,
+        graph=graph,
+        local_steps=1,
+        step_size=step_size,
+        gap=start - 1,
+        smoothness=1.0,
+        second_moment=1.0,
+    )
     assert 0.4 * bound < np.mean(squares) <= bound
 
 
 def test_geometric_steps_have_the_moments_of_the_distribution():
-    """The bounds are linear in E[H²], and the last term in E[(H−1)H(2H−1)]: compared with sums over the distribution of mean 3."""
+    """The bounds are linear in E[H²], and the last term in E[(H−1)H(2H−1)]: compared with sums over the distribution of
+    mean 3.
+    """
     counts = np.arange(1, 400)
     law = (1 / 3) * (2 / 3) ** (counts - 1)
     square, within = law @ counts**2, law @ ((counts - 1) * counts * (2 * counts - 1)) / 18
@@ -124,17 +134,27 @@ def test_the_bound_by_hand():
 
 
 @given(
-    draw.sampled_from(GRAPHS), draw.floats(1.0, 50.0), draw.floats(0.0, 10.0), draw.floats(0.01, 10.0), draw.floats(0.0, 10.0),
+    draw.sampled_from(GRAPHS),
+    draw.floats(1.0, 50.0),
+    draw.floats(0.0, 10.0),
+    draw.floats(0.01, 10.0),
+    draw.floats(0.0, 10.0),
     draw.integers(0, 10**9),
-)  # fmt: skip
+)
 def test_the_derived_bound_implies_the_papers(
     graph: theory.GraphTheory, local_steps: float, gap: float, smoothness: float, second_moment: float, more: int
 ):
     """At η = n/√T and T ≥ n⁴; so the constants that we remember of the paper are not too small."""
     interactions = graph.size**4 + more
     step_size = theory.swarm_step_size(interactions=interactions, size=graph.size)
-    options = {"interactions": interactions, "graph": graph, "local_steps": local_steps, "gap": gap, "smoothness": smoothness,
-               "second_moment": second_moment}  # fmt: skip
+    options = {
+        "interactions": interactions,
+        "graph": graph,
+        "local_steps": local_steps,
+        "gap": gap,
+        "smoothness": smoothness,
+        "second_moment": second_moment,
+    }
     derived = theory.swarm_gradient_bound(step_size=step_size, geometric=True, **options)
     assert derived <= theory.swarm_paper_bound(**options) * (1 + 1e-12)
 
@@ -151,19 +171,25 @@ def test_the_step_size_and_bound_of_the_paper():
     ) == pytest.approx(4 * 2304 * 16 * 3 * (49 / 64 + 1) / 1000)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"graph": theory.GraphTheory(tacit.Star(), 8)}, "graph=Star.*: the bounds need an undirected graph whose nodes all have the same degree"),
-    ({"graph": theory.GraphTheory(tacit.ExponentialGraph(), 8)}, "the bounds need an undirected graph"),
-    ({"graph": tacit.Ring()}, "must be a GraphTheory, such as GraphTheory"),
-    ({"local_steps": 0}, "local_steps=0 must be at least 1"),
-    ({"local_steps": 2.5}, "local_steps=2.5 must be at least 1, and a whole number unless geometric=True"),
-    ({"local_steps": math.nan}, "local_steps=nan must be at least 1"),
-    ({"step_size": 0.0}, "step_size=0 must be positive"),
-    ({"second_moment": -1.0}, "second_moment=-1 must be finite and not negative"),
-    ({"gap": -1.0}, "gap=-1 must be finite and not negative"),
-    ({"smoothness": 0.0}, "smoothness=0 must be positive"),
-    ({"interactions": 0}, "interactions=0 must be a whole number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"graph": theory.GraphTheory(tacit.Star(), 8)},
+            "graph=Star.*: the bounds need an undirected graph whose nodes all have the same degree",
+        ),
+        ({"graph": theory.GraphTheory(tacit.ExponentialGraph(), 8)}, "the bounds need an undirected graph"),
+        ({"graph": tacit.Ring()}, "must be a GraphTheory, such as GraphTheory"),
+        ({"local_steps": 0}, "local_steps=0 must be at least 1"),
+        ({"local_steps": 2.5}, "local_steps=2.5 must be at least 1, and a whole number unless geometric=True"),
+        ({"local_steps": math.nan}, "local_steps=nan must be at least 1"),
+        ({"step_size": 0.0}, "step_size=0 must be positive"),
+        ({"second_moment": -1.0}, "second_moment=-1 must be finite and not negative"),
+        ({"gap": -1.0}, "gap=-1 must be finite and not negative"),
+        ({"smoothness": 0.0}, "smoothness=0 must be positive"),
+        ({"interactions": 0}, "interactions=0 must be a whole number"),
+    ],
+)
 def test_arguments_out_of_range_explain_themselves(arguments: dict, message: str):
     given = {
         "interactions": 9,

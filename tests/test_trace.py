@@ -17,10 +17,15 @@ times = draw.floats(0, 10)
 events = draw.lists(
     draw.builds(
         lambda start, length, rank, kind, step, label: Event(start + length, rank, kind, start, step, label=label),
-        times, times, draw.integers(-1, 4), draw.sampled_from(KINDS), draw.integers(0, 9), draw.sampled_from(["", "period", "a", "zebra"]),
+        times,
+        times,
+        draw.integers(-1, 4),
+        draw.sampled_from(KINDS),
+        draw.integers(0, 9),
+        draw.sampled_from(["", "period", "a", "zebra"]),
     ),
     max_size=40,
-)  # fmt: skip
+)
 
 
 def written(order: list[Event], pack_every: int = 10**9) -> Trace:

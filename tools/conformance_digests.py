@@ -3,8 +3,8 @@
     python tools/conformance_digests.py             # write tests/conformance_digests.json
     python tools/conformance_digests.py --check     # compare, and print the rows that differ
 
-A row's ``digest`` is that of the run, which covers its trace; ``parameters`` is the SHA-256 of the bytes of the final parameters.
-The network is unlimited, so that parameters do not depend on the sizes of messages.
+A row's ``digest`` is that of the run, which covers its trace; ``parameters`` is the SHA-256 of the bytes of the final
+parameters. The network is unlimited, so that parameters do not depend on the sizes of messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Measure what the papers claim, one script after another: ``python -m benchmarks.papers --data /path/to/data [--quick]``.
+"""Measure what the papers claim, one script after another: ``python -m benchmarks.papers --data /path/to/data
+[--quick]``.
 
 Each script also runs alone, with more options; see its first lines.
 """

@@ -1,9 +1,11 @@
-"""ADPSGD, averaging periods that follow the parameters' variance, against its claims (Jiang & Agrawal, arXiv 2007.06134).
+"""ADPSGD, averaging periods that follow the parameters' variance, against its claims (Jiang & Agrawal, arXiv
+2007.06134).
 
     python benchmarks/papers/adpsgd.py [--quick] [--only 2,3] [--out benchmarks/results/adpsgd.json]
 
-No data folder is needed: all parts train one hidden layer on scikit-learn's digits with eight workers. All comparisons are paired: same seed, same
-mini-batches. The comparison with QSGD (half the bytes at equal loss) waits for the QSGD compressor and is not here.
+No data folder is needed: all parts train one hidden layer on scikit-learn's digits with eight workers. All comparisons
+are paired: same seed, same mini-batches. The comparison with QSGD (half the bytes at equal loss) waits for the QSGD
+compressor and is not here.
 
 1  the rule itself: a drawn-up sequence of variances gives the expected periods
 2  with a constant period, S/γ falls five- to tenfold after each cut of the learning rate
@@ -42,7 +44,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left: its final training loss, its periods, and the variance among workers after each step, before its round."""
+    """What a run left: its final training loss, its periods, and the variance among workers after each step, before its
+    round.
+    """
 
     loss: float
     periods: tuple[int, ...]
@@ -75,10 +79,16 @@ class Outcome:
 
 def train(case: Case, period: Period) -> Outcome:
     run = tacit.simulate(
-        workloads.digits(model="mlp", split=case.split, batch_size=BATCH), tacit.LocalSGD(period=period),
-        cluster=tacit.Cluster(workers=WORKERS, compute=tacit.Constant(mean_s=0.02)), steps=case.steps, seed=case.seed,
-        lr=LR, momentum=case.momentum, schedule=DECAY, evaluate_every=1,
-    )  # fmt: skip
+        workloads.digits(model="mlp", split=case.split, batch_size=BATCH),
+        tacit.LocalSGD(period=period),
+        cluster=tacit.Cluster(workers=WORKERS, compute=tacit.Constant(mean_s=0.02)),
+        steps=case.steps,
+        seed=case.seed,
+        lr=LR,
+        momentum=case.momentum,
+        schedule=DECAY,
+        evaluate_every=1,
+    )
     variance = np.array([row["spread"] for row in run.history[1:]])
     return Outcome(run.history[-1]["loss"], tuple(realised_periods(run)), run.summary()["rounds"], variance)
 
@@ -92,7 +102,8 @@ def adaptive(case: Case) -> Outcome:
 def constant(case: Case) -> Outcome:
     """CPSGD with exactly ADPSGD's rounds.
 
-    No whole number divides the steps into just so many rounds, so its periods are the two whole numbers around steps/rounds, evenly mixed.
+    No whole number divides the steps into just so many rounds, so its periods are the two whole numbers around
+    steps/rounds, evenly mixed.
     """
     rounds = adaptive(case).rounds
     ends = np.round(np.arange(rounds + 1) * case.steps / rounds).astype(int)
@@ -123,14 +134,20 @@ def the_rule(chosen: argparse.Namespace) -> dict[str, Any]:
         rule.update(state, Round(index, step, rate, variance=ratio * rate))
         periods.append(state.period)
     return {
-        "seeds": [], "ratios": [ratio for ratio, _ in sequence], "periods": periods, "expected": expected,
+        "seeds": [],
+        "ratios": [ratio for ratio, _ in sequence],
+        "periods": periods,
+        "expected": expected,
         "targets": [
-            target("5.7(1)", "frozen while sampling; +1, −1, hold at 0.69, 1.31, 1.0 of γC₂; never below 1",
-                   f"S/(γC₂) = {', '.join(f'{r:g}' for r, _ in sequence)} gives {', '.join(map(str, periods))}",
-                   periods == expected),
+            target(
+                "5.7(1)",
+                "frozen while sampling; +1, −1, hold at 0.69, 1.31, 1.0 of γC₂; never below 1",
+                f"S/(γC₂) = {', '.join(f'{r:g}' for r, _ in sequence)} gives {', '.join(map(str, periods))}",
+                periods == expected,
+            ),
         ],
         "setting": "VariancePeriod(initial=4) in a run of 64 steps; no training.",
-    }  # fmt: skip
+    }
 
 
 def variance_per_rate(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -161,11 +178,12 @@ def _drop(where: str, values: np.ndarray) -> dict[str, Any]:
     first, second = means[0] / means[1], means[2] / means[3]
     by_seed = [values[:, i] / values[:, i + 1] for i in (0, 2)]
     return target(
-        "5.7(2)", "S/γ drops 5–10x after each cut (.170 → .0325 → .0038 seen)",
+        "5.7(2)",
+        "S/γ drops 5–10x after each cut (.170 → .0325 → .0038 seen)",
         f"{where}: {means[0]:.4f} → {means[1]:.4f}, {means[2]:.4f} → {means[3]:.4f}: {first:.1f}x and {second:.1f}x; by seed "
         + " and ".join(f"{drop.min():.1f} … {drop.max():.1f}x" for drop in by_seed),
         bool(5 <= first <= 10 and 5 <= second <= 10),
-    )  # fmt: skip
+    )
 
 
 def _around_cuts(outcome: Outcome) -> list[float]:
@@ -202,13 +220,35 @@ def against_constant(chosen: argparse.Namespace) -> dict[str, Any]:
             part["cases"][f"{split}, momentum {momentum:g}"] = numbers
             part["targets"] += _claims(split, momentum, numbers)
             rows += [
-                (split, momentum, case.seed, a.rounds, *numbers["periods"][place], numbers["cost_ratio"][place],
-                 numbers["cost_at_gradients_ratio"][place], a.loss, c.loss, numbers["loss_ratio"][place])
+                (
+                    split,
+                    momentum,
+                    case.seed,
+                    a.rounds,
+                    *numbers["periods"][place],
+                    numbers["cost_ratio"][place],
+                    numbers["cost_at_gradients_ratio"][place],
+                    a.loss,
+                    c.loss,
+                    numbers["loss_ratio"][place],
+                )
                 for place, (case, (a, c)) in enumerate(zip(cases, pairs, strict=True))
-            ]  # fmt: skip
+            ]
             print(f"    {split}, momentum {momentum:g}: loss ratio {numbers['loss_ratio_of_means']:.4f}", flush=True)
-    header = ("split", "momentum", "seed", "rounds", "p at 50 %", "at 75 %", "at the end", "Σ γ Var ratio",
-              "same, at gradients", "loss ADPSGD", "loss CPSGD", "ratio")  # fmt: skip
+    header = (
+        "split",
+        "momentum",
+        "seed",
+        "rounds",
+        "p at 50 %",
+        "at 75 %",
+        "at the end",
+        "Σ γ Var ratio",
+        "same, at gradients",
+        "loss ADPSGD",
+        "loss CPSGD",
+        "ratio",
+    )
     part["table"] = table(header, rows)
     part["setting"] = (
         f"{_setting(chosen)} ADPSGD is VariancePeriod(initial=4); CPSGD has the same number of rounds at periods of the two "
@@ -246,13 +286,21 @@ def _claims(split: str, momentum: float, numbers: dict[str, Any]) -> list[dict[s
     else:
         stated, holds = "final loss, mean over seeds, at most 1.01 x CPSGD's", mean <= 1.01
     return [
-        target("5.7(3)", "the period rises after each cut (6 → 18 → 37 seen)", f"{where}{steps} in means, last whole period "
-               "before each cut and the end", all(a < b < c for a, b, c in periods)),
-        target("5.7(3)", "Σ γ Var[W] below CPSGD's on every seed (.63–.79 seen)",
-               f"{where}{min(numbers['cost_ratio']):.3f} … {max(numbers['cost_ratio']):.3f}; taken where gradients are "
-               f"{min(numbers['cost_at_gradients_ratio']):.3f} … {max(numbers['cost_at_gradients_ratio']):.3f}", max(costs) < 1),
+        target(
+            "5.7(3)",
+            "the period rises after each cut (6 → 18 → 37 seen)",
+            f"{where}{steps} in means, last whole period before each cut and the end",
+            all(a < b < c for a, b, c in periods),
+        ),
+        target(
+            "5.7(3)",
+            "Σ γ Var[W] below CPSGD's on every seed (.63–.79 seen)",
+            f"{where}{min(numbers['cost_ratio']):.3f} … {max(numbers['cost_ratio']):.3f}; taken where gradients are "
+            f"{min(numbers['cost_at_gradients_ratio']):.3f} … {max(numbers['cost_at_gradients_ratio']):.3f}",
+            max(costs) < 1,
+        ),
         target("5.7(3)", stated, loss_text, bool(holds)),
-    ]  # fmt: skip
+    ]
 
 
 def against_reverse(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -265,12 +313,13 @@ def against_reverse(chosen: argparse.Namespace) -> dict[str, Any]:
         ratio, mean = numbers["loss_ratio"], numbers["loss_ratio_of_means"]
         part["targets"].append(
             target(
-                "5.7(4)", "the reverse schedule is worse than ADPSGD",
+                "5.7(4)",
+                "the reverse schedule is worse than ADPSGD",
                 f"{split}: final loss {mean:.4f} x ADPSGD's in means, worse on {sum(r > 1 for r in ratio)} of {len(ratio)} seeds; "
                 f"Σ γ Var {np.mean(numbers['cost_ratio']):.1f} x",
                 bool(mean > 1),
             )
-        )  # fmt: skip
+        )
         rows += [
             (split, seed, numbers["rounds"][i], *numbers["losses"][i], ratio[i], numbers["cost_ratio"][i])
             for i, seed in enumerate(_seeds(chosen))

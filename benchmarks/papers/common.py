@@ -83,7 +83,9 @@ def spread_of(values: Iterable[float]) -> dict[str, float]:
 
 
 def realised_periods(run: tacit.Run) -> list[int]:
-    """Return the periods a run of LocalSGD really had, from its trace: what the rule said, the last one cut short by the end."""
+    """Return the periods a run of LocalSGD really had, from its trace: what the rule said, the last one cut short by
+    the end.
+    """
     noted = [int(event.value) for event in run.trace if event.kind == NOTE and event.label == "period"]
     return [*noted[:-1], run.steps - sum(noted[:-1])]
 
@@ -94,9 +96,12 @@ def measure(
     """Run the chosen parts and write JSON and Markdown, after every part: an interrupted run leaves what it had."""
     torch.set_num_threads(1)  # the last bits depend on the number of threads
     results: dict[str, Any] = {
-        "title": title, "command": shlex.join(["python", f"{folder}/{name}.py", *_without_paths(sys.argv[1:])]),
-        "quick": chosen.quick, "versions": _versions(), "parts": _kept_parts(chosen, parts),
-    }  # fmt: skip
+        "title": title,
+        "command": shlex.join(["python", f"{folder}/{name}.py", *_without_paths(sys.argv[1:])]),
+        "quick": chosen.quick,
+        "versions": _versions(),
+        "parts": _kept_parts(chosen, parts),
+    }
     for number in chosen.only:
         print(f"{name} part {number}: {(parts[number].__doc__ or '').splitlines()[0]}", flush=True)
         began_s = time.perf_counter()
@@ -166,8 +171,11 @@ def _rounded(value: Any) -> Any:
 
 def _versions() -> dict[str, str]:
     return {
-        "tacit": tacit.__version__, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version(),
-    }  # fmt: skip
+        "tacit": tacit.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def _numbers(text: str) -> list[int]:

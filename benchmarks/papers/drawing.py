@@ -78,7 +78,9 @@ def _panel(title: str, curves: Sequence[Curve], x_label: str, floor: float, kind
 
 
 def _ticks(low: float, high: float, every: int) -> list[tuple[float, str]]:
-    """Return values to mark between two powers of ten, with their labels: powers, or over few of them 1, 2 and 5 of each."""
+    """Return values to mark between two powers of ten, with their labels: powers, or over few of them 1, 2 and 5 of
+    each.
+    """
     if high - low > 2.5:
         return [(10.0**power, f"1e{power}") for power in range(math.ceil(low), math.floor(high) + 1, every)]
     values = (digit * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for digit in (1, 2, 5))

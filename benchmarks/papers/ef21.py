@@ -1,14 +1,16 @@
-"""EF21 against classic error feedback, in the authors' own protocol (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203).
+"""EF21 against classic error feedback, in the authors' own protocol (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021,
+arXiv 2106.05203).
 
     python benchmarks/papers/ef21.py --data /path/to/data [--quick] [--only 2,3] [--out benchmarks/results/ef21.json]
 
-All parts read DATA/libsvm/a9a.bz2 and DATA/libsvm/mushrooms.bz2. Logistic regression with the nonconvex regularizer, λ = 0.1; 20 workers with
-contiguous blocks in file order, the remainder with the last; Top-k; full gradients; x⁰ from RandomState(0).randn(d). A step is a multiple of the
-theoretical one: of 1/(L + L̃ √(β/θ)) for EF and EF21, of the PL formula with μ = λ for EF21+ (as in the authors' code), of 1/L for GD. Estimates start
-compressed, bits included, unless a row says full.
+All parts read DATA/libsvm/a9a.bz2 and DATA/libsvm/mushrooms.bz2. Logistic regression with the nonconvex regularizer, λ
+= 0.1; 20 workers with contiguous blocks in file order, the remainder with the last; Top-k; full gradients; x⁰ from
+RandomState(0).randn(d). A step is a multiple of the theoretical one: of 1/(L + L̃ √(β/θ)) for EF and EF21, of the PL
+formula with μ = λ for EF21+ (as in the authors' code), of 1/L for GD. Estimates start compressed, bits included, unless
+a row says full.
 
-The runs of a part are columns of one direct loop, because a simulation of each would take an hour; part 6 shows that ``tacit.simulate`` takes the
-same steps.
+The runs of a part are columns of one direct loop, because a simulation of each would take an hour; part 6 shows that
+``tacit.simulate`` takes the same steps.
 
 1  the constants of both data sets
 2  ‖∇f‖² after 6250 steps: EF levels off at a height that grows with the step, EF21 goes on
@@ -93,7 +95,10 @@ class Blocks:
         self.mean_smoothness = math.sqrt(sum(c**2 for c in curvatures) / WORKERS)
 
     def _keep(self, lengths: Sequence[int]) -> None:
-        """Take blocks of these lengths as the workers' samples. Features are sparse, which saves four fifths of the time."""
+        """Take blocks of these lengths as the workers' samples.
+
+        Features are sparse, which saves four fifths of the time.
+        """
         kept = sum(lengths)
         owner = np.repeat(np.arange(WORKERS), lengths)
         self._rows = sparse.csr_matrix(self.x[:kept].numpy())
@@ -104,7 +109,9 @@ class Blocks:
         self._shares = 1 / np.asarray(lengths)[owner][:, None]
 
     def even(self) -> Blocks:
-        """Return the same with the samples left out that make the last block longer: f is then the mean over all samples."""
+        """Return the same with the samples left out that make the last block longer: f is then the mean over all
+        samples.
+        """
         other = copy.copy(self)
         other._keep([self.lengths[0]] * WORKERS)
         return other
@@ -137,7 +144,9 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the loop left of each column: ‖∇f(x^t)‖² for t = 0 … T, the distortion G⁰ after the first message, the last models."""
+    """What the loop left of each column: ‖∇f(x^t)‖² for t = 0 … T, the distortion G⁰ after the first message, the last
+    models.
+    """
 
     norms: np.ndarray  # [steps + 1, columns]
     first_distortion: np.ndarray
@@ -222,15 +231,27 @@ def constants(chosen: argparse.Namespace) -> dict[str, Any]:
         problem = blocks(chosen.data, name)
         alpha, least, largest = 1 / problem.dimension, min(problem.worker_smoothness), max(problem.worker_smoothness)
         root = math.sqrt(theory.ef21_beta(alpha) / theory.ef21_theta(alpha))
-        found = (problem.lengths[0], problem.dimension, problem.smoothness, problem.mean_smoothness, least, largest, root,
-                 problem.step_size(Plan("EF21", 1)))  # fmt: skip
+        found = (
+            problem.lengths[0],
+            problem.dimension,
+            problem.smoothness,
+            problem.mean_smoothness,
+            least,
+            largest,
+            root,
+            problem.step_size(Plan("EF21", 1)),
+        )
         rows.append((name, problem.samples, *(f"{number:.6g}" for number in found)))
         part[name] = list(found)
         agrees = all(abs(a - b) <= 2e-4 * abs(b) for a, b in zip(found, PRINTED[name], strict=True))
         part["targets"].append(
-            target("3.5", f"{name}: L {PRINTED[name][2]}, L̃ {PRINTED[name][3]}, γ {PRINTED[name][7]:.4e}",
-                   f"{name}: L {found[2]:.5f}, L̃ {found[3]:.5f}, γ {found[7]:.4e}", agrees)
-        )  # fmt: skip
+            target(
+                "3.5",
+                f"{name}: L {PRINTED[name][2]}, L̃ {PRINTED[name][3]}, γ {PRINTED[name][7]:.4e}",
+                f"{name}: L {found[2]:.5f}, L̃ {found[3]:.5f}, γ {found[7]:.4e}",
+                agrees,
+            )
+        )
     part["table"] = table(("data", "N", "N_i", "d", "L", "L̃", "least L_i", "largest", "√(β/θ)", "γ 1x"), rows)
     return part
 
@@ -268,10 +289,13 @@ def levels(chosen: argparse.Namespace) -> dict[str, Any]:
         if name == "mushrooms":
             own, other = ([f"{value:.1e}" for value in largest[base]] for base in (None, "nonconvex"))
             part["targets"].append(
-                target("3.6(1)", "mushrooms EF21+: 4096x of its own PL base converges, 4096x of EF21's base does not",
-                       f"three starts: {', '.join(own)} and {', '.join(other)} after {steps} steps",
-                       max(largest[None]) < 1e-6 < min(largest["nonconvex"]))
-            )  # fmt: skip
+                target(
+                    "3.6(1)",
+                    "mushrooms EF21+: 4096x of its own PL base converges, 4096x of EF21's base does not",
+                    f"three starts: {', '.join(own)} and {', '.join(other)} after {steps} steps",
+                    max(largest[None]) < 1e-6 < min(largest["nonconvex"]),
+                )
+            )
     part["table"] = table(("", *(f"{m}x" for m in MULTIPLES)), rows)
     return part
 
@@ -281,15 +305,32 @@ def _level_claims(name: str, found: dict[tuple[str, float, str | None], float]) 
     first_on = {"mushrooms": 2, "a9a": 1}[name]  # from 64x, from 16x
     rises = ef[-3:] == sorted(ef[-3:])
     return [
-        target("3.6(1)", f"{name}: EF and EF21 indistinguishable at 1x", f"{ef[0]:.3g} and {ef21[0]:.3g}", abs(ef[0] / ef21[0] - 1) < 0.05),
-        target("3.6(1)", f"{name}: EF levels off, higher for larger steps", f"64x, 256x, 1024x: {', '.join(f'{v:.1e}' for v in ef[-3:])}",
-               rises and min(ef) > 1e-7),
-        target("3.6(1)", f"{name}: EF21 goes on from {MULTIPLES[first_on]}x", ", ".join(f"{v:.1e}" for v in ef21[first_on:]),
-               max(ef21[first_on:]) < 1e-6 and max(ef21[first_on + 1 :]) < 1e-15),
-        target("3.6(1)", f"{name}: every cell within a factor of three (above 1e-10) of what was seen before",
-               "largest factors: " + ", ".join(f"{m} {_factor(SEEN[name, m], values):.2f}" for m, values in (("EF", ef), ("EF21", ef21))),
-               all(_factor(SEEN[name, m], values) < 3 for m, values in (("EF", ef), ("EF21", ef21)))),
-    ]  # fmt: skip
+        target(
+            "3.6(1)",
+            f"{name}: EF and EF21 indistinguishable at 1x",
+            f"{ef[0]:.3g} and {ef21[0]:.3g}",
+            abs(ef[0] / ef21[0] - 1) < 0.05,
+        ),
+        target(
+            "3.6(1)",
+            f"{name}: EF levels off, higher for larger steps",
+            f"64x, 256x, 1024x: {', '.join(f'{v:.1e}' for v in ef[-3:])}",
+            rises and min(ef) > 1e-7,
+        ),
+        target(
+            "3.6(1)",
+            f"{name}: EF21 goes on from {MULTIPLES[first_on]}x",
+            ", ".join(f"{v:.1e}" for v in ef21[first_on:]),
+            max(ef21[first_on:]) < 1e-6 and max(ef21[first_on + 1 :]) < 1e-15,
+        ),
+        target(
+            "3.6(1)",
+            f"{name}: every cell within a factor of three (above 1e-10) of what was seen before",
+            "largest factors: "
+            + ", ".join(f"{m} {_factor(SEEN[name, m], values):.2f}" for m, values in (("EF", ef), ("EF21", ef21))),
+            all(_factor(SEEN[name, m], values) < 3 for m, values in (("EF", ef), ("EF21", ef21))),
+        ),
+    ]
 
 
 def _factor(seen: tuple[float, ...], values: list[float]) -> float:
@@ -321,16 +362,34 @@ def bits_to_accuracy(chosen: argparse.Namespace) -> dict[str, Any]:
 
     slow, fast, full_slow, full_fast, ef = kinds
     return {
-        "bits": reached, "setting": "mushrooms, k = 2, RandomState(0), (1), (2), at most 200,000 bits; a full start's left out, as in the paper.",
-        "table": table(("", *(f"start {s}" for s in seeds)), [(k, *("never" if b is None else str(b) for b in v)) for k, v in reached.items()]),
+        "bits": reached,
+        "setting": "mushrooms, k = 2, RandomState(0), (1), (2), at most 200,000 bits; a full start's left out, as in the paper.",
+        "table": table(
+            ("", *(f"start {s}" for s in seeds)),
+            [(k, *("never" if b is None else str(b) for b in v)) for k, v in reached.items()],
+        ),
         "targets": [
-            target("3.6(2)", "compressed start, 1024x: 14k–29k bits (to 5 %)", text(fast), _within(reached[str(fast)], 14e3, 29e3)),
-            target("3.6(2)", "compressed start, 256x: 31k–46k bits (to 5 %)", text(slow), _within(reached[str(slow)], 31e3, 46e3)),
-            target("3.6(2)", "full start: 1024x fails within 200k bits, 256x works", f"{text(full_fast)}; {text(full_slow)}",
-                   all(b is None for b in reached[str(full_fast)]) and None not in reached[str(full_slow)]),
+            target(
+                "3.6(2)",
+                "compressed start, 1024x: 14k–29k bits (to 5 %)",
+                text(fast),
+                _within(reached[str(fast)], 14e3, 29e3),
+            ),
+            target(
+                "3.6(2)",
+                "compressed start, 256x: 31k–46k bits (to 5 %)",
+                text(slow),
+                _within(reached[str(slow)], 31e3, 46e3),
+            ),
+            target(
+                "3.6(2)",
+                "full start: 1024x fails within 200k bits, 256x works",
+                f"{text(full_fast)}; {text(full_slow)}",
+                all(b is None for b in reached[str(full_fast)]) and None not in reached[str(full_slow)],
+            ),
             target("3.6(2)", "EF 64x never gets there", text(ef), all(b is None for b in reached[str(ef)])),
         ],
-    }  # fmt: skip
+    }
 
 
 def _bits(norms: np.ndarray, k: int) -> int | None:
@@ -377,7 +436,9 @@ def bound(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def against_bits(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Bits and true bytes a worker sends until ‖∇f‖² falls below 1e-2, 1e-4, 1e-6, 1e-8, each method at its best multiple."""
+    """Bits and true bytes a worker sends until ‖∇f‖² falls below 1e-2, 1e-4, 1e-6, 1e-8, each method at its best
+    multiple.
+    """
     steps = 60 if chosen.quick else STEPS
     places = np.unique(np.geomspace(1, steps, 40).astype(int))
     part: dict[str, Any] = {"targets": [], "curves": {}, "message_bytes": {}}
@@ -392,9 +453,12 @@ def against_bits(chosen: argparse.Namespace) -> dict[str, Any]:
         shown = [(plan, outcome.norms[:, i]) for i, plan in enumerate(plans) if not plan.seed]
         rows += [(name, plan, *_costs(plan, norms, problem.dimension, sizes)) for plan, norms in shown]
         best = {
-            method: min(((p, n) for p, n in shown if p.method == method), key=lambda pn: (_steps_to(pn[1], 1e-6) or steps, pn[1].min()))
+            method: min(
+                ((p, n) for p, n in shown if p.method == method),
+                key=lambda pn: (_steps_to(pn[1], 1e-6) or steps, pn[1].min()),
+            )
             for method in ("GD", "EF", "EF21", "EF21+")
-        }  # fmt: skip
+        }
         part["targets"] += _bit_claims(name, best, problem.dimension, sizes)
         part["curves"][name] = {"steps": places.tolist()} | {str(plan): norms[places].tolist() for plan, norms in shown}
         for unit, label in (
@@ -404,10 +468,15 @@ def against_bits(chosen: argparse.Namespace) -> dict[str, Any]:
             title = f"{name}: squared gradient norm against {unit}"
             labels[title] = label
             panels[title] = [
-                Curve(plan.method, str(plan), (places * _cost(plan, unit, problem.dimension, sizes)).tolist(), norms[places].tolist(),
-                      plan == best[plan.method][0])
+                Curve(
+                    plan.method,
+                    str(plan),
+                    (places * _cost(plan, unit, problem.dimension, sizes)).tolist(),
+                    norms[places].tolist(),
+                    plan == best[plan.method][0],
+                )
                 for plan, norms in shown
-            ]  # fmt: skip
+            ]
     draw(chosen.out.with_suffix(".svg"), panels, labels, floor=1e-16)
     part["table"] = [
         f"![curves]({chosen.out.with_suffix('.svg').name})",
@@ -467,7 +536,9 @@ def message_bytes(problem: Blocks, feedback: tacit.feedback.Feedback) -> float:
 def simulate(
     problem: Blocks, feedback: tacit.feedback.Feedback, steps: int, gamma: float, dtype: torch.dtype = torch.float64
 ) -> tacit.Run:
-    """Take the same steps by way of the library, without the samples that make the last block longer: f is then the mean over all samples."""
+    """Take the same steps by way of the library, without the samples that make the last block longer: f is then the
+    mean over all samples.
+    """
     whole = WORKERS * problem.lengths[0]
     workload = workloads.logistic(
         (problem.x[:whole], problem.y[:whole]),
@@ -499,10 +570,17 @@ def same_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         run = simulate(problem, DIRECT[plan.method], steps, problem.step_size(plan))
         differences[str(plan)] = float((run.parameters - outcome.models[:, i]).abs().max())
     return {
-        "largest_differences": differences, "setting": f"mushrooms, {steps} steps, float64, blocks of equal length.",
-        "targets": [target("3.6", "the library takes the same steps", ", ".join(f"{p}: {d:.1e}" for p, d in differences.items()),
-                           max(differences.values()) < 1e-9)],
-    }  # fmt: skip
+        "largest_differences": differences,
+        "setting": f"mushrooms, {steps} steps, float64, blocks of equal length.",
+        "targets": [
+            target(
+                "3.6",
+                "the library takes the same steps",
+                ", ".join(f"{p}: {d:.1e}" for p, d in differences.items()),
+                max(differences.values()) < 1e-9,
+            )
+        ],
+    }
 
 
 PARTS = {1: constants, 2: levels, 3: bits_to_accuracy, 4: bound, 5: against_bits, 6: same_steps}

@@ -1,8 +1,10 @@
 """LUPA-SGD and ADA-LUPA-SGD against their claims (Haddadpour et al., NeurIPS 2019, arXiv 1910.13598).
 
-    python benchmarks/papers/local_sgd.py --data /path/to/data [--quick] [--only 2,3] [--out benchmarks/results/local_sgd.json]
+    python benchmarks/papers/local_sgd.py --data /path/to/data [--quick] [--only 2,3] [--out
+    benchmarks/results/local_sgd.json]
 
-Parts 1, 2 and 4 read DATA/libsvm/a9a.bz2 (LIBSVM's a9a); parts 3, 5 and 6 need no data. All comparisons are paired: same seed, same mini-batches.
+Parts 1, 2 and 4 read DATA/libsvm/a9a.bz2 (LIBSVM's a9a); parts 3, 5 and 6 need no data. All comparisons are paired:
+same seed, same mini-batches.
 
 1  the error falls as 1/T when tau grows as T^(2/3)
 2  91 local steps, and ten rounds of growing length, cost nothing on a convex problem
@@ -123,16 +125,25 @@ def _rate(
     shifted, shifted_deviation = _slope(lengths + a, errors)
     local = np.diff(np.log(errors.mean(1))) / np.diff(np.log(lengths))
     numbers = {
-        "slope": slope, "slope_standard_error": deviation, "slopes_between": local.tolist(), "slope_against_T_plus_a": shifted,
+        "slope": slope,
+        "slope_standard_error": deviation,
+        "slopes_between": local.tolist(),
+        "slope_against_T_plus_a": shifted,
         "gaps": {str(steps): spread_of(error) for steps, error in zip(lengths, errors, strict=True)},
         "gaps_per_seed": {str(steps): error.tolist() for steps, error in zip(lengths, errors, strict=True)},
-    }  # fmt: skip
+    }
     between = ", ".join(f"{s:.2f}" for s in local)
     return numbers, [
-        target("1.6(1)", "slope of log E[F−F*] against log T in −0.8 … −1.2",
-               f"{sampling}: {slope:.2f} ± {deviation:.2f} ({between} between neighbours)", -1.2 <= slope <= -0.8),
-        target("1.6(1)", "(against log(T + a): reported)", f"{sampling}: {shifted:.2f} ± {shifted_deviation:.2f}", None),
-    ]  # fmt: skip
+        target(
+            "1.6(1)",
+            "slope of log E[F−F*] against log T in −0.8 … −1.2",
+            f"{sampling}: {slope:.2f} ± {deviation:.2f} ({between} between neighbours)",
+            -1.2 <= slope <= -0.8,
+        ),
+        target(
+            "1.6(1)", "(against log(T + a): reported)", f"{sampling}: {shifted:.2f} ± {shifted_deviation:.2f}", None
+        ),
+    ]
 
 
 def _tied(adult: Adult, steps: int, workers: int, seeds: range, is_independent: bool) -> np.ndarray:
@@ -156,9 +167,11 @@ def convex_periods(chosen: argparse.Namespace) -> dict[str, Any]:
     adult, seeds = Adult(chosen), range(2 if chosen.quick else 32)
     steps, common = (200 if chosen.quick else STEPS), 1100  # one a for all: no τ_i but one-shot's is longer
     periods = {
-        "tau=1": tacit.Every(1), "tau=91": tacit.Every(91), "linear E=10": tacit.LinearPeriod(initial=91, rounds=10),
+        "tau=1": tacit.Every(1),
+        "tau=91": tacit.Every(91),
+        "linear E=10": tacit.LinearPeriod(initial=91, rounds=10),
         "one-shot": tacit.OneShot(),
-    }  # fmt: skip
+    }
     gaps, rounds = {}, {}
     for name, period in periods.items():
         gaps[name], rounds[name] = adult.gaps(period, common, workers=4, seeds=seeds, steps=steps)
@@ -170,7 +183,9 @@ def convex_periods(chosen: argparse.Namespace) -> dict[str, Any]:
         return target("1.6(2)", stated, text, holds and bool(abs(mean - 1) <= 0.05))
 
     return {
-        "seeds": list(seeds), **adult.constants(), "rounds": rounds,
+        "seeds": list(seeds),
+        **adult.constants(),
+        "rounds": rounds,
         "gaps": {name: spread_of(gap) for name, gap in gaps.items()},
         "gaps_per_seed": {name: gap.tolist() for name, gap in gaps.items()},
         "targets": [
@@ -181,7 +196,7 @@ def convex_periods(chosen: argparse.Namespace) -> dict[str, Any]:
         "table": table(("period", "rounds", "mean F−F*"), ((n, rounds[n], float(gaps[n].mean())) for n in gaps)),
         "setting": f"a9a shuffled, p=4, B={BATCH}, T={steps}, one step size for all (a = 8 kappa), {len(seeds)} seeds. "
         "5469 = 60·91 + 9: the closing round makes 61.",
-    }  # fmt: skip
+    }
 
 
 def network_periods(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -189,9 +204,12 @@ def network_periods(chosen: argparse.Namespace) -> dict[str, Any]:
     seeds, steps, tau = (range(1), 300, 5) if chosen.quick else (range(5), STEPS, 91)
     fixed = f"tau={tau}"
     periods = {
-        "tau=1": tacit.Every(1), fixed: tacit.Every(tau), "linear E=10": tacit.LinearPeriod(initial=tau, rounds=10),
-        "growth in the last round": tacit.PeriodList([tau] * 9 + [steps - 9 * tau]), "one-shot": tacit.OneShot(),
-    }  # fmt: skip
+        "tau=1": tacit.Every(1),
+        fixed: tacit.Every(tau),
+        "linear E=10": tacit.LinearPeriod(initial=tau, rounds=10),
+        "growth in the last round": tacit.PeriodList([tau] * 9 + [steps - 9 * tau]),
+        "one-shot": tacit.OneShot(),
+    }
     loss: dict[str, list[float]] = {name: [] for name in periods}
     rounds = {}
     for name, period in periods.items():
@@ -206,28 +224,45 @@ def network_periods(chosen: argparse.Namespace) -> dict[str, Any]:
     last, last_by_seed = _ratio(loss, "growth in the last round", "linear E=10")
     shot, shot_by_seed = _ratio(loss, "one-shot", fixed)
     return {
-        "seeds": list(seeds), "rounds": rounds, "losses": {n: spread_of(v) for n, v in loss.items()}, "losses_per_seed": loss,
+        "seeds": list(seeds),
+        "rounds": rounds,
+        "losses": {n: spread_of(v) for n, v in loss.items()},
+        "losses_per_seed": loss,
         "targets": [
-            target("1.6(3)", f"final training loss: {' < '.join(order)}",
-                   " < ".join(f"{means[n]:.3e}" for n in order) + f" in means; this order on {sum(in_order)} of {len(seeds)} seeds",
-                   all(means[a] < means[b] for a, b in pairwise(order))),
-            target("1.6(3)", f"one-shot at least 2 x {fixed}", f"{shot:.2f} x in means ({shot_by_seed} by seed)", shot >= 2),
-            target("1.6(3)", "all growth in the last round visibly worse than linear growth, both 10 rounds",
-                   f"{last:.2f} x in means ({last_by_seed} by seed)", last > 1.05),
+            target(
+                "1.6(3)",
+                f"final training loss: {' < '.join(order)}",
+                " < ".join(f"{means[n]:.3e}" for n in order)
+                + f" in means; this order on {sum(in_order)} of {len(seeds)} seeds",
+                all(means[a] < means[b] for a, b in pairwise(order)),
+            ),
+            target(
+                "1.6(3)", f"one-shot at least 2 x {fixed}", f"{shot:.2f} x in means ({shot_by_seed} by seed)", shot >= 2
+            ),
+            target(
+                "1.6(3)",
+                "all growth in the last round visibly worse than linear growth, both 10 rounds",
+                f"{last:.2f} x in means ({last_by_seed} by seed)",
+                last > 1.05,
+            ),
         ],
         "table": table(("period", "rounds", "mean final loss"), ((n, rounds[n], means[n]) for n in periods)),
         "setting": f"digits MLP, p=4, B={BATCH}, lr=0.1 constant, T={steps}, {len(seeds)} seeds; «visibly» read as 5 %.",
-    }  # fmt: skip
+    }
 
 
 def _digits(
     period: Period, steps: int, seed: int, split: str = "shuffled", workers: int = 4, **settings: Any
 ) -> tacit.Run:
     return tacit.simulate(
-        workloads.digits(model="mlp", batch_size=BATCH, split=split), tacit.LocalSGD(period=period),
-        cluster=tacit.Cluster(workers=workers, compute=tacit.Constant(mean_s=0.02)), steps=steps, seed=seed, lr=0.1,
+        workloads.digits(model="mlp", batch_size=BATCH, split=split),
+        tacit.LocalSGD(period=period),
+        cluster=tacit.Cluster(workers=workers, compute=tacit.Constant(mean_s=0.02)),
+        steps=steps,
+        seed=seed,
+        lr=0.1,
         **{"evaluate_every": steps, **settings},
-    )  # fmt: skip
+    )
 
 
 def _ratio(values: dict[str, list[float]], one: str, other: str) -> tuple[float, str]:
@@ -248,19 +283,27 @@ def speed_up(chosen: argparse.Namespace) -> dict[str, Any]:
         middle = np.mean(list(scaled.values()))
         off = max(abs(value / middle - 1) for value in scaled.values())
         part[sampling] = {
-            "scaled": {str(p): value for p, value in scaled.items()}, "largest_deviation": float(off),
+            "scaled": {str(p): value for p, value in scaled.items()},
+            "largest_deviation": float(off),
             "gaps": {str(p): spread_of(error) for p, error in errors.items()},
             "gaps_per_seed": {str(p): error.tolist() for p, error in errors.items()},
-        }  # fmt: skip
+        }
         numbers = ", ".join(f"{value:.3g}" for value in scaled.values())
         text = f"{sampling}: {numbers}; at most {off:.0%} off their mean, {max(scaled.values()) / min(scaled.values()):.2f} x apart"
         part["targets"].append(
             target("1.6(4)", "error·p·T constant within 25 % for p = 1, 2, 4, 8", text, bool(off <= 0.25))
         )
         rows += [
-            (sampling, p, tied_period(steps, p), float(errors[p].mean()), float(errors[p].std(ddof=1) / len(seeds) ** 0.5), scaled[p])
+            (
+                sampling,
+                p,
+                tied_period(steps, p),
+                float(errors[p].mean()),
+                float(errors[p].std(ddof=1) / len(seeds) ** 0.5),
+                scaled[p],
+            )
             for p in counts
-        ]  # fmt: skip
+        ]
     part["table"] = table(("mini-batches", "p", "τ", "E[F−F*]", "its standard error", "E[F−F*]·p·T"), rows)
     part["setting"] = f"a9a shuffled, B={BATCH}, mu={MU}, a = 8 kappa, T={steps}, tau tied to p, {len(seeds)} replicas."
     return part
@@ -274,17 +317,28 @@ def linear_schedule(chosen: argparse.Namespace) -> dict[str, Any]:
     realised, rounds = realised_periods(run), run.summary()["rounds"]
     growth = lengths[1] / lengths[0] - 1
     return {
-        "seeds": [0], "printed": list(PRINTED), "schedule": lengths, "alpha": growth, "realised": realised, "rounds": rounds,
+        "seeds": [0],
+        "printed": list(PRINTED),
+        "schedule": lengths,
+        "alpha": growth,
+        "realised": realised,
+        "rounds": rounds,
         "targets": [
-            target("1.6(5)", f"tau_i = {', '.join(map(str, PRINTED))}; alpha = 1.09",
-                   f"{', '.join(f'{x:.1f}' for x in lengths)}; alpha = {growth:.4f}",
-                   all(abs(x - printed) <= 0.05 for x, printed in zip(lengths, PRINTED, strict=True))),
-            target("1.6(5)", "10 rounds, not 11: the last absorbs the remainder",
-                   f"{rounds} rounds: {', '.join(map(str, realised))} (sum {sum(realised)})",
-                   rounds == 10 and sum(realised) == STEPS and len(realised) == 10),
+            target(
+                "1.6(5)",
+                f"tau_i = {', '.join(map(str, PRINTED))}; alpha = 1.09",
+                f"{', '.join(f'{x:.1f}' for x in lengths)}; alpha = {growth:.4f}",
+                all(abs(x - printed) <= 0.05 for x, printed in zip(lengths, PRINTED, strict=True)),
+            ),
+            target(
+                "1.6(5)",
+                "10 rounds, not 11: the last absorbs the remainder",
+                f"{rounds} rounds: {', '.join(map(str, realised))} (sum {sum(realised)})",
+                rounds == 10 and sum(realised) == STEPS and len(realised) == 10,
+            ),
         ],
         "setting": f"LinearPeriod(initial=91, rounds=10), T={STEPS}, read from the trace of a digits run with p=4.",
-    }  # fmt: skip
+    }
 
 
 LOSS_RULES = {
@@ -294,7 +348,9 @@ LOSS_RULES = {
 
 
 def loss_rules(chosen: argparse.Namespace) -> dict[str, Any]:
-    """ADA-LUPA's loss rule and AdaComm, digits shuffled and label-sorted: periods against the papers' formulas at F(x̄) on all data."""
+    """ADA-LUPA's loss rule and AdaComm, digits shuffled and label-sorted: periods against the papers' formulas at F(x̄)
+    on all data.
+    """
     seeds, steps, workers = (range(1), 120, 8) if chosen.quick else (range(3), 1000, 8)
     part: dict[str, Any] = {"seeds": list(seeds), "steps": steps, "targets": [], "runs": {}}
     rows = []
@@ -304,18 +360,30 @@ def loss_rules(chosen: argparse.Namespace) -> dict[str, Any]:
         off = np.concatenate([one["period"] / one["by_formula"] for one in found])
         rounds = [run.summary()["rounds"] for run in runs]
         losses = [run.history[-1]["loss"] for run in runs]
-        constant = [_digits(_even(steps, n), steps, seed, split=split, workers=workers).history[-1]["loss"]
-                    for n, seed in zip(rounds, seeds, strict=True)]  # fmt: skip
+        constant = [
+            _digits(_even(steps, n), steps, seed, split=split, workers=workers).history[-1]["loss"]
+            for n, seed in zip(rounds, seeds, strict=True)
+        ]
         part["runs"][f"{name}, {split}"] = {
-            "rounds": rounds, "losses": losses, "losses_of_constant_periods": constant, "periods": [one["period"].tolist() for one in found],
-            "periods_by_formula": [one["by_formula"].tolist() for one in found], "losses_at_averages": [one["losses"].tolist() for one in found],
-        }  # fmt: skip
+            "rounds": rounds,
+            "losses": losses,
+            "losses_of_constant_periods": constant,
+            "periods": [one["period"].tolist() for one in found],
+            "periods_by_formula": [one["by_formula"].tolist() for one in found],
+            "losses_at_averages": [one["losses"].tolist() for one in found],
+        }
         text = f"{split}: {off.mean():.3f} in the mean, {off.min():.2f} … {off.max():.2f}; equal in {np.mean(off == 1):.0%} of {len(off)} rounds"
         stated = f"{name}: τ over the paper's τ at F(x̄) of one round before: 1 within 5 % in the mean"
         part["targets"].append(target("1.4(a)", stated, text, bool(abs(off.mean() - 1) <= 0.05)))
         lag = np.concatenate([one["period"] / one["without_lag"] for one in found])
-        part["targets"].append(target("1.4(a)", f"({name}: over the τ at F(x̄) of the same round: reported)",
-                                      f"{split}: {lag.mean():.3f} in the mean", None))  # fmt: skip
+        part["targets"].append(
+            target(
+                "1.4(a)",
+                f"({name}: over the τ at F(x̄) of the same round: reported)",
+                f"{split}: {lag.mean():.3f} in the mean",
+                None,
+            )
+        )
         rows.append((name, split, ", ".join(map(str, rounds)), float(np.mean(losses)), float(np.mean(constant))))
         print(f"    {name} {split}: {rounds} rounds, {np.mean(losses):.4e}", flush=True)
     part["table"] = table(
@@ -329,7 +397,9 @@ def loss_rules(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _against_formula(run: tacit.Run, formula: Callable[[float], int]) -> dict[str, np.ndarray]:
-    """Return, for each period but the first and the last, its length and the paper's, at F(x̄) one round before and at its begin."""
+    """Return, for each period but the first and the last, its length and the paper's, at F(x̄) one round before and at
+    its begin.
+    """
     loss = {row["step"]: row["loss"] for row in run.history}
     periods = realised_periods(run)
     at = np.array([loss[step] for step in (0, *np.cumsum(periods[:-2]).tolist())])  # the start, then round by round

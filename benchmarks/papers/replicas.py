@@ -1,8 +1,8 @@
 """Many independent runs of local SGD inside one simulation: thirty seeds of four workers are one world of 120 workers.
 
-A call of vmap costs about a millisecond whether it holds four rows or two hundred, so this is what makes expectations over many seeds affordable.
-Each replica draws its split and its mini-batches from its own seed and averages within its own group: it takes the same steps as ``tacit.simulate``
-with that seed (``equals_plain_run`` checks it).
+A call of vmap costs about a millisecond whether it holds four rows or two hundred, so this is what makes expectations
+over many seeds affordable. Each replica draws its split and its mini-batches from its own seed and averages within its
+own group: it takes the same steps as ``tacit.simulate`` with that seed (``equals_plain_run`` checks it).
 """
 
 from __future__ import annotations
@@ -122,9 +122,16 @@ class Outcome:
 
 
 def run_replicas(
-    base: Workload, period: Period, *, workers: int, seeds: Sequence[int], steps: int, with_replacement: bool = False,
-    together: int = 256, **settings: Any,
-) -> Outcome:  # fmt: skip
+    base: Workload,
+    period: Period,
+    *,
+    workers: int,
+    seeds: Sequence[int],
+    steps: int,
+    with_replacement: bool = False,
+    together: int = 256,
+    **settings: Any,
+) -> Outcome:
     """Run local SGD once for each seed, at most ``together`` workers in one simulation."""
     per_world = max(1, together // workers)
     models, rounds = [], 0
@@ -133,9 +140,14 @@ def run_replicas(
         strategy = ReplicatedLocalSGD(period=period, workers=workers)
         cluster = tacit.Cluster(workers=workers * len(some), compute=tacit.Constant(mean_s=0.02))
         run = tacit.simulate(
-            Replicas(base, some, with_replacement), strategy, cluster=cluster, steps=steps, evaluate_every=steps,
-            engine="vmap", **settings,
-        )  # fmt: skip
+            Replicas(base, some, with_replacement),
+            strategy,
+            cluster=cluster,
+            steps=steps,
+            evaluate_every=steps,
+            engine="vmap",
+            **settings,
+        )
         models += [strategy.models[place] for place in range(len(some))]
         rounds, odd = divmod(run.summary()["rounds"], len(some))
         assert odd == 0, "every replica takes the same number of rounds"
@@ -148,5 +160,5 @@ def equals_plain_run(base: Workload, period: Period, *, workers: int, seed: int,
     cluster = tacit.Cluster(workers=workers, compute=tacit.Constant(mean_s=0.02))
     alone = tacit.simulate(
         base, tacit.LocalSGD(period=period), cluster=cluster, steps=steps, seed=seed, evaluate_every=steps, **settings
-    ).parameters  # fmt: skip
+    ).parameters
     return float((among - alone).abs().max() / alone.abs().max())

@@ -1,9 +1,10 @@
-"""Servers that wait for K of P (Dutta, Joshi, Ghosh, Dube & Nagpurkar, AISTATS 2018, arXiv 1803.01113; AdaSync: arXiv 2003.10579).
+"""Servers that wait for K of P (Dutta, Joshi, Ghosh, Dube & Nagpurkar, AISTATS 2018, arXiv 1803.01113; AdaSync: arXiv
+2003.10579).
 
     python benchmarks/papers/servers.py [--quick] [--only 1,7] [--out benchmarks/results/servers.json]
 
-Everything through ``tacit.simulate``: times in timing-only runs, errors with gradients. Computing times have mean 1 s unless a row says
-otherwise, and messages cost nothing, as in the paper.
+Everything through ``tacit.simulate``: times in timing-only runs, errors with gradients. Computing times have mean 1 s
+unless a row says otherwise, and messages cost nothing, as in the paper.
 
 1  seconds per update of the four kinds against the closed forms (§4.2), and the freshness of gradients
 2  least squares: the floor is proportional to η/(K m), the distance to the optimum shrinks by 1 − ηc an update
@@ -96,20 +97,39 @@ def times(chosen: argparse.Namespace) -> dict[str, Any]:
         "freshness": {key: list(pair) for key, pair in shown.items()},
         "table": table(("P", "K", "kind", "times", "closed form", "simulated", "off by"), rows),
         "targets": [
-            target("4.7(1)", "within 1 % of the closed form, wherever there is one",
-                   f"at most {100 * max(errors):.2f} % off in {len(errors)} rows", max(errors) < 0.01),
-            target("4.7(1)", "K-async between its bounds where there is none", f"{sum(within)} of {len(within)} rows", all(within)),
-            target("4.7(1)", "K-async ≤ K-sync for shifted exponential times",
-                   f"P = 8, K = 2: {shifted['k-async']:.4f} and {shifted['k-sync']:.4f} s",
-                   shifted["k-async"] <= shifted["k-sync"]),
-            target("4.7(1)", "K-async > K-sync is possible with heavy tails",
-                   f"hyper-exponential, P = 8, K = 4: {heavy['k-async']:.4f} (theory {heavy_said:.4f}) and {heavy['k-sync']:.4f} s",
-                   heavy["k-async"] > heavy["k-sync"] and abs(heavy["k-async"] / heavy_said - 1) < 0.02),
-            target("4.7(2)", "fresh gradients: Async exp P = 8 0.125; K-async K = 4, P = 8 0.5",
-                   "; ".join(f"{key} {m:.4f} ({e:.4f})" for key, (m, e) in shown.items())
-                   + f"; at most {fresh_off:.4f} off in all rows", fresh_off < 0.005),
+            target(
+                "4.7(1)",
+                "within 1 % of the closed form, wherever there is one",
+                f"at most {100 * max(errors):.2f} % off in {len(errors)} rows",
+                max(errors) < 0.01,
+            ),
+            target(
+                "4.7(1)",
+                "K-async between its bounds where there is none",
+                f"{sum(within)} of {len(within)} rows",
+                all(within),
+            ),
+            target(
+                "4.7(1)",
+                "K-async ≤ K-sync for shifted exponential times",
+                f"P = 8, K = 2: {shifted['k-async']:.4f} and {shifted['k-sync']:.4f} s",
+                shifted["k-async"] <= shifted["k-sync"],
+            ),
+            target(
+                "4.7(1)",
+                "K-async > K-sync is possible with heavy tails",
+                f"hyper-exponential, P = 8, K = 4: {heavy['k-async']:.4f} (theory {heavy_said:.4f}) and {heavy['k-sync']:.4f} s",
+                heavy["k-async"] > heavy["k-sync"] and abs(heavy["k-async"] / heavy_said - 1) < 0.02,
+            ),
+            target(
+                "4.7(2)",
+                "fresh gradients: Async exp P = 8 0.125; K-async K = 4, P = 8 0.5",
+                "; ".join(f"{key} {m:.4f} ({e:.4f})" for key, (m, e) in shown.items())
+                + f"; at most {fresh_off:.4f} off in all rows",
+                fresh_off < 0.005,
+            ),
         ],
-    }  # fmt: skip
+    }
 
 
 def _notes(run: tacit.Run, name: str) -> np.ndarray:
@@ -166,17 +186,26 @@ def floors(chosen: argparse.Namespace) -> dict[str, Any]:
         f"the floor is the mean of F − F* over the rest.",
         "table": table(("η", "K", "m", "floor", "floor / (η/(K m))"), rows),
         "targets": [
-            target("4.7(3)", "the floor of K-sync is proportional to η/(K m)",
-                   f"floor ~ (η/(K m))^{exponent:.3f}; floor/(η/(K m)) between {min(ratios):.3f} and {max(ratios):.3f}",
-                   abs(exponent - 1) < 0.1),
-            target("4.7(3)", f"slope 1 − ηc = {1 - eta * c:.4f} of the distance to the optimum (full gradients)",
-                   f"{shrinkage:.4f} an update", abs(shrinkage - (1 - eta * c)) < 0.002),
+            target(
+                "4.7(3)",
+                "the floor of K-sync is proportional to η/(K m)",
+                f"floor ~ (η/(K m))^{exponent:.3f}; floor/(η/(K m)) between {min(ratios):.3f} and {max(ratios):.3f}",
+                abs(exponent - 1) < 0.1,
+            ),
+            target(
+                "4.7(3)",
+                f"slope 1 − ηc = {1 - eta * c:.4f} of the distance to the optimum (full gradients)",
+                f"{shrinkage:.4f} an update",
+                abs(shrinkage - (1 - eta * c)) < 0.002,
+            ),
         ],
-    }  # fmt: skip
+    }
 
 
 def _last_shrinkage(run: tacit.Run, least: float) -> float:
-    """Return by what ‖w − w*‖ is multiplied in an update, late in a run without noise: the root of what F − F* is multiplied by."""
+    """Return by what ‖w − w*‖ is multiplied in an update, late in a run without noise: the root of what F − F* is
+    multiplied by.
+    """
     gaps = np.array([row["loss"] - least for row in run.history])
     gaps = gaps[gaps > 1e-11]
     return float((gaps[-1] / gaps[len(gaps) // 2]) ** (0.5 / (len(gaps) - 1 - len(gaps) // 2)))
@@ -193,7 +222,9 @@ def race(
     least: float,
     **rest: Any,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return moments and, by name, the mean over seeds of the loss above ``least`` at each; strategies come with their seconds per update."""
+    """Return moments and, by name, the mean over seeds of the loss above ``least`` at each; strategies come with their
+    seconds per update.
+    """
     at_s = np.geomspace(horizon_s / 300, horizon_s, 60)
     curves = {}
     for name, (strategy, per_update_s) in strategies.items():
@@ -258,11 +289,15 @@ def crossover(chosen: argparse.Namespace) -> dict[str, Any]:
             None,
         )
         part["targets"].append(
-            target("4.7(4)", f"{name}: Async below Sync early, above late",
-                   f"at {at_s[early]:.3g} s {curves['Async'][early]:.3g} and {curves['Sync'][early]:.3g}, at the end "
-                   f"{curves['Async'][late].mean():.3g} and {curves['Sync'][late].mean():.3g}"
-                   + (f"; they cross at {crossing:.3g} s" if crossing else ""), bool(ahead and behind))
-        )  # fmt: skip
+            target(
+                "4.7(4)",
+                f"{name}: Async below Sync early, above late",
+                f"at {at_s[early]:.3g} s {curves['Async'][early]:.3g} and {curves['Sync'][early]:.3g}, at the end "
+                f"{curves['Async'][late].mean():.3g} and {curves['Sync'][late].mean():.3g}"
+                + (f"; they cross at {crossing:.3g} s" if crossing else ""),
+                bool(ahead and behind),
+            )
+        )
         first = float(curves["Sync"][0])
         ends = {key: float(values[late].mean()) for key, values in curves.items()}
         levels = {
@@ -278,18 +313,22 @@ def crossover(chosen: argparse.Namespace) -> dict[str, Any]:
             if label == "mid":
                 found = {key: t for key, t in reached.items() if t is not None}
                 part["targets"].append(
-                    target("4.7(4)", f"{name}: K-batch-async is first at mid accuracy",
-                           f"loss {level:.3g}: " + ", ".join(f"{key} {t:.3g} s" for key, t in found.items()),
-                           bool(found) and min(found, key=lambda key: found[key]) == "K-batch-async")
-                )  # fmt: skip
+                    target(
+                        "4.7(4)",
+                        f"{name}: K-batch-async is first at mid accuracy",
+                        f"loss {level:.3g}: " + ", ".join(f"{key} {t:.3g} s" for key, t in found.items()),
+                        bool(found) and min(found, key=lambda key: found[key]) == "K-batch-async",
+                    )
+                )
         title = f"{name}: loss above its least"
         labels[title] = "time (s)"
         panels[title] = [Curve(key, key, at_s.tolist(), values.tolist(), True) for key, values in curves.items()]
     draw(chosen.out.with_suffix(".svg"), panels, labels, floor=1e-3)
     part["table"] = [
-        f"![curves]({chosen.out.with_suffix('.svg').name})", "",
+        f"![curves]({chosen.out.with_suffix('.svg').name})",
+        "",
         *table(("problem", "accuracy", "loss above least", *(f"{name} (s)" for name in _rivals(8, 4))), rows),
-    ]  # fmt: skip
+    ]
     part["setting"] = (
         f"P = 8, K = 4, exp(1) times, {seeds} seeds; least squares as in part 2, m = 4, η 0.05; digits: softmax, m = 4, η 0.7. The times at "
         "which the mean loss first falls below a level: between the first loss and Async's last (early), between Async's last and "
@@ -312,8 +351,10 @@ def rates(chosen: argparse.Namespace) -> dict[str, Any]:
     quadratic = workloads.quadratic(dimension=20, condition=10.0)
     digits = workloads.digits()
     problems: list[tuple[str, workloads.Workload, int, float, float, int]] = [  # with C/η_max and updates
-        ("quadratic", quadratic, 40, 0.5, 0.005, 4000), ("quadratic", quadratic, 8, 1.0, 0.005, 2000), ("digits", digits, 40, 0.5, 0.05, 3000),
-    ]  # fmt: skip
+        ("quadratic", quadratic, 40, 0.5, 0.005, 4000),
+        ("quadratic", quadratic, 8, 1.0, 0.005, 2000),
+        ("digits", digits, 40, 0.5, 0.05, 3000),
+    ]
     rows, claims = [], []
     for name, workload, workers, eta, share, updates in problems[:2] if chosen.quick else problems:
         steps = 40 if chosen.quick else updates
@@ -331,16 +372,20 @@ def rates(chosen: argparse.Namespace) -> dict[str, Any]:
         rows.append((name, workers, eta, f"{share:g} η", *(_shown(value) for value in found.values())))
         constant, kept = found["constant"]["mean"], found["C/‖w_j − w_τ‖²"]["mean"]
         claims.append(
-            target("4.7(5,7)", f"{name}, P = {workers}, η = {eta:g}: the constant rate is lost, C = {share:g} η_max settles",
-                   f"{_shown(found['constant'])} and {_shown(found['C/‖w_j − w_τ‖²'])}", kept < 1 and not constant < 2)
-        )  # fmt: skip
+            target(
+                "4.7(5,7)",
+                f"{name}, P = {workers}, η = {eta:g}: the constant rate is lost, C = {share:g} η_max settles",
+                f"{_shown(found['constant'])} and {_shown(found['C/‖w_j − w_τ‖²'])}",
+                kept < 1 and not constant < 2,
+            )
+        )
     return {
         "targets": claims,
         "setting": f"Async (K = 1), exp(1) times, {seeds} seeds: mean loss over the last fifth of the run, «diverges» where it passes 1e6. "
         "The quadratic has 20 dimensions, curvature 0.1 to 1, noise 0.1; digits: mlp, batches of 32. What §4.7(7) saw, in other settings: "
         "quadratic 0.035 (P = 40) and 0.068 (P = 8); digits 2.31 constant, 0.028 with C.",
         "table": table(("problem", "P", "η", "C", "constant", "1/(1 + staleness)", "C/‖w_j − w_τ‖²"), rows),
-    }  # fmt: skip
+    }
 
 
 def _settled(
@@ -402,10 +447,13 @@ def adasync(chosen: argparse.Namespace) -> dict[str, Any]:
             rows.append((title, *(f"{value:.3g}" for value in final.values()), *ratios))
             for key in adaptive:
                 part["targets"].append(
-                    target("4.7(6)", f"{title}, {key}: final error at most 1.2 times that of the best fixed K{'' if is_bound else ' (no threshold)'}",
-                           f"{final[key] / best:.2f}; along the way up to {worst[key]:.2f} times the lower envelope",
-                           final[key] <= 1.2 * best if is_bound else None)
-                )  # fmt: skip
+                    target(
+                        "4.7(6)",
+                        f"{title}, {key}: final error at most 1.2 times that of the best fixed K{'' if is_bound else ' (no threshold)'}",
+                        f"{final[key] / best:.2f}; along the way up to {worst[key]:.2f} times the lower envelope",
+                        final[key] <= 1.2 * best if is_bound else None,
+                    )
+                )
     draw(chosen.out.with_name(chosen.out.stem + "_adasync.svg"), panels, labels, floor=1e-3)
     figure = chosen.out.with_name(chosen.out.stem + "_adasync.svg").name
     part["table"] = [
@@ -450,14 +498,23 @@ def speed(chosen: argparse.Namespace) -> dict[str, Any]:
         "setting": "Timing-only, free network, exp(1) times; one run of each, on a shared machine. An event is a line of the trace.",
         "table": table(("P", "K", "kind", "updates", "seconds", "µs an event"), rows),
         "targets": [
-            *(target("point 4", f"P = 40: {updates} updates with K {'≤ 10' if limit_s == 30 else '= 40'} within {limit_s} s",
-                     f"at most {worst[2]:.1f} s ({worst[1]}, K = {worst[0]})", worst[2] <= limit_s)
-              for limit_s, worst in slowest.items()),
-            target("point 4", f"the cost of an event stays flat from {sizes[0]} to {sizes[-1]} learners, but for the heap's logarithm",
-                   ", ".join(f"{kind} ×{value:.2f}" for kind, value in growth.items()),
-                   max(growth.values()) <= math.log2(sizes[-1]) / math.log2(sizes[0])),
+            *(
+                target(
+                    "point 4",
+                    f"P = 40: {updates} updates with K {'≤ 10' if limit_s == 30 else '= 40'} within {limit_s} s",
+                    f"at most {worst[2]:.1f} s ({worst[1]}, K = {worst[0]})",
+                    worst[2] <= limit_s,
+                )
+                for limit_s, worst in slowest.items()
+            ),
+            target(
+                "point 4",
+                f"the cost of an event stays flat from {sizes[0]} to {sizes[-1]} learners, but for the heap's logarithm",
+                ", ".join(f"{kind} ×{value:.2f}" for kind, value in growth.items()),
+                max(growth.values()) <= math.log2(sizes[-1]) / math.log2(sizes[0]),
+            ),
         ],
-    }  # fmt: skip
+    }
 
 
 def _clocked(run: Callable[[], tacit.Run]) -> tuple[float, tacit.Run]:

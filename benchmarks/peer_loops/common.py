@@ -1,4 +1,5 @@
-"""One rank of a benchmark: the models, the training loop that is the same for everybody, and the conversation with benchmarks/peers.py.
+"""One rank of a benchmark: the models, the training loop that is the same for everybody, and the conversation with
+benchmarks/peers.py.
 
 A rank reads one JSON command a line and answers each with one:
 
@@ -6,7 +7,8 @@ A rank reads one JSON command a line and answers each with one:
     {"do": "run", "method": "DDP", "steps": 16}                         take steps; answers times and a checksum of the model
     {"do": "quit"}
 
-Methods stay open beside each other, so that repetitions can take turns without warming up again. Needs torch alone: every peer's environment runs it.
+Methods stay open beside each other, so that repetitions can take turns without warming up again. Needs torch alone:
+every peer's environment runs it.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ Opener = Callable[[Setting], Loop]
 
 
 class Block(nn.Module):
-    """A residual block of ResNet-18; GroupNorm, since BatchNorm at batches of a few images is nobody's practice and would add buffers to average."""
+    """A residual block of ResNet-18; GroupNorm, since BatchNorm at batches of a few images is nobody's practice and
+    would add buffers to average.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

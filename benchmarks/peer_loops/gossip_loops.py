@@ -1,8 +1,11 @@
 """One rank of benchmarks/gossip_links.py: a model that is only numbers, and a step that is only a sleep.
 
-{"do": "pace", "strategy": "AllReduce()", "parameters": 1000000, "compute_s": 0.05, "warm_up": 3, "steps": 12, "seed": 0}
-        answers the mean step after the warm-up, what it cost the processor, and what the trace says of exchanges; strategy "": nobody talks
-{"do": "volume", "strategy": "SwarmSGD(local_steps=8)", "parameters": 11000000, "compute_s": 0.25, "exchanges": 4, "seed": 0}
+{"do": "pace", "strategy": "AllReduce()", "parameters": 1000000, "compute_s": 0.05, "warm_up": 3, "steps": 12, "seed":
+0}
+        answers the mean step after the warm-up, what it cost the processor, and what the trace says of exchanges;
+        strategy "": nobody talks
+{"do": "volume", "strategy": "SwarmSGD(local_steps=8)", "parameters": 11000000, "compute_s": 0.25, "exchanges": 4,
+"seed": 0}
         answers what the kernel counted during so many exchanges after two others, and what the trace says of them
 
 Sessions are closed before an answer: nothing of one measurement is on the wire during the next.
@@ -35,8 +38,8 @@ WARM_UP = 2
 class Sleeper:
     """A training loop whose computing is a sleep.
 
-    Its gradients are noise of this rank's own, windows on numbers that were drawn beforehand: new ones in every step, so that models of different
-    ranks drift apart as in training, and free.
+    Its gradients are noise of this rank's own, windows on numbers that were drawn beforehand: new ones in every step,
+    so that models of different ranks drift apart as in training, and free.
     """
 
     def __init__(self, parameters: int, compute_s: float, seed: int, rank: int) -> None:
@@ -49,9 +52,15 @@ class Sleeper:
     def attach(self, strategy: str, steps: int, seed: int) -> tacit.Session:
         """Encryption is left out: eight peers' would be done by the two cores that stand for eight machines."""
         return tacit.attach(
-            self.model, self.optimizer, parse(strategy), steps=steps, seed=seed, interface=namespaces.INTERFACE, security="plain",
+            self.model,
+            self.optimizer,
+            parse(strategy),
+            steps=steps,
+            seed=seed,
+            interface=namespaces.INTERFACE,
+            security="plain",
             timeout_s=60.0,
-        )  # fmt: skip
+        )
 
     def step(self) -> None:
         time.sleep(self._compute_s)
@@ -61,7 +70,9 @@ class Sleeper:
 
 
 def events(run: tacit.Run, rank: int, after_step: int = 0) -> list[tuple[str, str, float, float, int]]:
-    """Return this rank's messages and notes from the end of a step on, in the order of time: kind, label, start, end and bytes."""
+    """Return this rank's messages and notes from the end of a step on, in the order of time: kind, label, start, end
+    and bytes.
+    """
     own = [event for event in run.trace if event.rank == rank]
     since_s = max((event.time_s for event in own if event.kind == COMPUTE and event.step <= after_step), default=0.0)
     return [(e.kind, e.label, e.start_s, e.time_s, e.size_bytes) for e in own if e.label and e.time_s >= since_s]
@@ -84,9 +95,12 @@ class SleepingRank(Rank):
         step_s, cpu_s = (time.perf_counter() - begun_s) / steps, (time.process_time() - cpu_s) / steps
         sent = namespaces.traffic() - before
         return {
-            "step_s": step_s, "cpu_s": cpu_s, "sent_bytes": sent.sent_bytes, "sent_again_bytes": sent.sent_again_bytes,
+            "step_s": step_s,
+            "cpu_s": cpu_s,
+            "sent_bytes": sent.sent_bytes,
+            "sent_again_bytes": sent.sent_again_bytes,
             "events": [] if session is None else events(session.close(), self.rank),
-        }  # fmt: skip
+        }
 
     def volume(self, strategy: str, parameters: int, compute_s: float, exchanges: int, seed: int) -> dict[str, Any]:
         """Counters are read a step before a meeting, when the exchanges of the meeting before are long over."""
@@ -104,9 +118,13 @@ class SleepingRank(Rank):
         told, ever = (events(run, self.rank, step) for step in (warm_up, 0))
         said_again, in_all = (sum(label == "overflow" for _, label, *_ in some) for some in (told, ever))
         return {
-            "payload_bytes": counted.payload_bytes, "sent_bytes": counted.sent_bytes, "sent_again_bytes": counted.sent_again_bytes,
-            "events": told, "said_again": said_again, "said_again_in_warm_up": in_all - said_again,
-        }  # fmt: skip
+            "payload_bytes": counted.payload_bytes,
+            "sent_bytes": counted.sent_bytes,
+            "sent_again_bytes": counted.sent_again_bytes,
+            "events": told,
+            "said_again": said_again,
+            "said_again_in_warm_up": in_all - said_again,
+        }
 
 
 if __name__ == "__main__":

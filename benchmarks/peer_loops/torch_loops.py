@@ -58,7 +58,9 @@ def post_local(setting: Setting) -> Loop:
 
 
 def averager(setting: Setting) -> Loop:
-    """The averager alone, without DDP around the model: less than the documentation asks for, and the fastest torch has."""
+    """The averager alone, without DDP around the model: less than the documentation asks for, and the fastest torch
+    has.
+    """
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     model: nn.Module = build(setting.model)

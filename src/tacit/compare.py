@@ -143,9 +143,16 @@ def compare(
     for strategy in strategies:
         check_joins(strategy, cluster)
     settings = {
-        "cluster": cluster, "steps": steps, "optimizer": optimizer, "momentum": momentum, "weight_decay": weight_decay,
-        "schedule": schedule, "evaluate_every": evaluate_every, "engine": engine, "device": device,
-    }  # fmt: skip
+        "cluster": cluster,
+        "steps": steps,
+        "optimizer": optimizer,
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "schedule": schedule,
+        "evaluate_every": evaluate_every,
+        "engine": engine,
+        "device": device,
+    }
     race = _Race(workload, settings, watcher or Watcher(), earlier)
     race.tunings.update(earlier_tunings or {})
     interrupted = False
@@ -163,9 +170,13 @@ def compare(
         return Findings(None, race.tunings, interrupted)
     baseline = str(next((s for s in strategies if isinstance(s, AllReduce)), strategies[0]))
     comparison = Comparison(
-        entries=race.entries(), workload=str(workload), cluster=str(cluster), target_loss=target, reproduce=reproduce,
+        entries=race.entries(),
+        workload=str(workload),
+        cluster=str(cluster),
+        target_loss=target,
+        reproduce=reproduce,
         baseline=baseline if baseline in race.runs else None,
-    )  # fmt: skip
+    )
     return Findings(comparison, race.tunings, interrupted)
 
 

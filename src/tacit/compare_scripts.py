@@ -47,11 +47,12 @@ def compare_script(
 ) -> Findings:
     """Run the script ``path`` with every strategy and every seed and return what was found.
 
-    strategies: None stands for the script's own strategy. It runs first, so that its name is known; a strategy equal to it is not run again.
-    earlier: finished runs; those that were made with the same settings are not made again.
+    strategies: None stands for the script's own strategy. It runs first, so that its name is known; a strategy equal to
+    it is not run again. earlier: finished runs; those that were made with the same settings are not made again.
 
-    The other arguments are those of ``simulate_script`` and ``compare``. What the script prints is not shown. A run that fails keeps its history and
-    its row. Ctrl-C ends the comparison with the runs that there are; seeds are the outer loop, so that these are paired.
+    The other arguments are those of ``simulate_script`` and ``compare``. What the script prints is not shown. A run
+    that fails keeps its history and its row. Ctrl-C ends the comparison with the runs that there are; seeds are the
+    outer loop, so that these are paired.
     """
     cluster = Cluster() if cluster is None else cluster
     check_pairs([_name(strategy) for strategy in strategies], seeds)
@@ -70,9 +71,13 @@ def compare_script(
         return Findings(None, interrupted=interrupted)
     baseline = next((entry.label for entry in entries if entry.label.startswith("AllReduce(")), entries[0].label)
     comparison = Comparison(
-        entries=entries, workload=runs.script.path.name, cluster=str(cluster), target_loss=target, reproduce=reproduce,
+        entries=entries,
+        workload=runs.script.path.name,
+        cluster=str(cluster),
+        target_loss=target,
+        reproduce=reproduce,
         baseline=baseline,
-    )  # fmt: skip
+    )
     return Findings(comparison, interrupted=interrupted, notes=_notes(comparison, runs.own_label, strategies))
 
 
@@ -99,7 +104,10 @@ class _Runs:
         return next((" and ".join(dict.fromkeys(run.record["strategies"])) for run in runs if run.strategy), None)
 
     def add(self, strategy: Strategy[Any] | None, seed: int) -> None:
-        """Run once, or take the earlier run. A run that fails is a result; an interrupted one is kept before the interruption goes on."""
+        """Run once, or take the earlier run.
+
+        A run that fails is a result; an interrupted one is kept before the interruption goes on.
+        """
         self._watcher.begin(_OWN_NOTE if strategy is None else str(strategy), seed, None, tuning=False)
         settings = {"strategy": strategy, "seed": seed, **self._settings}
         wanted = script_configuration(self.script, **settings)

@@ -221,7 +221,9 @@ class HyperExponential(Delay):
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(Delay):
-    """Measured step times, drawn again at random: an array, or a text file (.gz, .bz2) with one time in seconds per line."""
+    """Measured step times, drawn again at random: an array, or a text file (.gz, .bz2) with one time in seconds per
+    line.
+    """
 
     times_s: Sequence[float] | str
 
@@ -257,7 +259,8 @@ class Recorded(Delay):
 class Spell(Delay):
     """A worker that turns slow for a random while: ``compute`` times ``factor`` during spells.
 
-    Healthy stretches and spells alternate, exponential in length with means ``healthy_mean_s`` and ``spell_mean_s``; each worker has its own.
+    Healthy stretches and spells alternate, exponential in length with means ``healthy_mean_s`` and ``spell_mean_s``;
+    each worker has its own.
     """
 
     compute: Delay = Exponential(mean_s=0.02)

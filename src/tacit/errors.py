@@ -1,6 +1,7 @@
 """What can go wrong while a run is under way, and the facts each error carries.
 
-Bad arguments are plain ``ValueError``/``TypeError``, raised when a specification is constructed. Everything that happens *during* a run is here:
+Bad arguments are plain ``ValueError``/``TypeError``, raised when a specification is constructed. Everything that
+happens *during* a run is here:
 
     TacitError
     ├── RunError              a run could not go on; ``error.run`` holds what there is of it
@@ -40,13 +41,17 @@ class TacitError(Exception):
 
 
 class RunError(TacitError):
-    """A run that could not go on. ``run`` holds the history and trace up to that moment, once the world has attached it."""
+    """A run that could not go on.
+
+    ``run`` holds the history and trace up to that moment, once the world has attached it.
+    """
 
     run: Run | None = None
 
 
 class PeerLost(RunError):
-    """Worker ``rank``, which others wait for, is gone since ``at_s``; ``reason`` is what it told before its end; ``ranks`` are all that are gone.
+    """Worker ``rank``, which others wait for, is gone since ``at_s``; ``reason`` is what it told before its end;
+    ``ranks`` are all that are gone.
 
     need: what ``waiting_for`` needs of the lost worker.
     """
@@ -69,7 +74,10 @@ class PeerLost(RunError):
 
 
 class TimedOut(RunError):
-    """Nothing came within ``timeout_s``. ``places``: who waits where and the rule, where ranks wait in different calls."""
+    """Nothing came within ``timeout_s``.
+
+    ``places``: who waits where and the rule, where ranks wait in different calls.
+    """
 
     def __init__(self, waiting_for: str, missing: Iterable[int], timeout_s: float, places: str | None = None) -> None:
         self.waiting_for, self.missing, self.timeout_s, self.places = waiting_for, tuple(missing), timeout_s, places
@@ -114,7 +122,9 @@ class NotFinite(RunError):
 
 
 class Disagreement(RunError):
-    """Ranks that must hold the same ``what`` do not: ``rank`` has ``mine`` where the mean over all, or each of ``others``, is ``mean``."""
+    """Ranks that must hold the same ``what`` do not: ``rank`` has ``mine`` where the mean over all, or each of
+    ``others``, is ``mean``.
+    """
 
     def __init__(
         self,
@@ -162,7 +172,9 @@ class BadMessage(TacitError):
 
 
 class LatticeOverflow(TacitError):
-    """A vector was decoded against a reference farther from it than ``radius`` somewhere; the numbers are wrong and were thrown away."""
+    """A vector was decoded against a reference farther from it than ``radius`` somewhere; the numbers are wrong and
+    were thrown away.
+    """
 
     def __init__(self, radius: float, side: float) -> None:
         self.radius, self.side = radius, side
@@ -213,7 +225,9 @@ def _who(rank: int) -> str:
 
 
 def _all_of(ranks: tuple[int, ...]) -> str:
-    """Return «worker 1», «workers 0 and 1», «workers 0, 1 and 2», or where the server is among them «the server and worker 0»."""
+    """Return «worker 1», «workers 0 and 1», «workers 0, 1 and 2», or where the server is among them «the server and
+    worker 0».
+    """
     if len(ranks) > 1 and min(ranks) >= 0:
         return f"workers {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
     return " and ".join(_who(rank) for rank in ranks)

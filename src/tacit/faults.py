@@ -16,7 +16,10 @@ class Fault(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Crash(Fault):
-    """Worker ``rank`` is gone from ``at_s`` on; with ``for_s`` a fresh one takes its place after so many seconds. Rank -1 is the server."""
+    """Worker ``rank`` is gone from ``at_s`` on; with ``for_s`` a fresh one takes its place after so many seconds.
+
+    Rank -1 is the server.
+    """
 
     rank: int
     at_s: float
@@ -72,7 +75,9 @@ class Slow(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Fault):
-    """Nothing passes between ``ranks`` and the others from ``at_s`` for ``for_s`` seconds; what was sent waits, as TCP does."""
+    """Nothing passes between ``ranks`` and the others from ``at_s`` for ``for_s`` seconds; what was sent waits, as TCP
+    does.
+    """
 
     ranks: Sequence[int]
     at_s: float
@@ -86,7 +91,10 @@ class Partition(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(Fault):
-    """Each message is lost with ``probability``. Collectives send again after ``retry_s``; a lost ``send`` never arrives."""
+    """Each message is lost with ``probability``.
+
+    Collectives send again after ``retry_s``; a lost ``send`` never arrives.
+    """
 
     probability: float
     retry_s: float = 0.2

@@ -1,6 +1,7 @@
 """The fields of messages as bytes: packed without pickle, and read from bytes that nobody vouches for.
 
-A message's *signature* is its kind and a code for each field; then come the *numbers* of all fields, in one piece, then their *contents*:
+A message's *signature* is its kind and a code for each field; then come the *numbers* of all fields, in one piece, then
+their *contents*:
 
     field       code                      numbers           content
     boolean     ?                         u8
@@ -15,7 +16,8 @@ A message's *signature* is its kind and a code for each field; then come the *nu
 
 All little endian.
 
-Between two messages a processor forgets, and Python then takes four times as long as in a loop: as little of it as possible is executed for one.
+Between two messages a processor forgets, and Python then takes four times as long as in a loop: as little of it as
+possible is executed for one.
 """
 
 from __future__ import annotations
@@ -34,11 +36,21 @@ from tacit.errors import BadMessage
 Bytes = bytes | memoryview
 
 INLINE_BYTES: Final = 2**16
-"""Tensors up to this size are copied into the frame of their message: below it a frame of their own costs more than the copy."""
+"""Tensors up to this size are copied into the frame of their message: below it a frame of their own costs more than the
+copy.
+"""
 _DTYPES: Final = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-)  # fmt: skip
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 _TENSOR_CODES: Final = {
     (dtype, rank): bytes((ord("["), code, rank)) for code, dtype in enumerate(_DTYPES) for rank in range(9)
 }

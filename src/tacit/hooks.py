@@ -4,10 +4,10 @@
     model = DistributedDataParallel(model)
     model.register_comm_hook(state, tacit.hooks.compressed)          # tacit.hooks.ef21 is the same, by the name people look for
 
-DDP hands over a bucket of gradients as soon as it is full. A thread of our own encodes it, gathers everybody's words on a group of its own and
-decodes the mean, while autograd fills the next bucket. DDP regroups its buckets after the first step, so that step is averaged in full, as it is with
-torch's own compressing hooks. ``state.state_dict()`` belongs into the user's checkpoint: without it every rank would forget what the others believe
-of it.
+DDP hands over a bucket of gradients as soon as it is full. A thread of our own encodes it, gathers everybody's words on
+a group of its own and decodes the mean, while autograd fills the next bucket. DDP regroups its buckets after the first
+step, so that step is averaged in full, as it is with torch's own compressing hooks. ``state.state_dict()`` belongs into
+the user's checkpoint: without it every rank would forget what the others believe of it.
 """
 
 import threading
@@ -48,7 +48,10 @@ class _Job:
 
 @dataclass
 class Compression(Parameters):
-    """What a rank's hook remembers and with whom it talks. Make it on all ranks, in the same order, after ``init_process_group``."""
+    """What a rank's hook remembers and with whom it talks.
+
+    Make it on all ranks, in the same order, after ``init_process_group``.
+    """
 
     compressor: Compressor = field(default_factory=lambda: TopK(fraction=0.01))
     feedback: Feedback = field(default_factory=EF21)
@@ -82,10 +85,15 @@ class Compression(Parameters):
     def state_dict(self) -> dict[str, Any]:
         """Return everything this rank remembers, between two steps: tensors, numbers and text."""
         return {
-            "format": _FORMAT, "compressor": str(self.compressor), "feedback": str(self.feedback), "steps": self._steps,
-            "size": self._size, "random": store_generator(self._random), "shared_random": store_generator(self._shared_random),
+            "format": _FORMAT,
+            "compressor": str(self.compressor),
+            "feedback": str(self.feedback),
+            "steps": self._steps,
+            "size": self._size,
+            "random": store_generator(self._random),
+            "shared_random": store_generator(self._shared_random),
             "buckets": {str(index): store(state) for index, state in self._states.items()},
-        }  # fmt: skip
+        }
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` returned on this rank."""

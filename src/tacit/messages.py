@@ -2,7 +2,8 @@
 
 Layout of the packed bytes, little endian:
 
-    magic «tc» · version u8 · signature length u16 · body length u64 · crc32 of signature and body u32 · signature · body
+    magic «tc» · version u8 · signature length u16 · body length u64 · crc32 of signature and body u32 · signature ·
+    body
 
 The signature is the kind and what its fields are, the body their numbers and contents (see ``fields``). Messages of a
 kind mostly have the same signature again and again, and what follows from it is remembered as a ``Plan``.
@@ -10,11 +11,12 @@ kind mostly have the same signature again and again, and what follows from it is
 The kind is a short wire name, ``class Update(Message, wire="update")``, so that a class can be renamed without a change
 of sizes, traces and digests. Without ``wire=`` it is the name of the class.
 
-A field may hold a message, or a tuple of them: their codes, numbers and contents are part of the outer message's, under one
-header and one checksum. What the field's type hint does not allow is refused on reading.
+A field may hold a message, or a tuple of them: their codes, numbers and contents are part of the outer message's, under
+one header and one checksum. What the field's type hint does not allow is refused on reading.
 
-``pack`` makes these bytes in one piece. ``frames`` makes the same bytes in several, large tensors being pieces of their own that are neither
-copied nor joined; there the checksum is 0, because TCP and CURVE check already and crc32 would cost more than the transfer.
+``pack`` makes these bytes in one piece. ``frames`` makes the same bytes in several, large tensors being pieces of their
+own that are neither copied nor joined; there the checksum is 0, because TCP and CURVE check already and crc32 would
+cost more than the transfer.
 """
 
 from __future__ import annotations
@@ -51,7 +53,10 @@ MessageType = TypeVar("MessageType", bound="Message")
 
 
 class Kinds:
-    """The message classes of one worker, by kind. Each worker of a simulated script defines its own; all others share one."""
+    """The message classes of one worker, by kind.
+
+    Each worker of a simulated script defines its own; all others share one.
+    """
 
     def __init__(self) -> None:
         self.defined: dict[bytes, type[Message]] = {}
@@ -84,7 +89,9 @@ def latest_kinds() -> dict[bytes, type[Message]]:
 
 
 def restore_latest_kinds(before: dict[bytes, type[Message]]) -> None:
-    """Return to the classes of ``before``, but keep new ones of modules that are still loaded; ``__main__`` is a script's no longer."""
+    """Return to the classes of ``before``, but keep new ones of modules that are still loaded; ``__main__`` is a
+    script's no longer.
+    """
     for name, kind in latest_kinds().items():
         if kind is not before.get(name) and (kind.__module__ == "__main__" or kind.__module__ not in sys.modules):
             del _latest[name]
@@ -132,9 +139,11 @@ class Message(Nestable):
         return bytes(packed)
 
     def frames(self, before: bytes = b"", before_several: bytes = b"", *, copies: bool = True) -> list[Bytes]:
-        """Return the message as buffers, together ``size_bytes`` long, behind ``before``, or ``before_several`` if there are several.
+        """Return the message as buffers, together ``size_bytes`` long, behind ``before``, or ``before_several`` if
+        there are several.
 
-        A large tensor is a frame of its own: a copy, or its very memory if the message owns it or no ``copies`` are wanted.
+        A large tensor is a frame of its own: a copy, or its very memory if the message owns it or no ``copies`` are
+        wanted.
         """
         kind, values = type(self), self.__dict__
         copies = copies and "_is_owned" not in values
@@ -186,7 +195,9 @@ class Message(Nestable):
         return (dataclasses.replace(self, **own) if own else self).owned()
 
     def owned(self: MessageType) -> MessageType:
-        """Promise that nobody will write to its tensors, and return the message: sending it, even often, copies nothing."""
+        """Promise that nobody will write to its tensors, and return the message: sending it, even often, copies
+        nothing.
+        """
         self.__dict__["_is_owned"] = True
         return self
 
@@ -196,7 +207,10 @@ class Message(Nestable):
         return "_is_owned" in self.__dict__
 
     def is_of(self, *kinds: type[Message]) -> bool:
-        """Whether the message is of one of ``kinds``, or of a kind derived from one. Kinds are compared by name, as they travel."""
+        """Whether the message is of one of ``kinds``, or of a kind derived from one.
+
+        Kinds are compared by name, as they travel.
+        """
         lineage = self._lineage
         for kind in kinds:  # noqa: SIM110 - three times as fast as any()
             if kind.kind in lineage:
@@ -204,7 +218,8 @@ class Message(Nestable):
         return False
 
     def received_as(self, asked: Iterable[type[Message]], kinds: Kinds | None = None) -> Message:
-        """Return the message as an instance of the receiver's class of its kind: the one it ``asked`` for, else the one in ``kinds``.
+        """Return the message as an instance of the receiver's class of its kind: the one it ``asked`` for, else the one
+        in ``kinds``.
 
         Raise ``BadMessage`` if that class has other fields.
         """
@@ -266,9 +281,11 @@ class Plan:
         self.numbers_bytes = self.numbers.size
 
     def read(self, head: bytes, at: int, end: int, rest: Iterator[memoryview]) -> Message:
-        """Return the message whose numbers begin at ``at`` in its first frame and whose contents go on in the ``rest``, ``end`` bytes in all.
+        """Return the message whose numbers begin at ``at`` in its first frame and whose contents go on in the ``rest``,
+        ``end`` bytes in all.
 
-        Every length is checked against what is there before anything is made. No content goes over the end of a frame, so nothing is ever joined.
+        Every length is checked against what is there before anything is made. No content goes over the end of a frame,
+        so nothing is ever joined.
         """
         try:
             numbers = self.numbers.unpack_from(head, at)
@@ -300,7 +317,9 @@ class Plan:
 
 
 class Shape(NamedTuple):
-    """How a message is put together from the values of plain fields: a message, several, None, or ``_PLAIN`` for each field."""
+    """How a message is put together from the values of plain fields: a message, several, None, or ``_PLAIN`` for each
+    field.
+    """
 
     kind: type[Message]
     parts: list[Any]
@@ -310,7 +329,9 @@ _PLAIN: Final = object()
 
 
 def _assembled(shape: Shape, values: Iterator[Any]) -> Message:
-    """Return the message of that ``shape``; ``values`` are those of all its plain fields, and of the messages in it, in order."""
+    """Return the message of that ``shape``; ``values`` are those of all its plain fields, and of the messages in it, in
+    order.
+    """
     found: list[Any] = []
     for part in shape.parts:
         if isinstance(part, Shape):
@@ -337,7 +358,10 @@ def _remember(signature: bytes) -> Plan:
 
 
 def _shape_of(message: Inner, wanted: type[Message] | None, fields: list[Field]) -> Shape:
-    """Return how the message is made, and add its plain fields to ``fields``. Prefer the class ``wanted`` if it is of that kind."""
+    """Return how the message is made, and add its plain fields to ``fields``.
+
+    Prefer the class ``wanted`` if it is of that kind.
+    """
     kind = wanted if wanted is not None and wanted._name == message.name else _in_use.find(message.name)
     if kind is None:
         raise BadMessage(f"unknown kind {message.name!r}.")
@@ -350,7 +374,9 @@ def _shape_of(message: Inner, wanted: type[Message] | None, fields: list[Field])
 
 
 def _part_of(part: Part, allowed: Sequence[Any], what: str, fields: list[Field]) -> object:
-    """Return the shape of one field, or raise ``BadMessage`` if ``allowed``, plain types and tuples of one, has no place for it."""
+    """Return the shape of one field, or raise ``BadMessage`` if ``allowed``, plain types and tuples of one, has no
+    place for it.
+    """
     match part:
         case Inner():
             return _inner_of(part, allowed, what, fields)
@@ -379,7 +405,10 @@ def _inner_of(part: Inner, allowed: Sequence[Any], what: str, fields: list[Field
 
 
 def _types_of(kind: type[Message]) -> dict[str, tuple[Any, ...]]:
-    """Return of what types each field may be. A float may come as an integer; a hint that is no plain type allows anything."""
+    """Return of what types each field may be.
+
+    A float may come as an integer; a hint that is no plain type allows anything.
+    """
     try:
         hints = get_type_hints(kind)
     except NameError:  # of a kind that was made within a function
@@ -395,7 +424,9 @@ def _plain_types(hint: Any) -> tuple[Any, ...]:
 
 
 def unpack(packed: bytes) -> Message:
-    """Return the message that ``packed`` holds, or raise ``BadMessage``: nothing is executed and nothing large allocated."""
+    """Return the message that ``packed`` holds, or raise ``BadMessage``: nothing is executed and nothing large
+    allocated.
+    """
     if len(packed) >= _HEADER.size:
         magic, _, length, body_bytes, checksum = _HEADER.unpack_from(packed)
         announced = _HEADER.size + length + body_bytes
@@ -407,10 +438,12 @@ def unpack(packed: bytes) -> Message:
 
 
 def unpack_frames(head: bytes, at: int = 0, rest: Iterator[memoryview] = _NOTHING) -> Message:
-    """Return the message that begins at ``at`` in its first frame, or raise ``BadMessage``; the checksum is the transport's business.
+    """Return the message that begins at ``at`` in its first frame, or raise ``BadMessage``; the checksum is the
+    transport's business.
 
-    As many further frames are taken from ``rest`` as it needs; large ones must begin where a tensor may. A large tensor that fills one of them, if it
-    is writable, is that frame's memory and keeps it alive; all others are copies. Either way it is the caller's.
+    As many further frames are taken from ``rest`` as it needs; large ones must begin where a tensor may. A large tensor
+    that fills one of them, if it is writable, is that frame's memory and keeps it alive; all others are copies. Either
+    way it is the caller's.
     """
     try:
         magic, version, length, body_bytes, _ = _HEADER.unpack_from(head, at)

@@ -1,8 +1,8 @@
 """The port: everything a strategy may ask of the world around a worker.
 
-Behind it stands either the simulator or ``torch.distributed`` with a message plane; a strategy never knows which. Blocking calls simply block:
-in the simulator the worker's fiber is parked while virtual time moves on, in the runtime the call waits for the wire. A strategy's state may have
-changed (``on_message`` ran) when a blocking call returns.
+Behind it stands either the simulator or ``torch.distributed`` with a message plane; a strategy never knows which.
+Blocking calls simply block: in the simulator the worker's fiber is parked while virtual time moves on, in the runtime
+the call waits for the wire. A strategy's state may have changed (``on_message`` ran) when a blocking call returns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class Pending(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether ``wait`` would return at once. Changes only at step boundaries, so that both worlds see it change at the same step."""
+        """Whether ``wait`` would return at once.
+
+        Changes only at step boundaries, so that both worlds see it change at the same step.
+        """
 
     def wait(self) -> Tensor:
         """Block until the result is there and return it, a tensor the caller owns. Once."""
@@ -85,11 +88,12 @@ class Network(Protocol):
     def all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
     ) -> Tensor:
-        """Return Σ wᵢ xᵢ / Σ wᵢ over the ranks of ``group`` (None: all), summed in rank order, as a tensor the caller owns.
+        """Return Σ wᵢ xᵢ / Σ wᵢ over the ranks of ``group`` (None: all), summed in rank order, as a tensor the caller
+        owns.
 
-        A rank with nothing to say joins with weight 0. Where all do, everybody keeps its own: a copy of what it gave comes back.
-        ``into``: a flat tensor that takes as many of the mean's first numbers as it holds, once all is well; what is left is returned. It may be one
-        of the parts, and saves a copy.
+        A rank with nothing to say joins with weight 0. Where all do, everybody keeps its own: a copy of what it gave
+        comes back. ``into``: a flat tensor that takes as many of the mean's first numbers as it holds, once all is
+        well; what is left is returned. It may be one of the parts, and saves a copy.
         """
 
     def start_all_reduce_mean(
@@ -100,10 +104,15 @@ class Network(Protocol):
     def all_gather(
         self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
     ) -> list[MessageType]:
-        """Return every rank's message, in rank order; sizes may differ. One that ``continues`` belongs to the round of the exchange before it."""
+        """Return every rank's message, in rank order; sizes may differ.
+
+        One that ``continues`` belongs to the round of the exchange before it.
+        """
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
-        """Give ``messages[j]`` to the j-th rank of the group and return what every rank gave to this one, in rank order; sizes may differ."""
+        """Give ``messages[j]`` to the j-th rank of the group and return what every rank gave to this one, in rank
+        order; sizes may differ.
+        """
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         """Return rank ``source``'s tensor on every rank."""
@@ -111,9 +120,12 @@ class Network(Protocol):
     def send(self, to: int, message: Message) -> None:
         """Send a snapshot of ``message`` to a rank or to ``SERVER``.
 
-        From a hook it blocks while the window of unanswered requests is full; from a handler it never blocks, and a handler sends at most one reply
-        per message received, so queues are bounded and two handlers cannot wait for each other.
+        From a hook it blocks while the window of unanswered requests is full; from a handler it never blocks, and a
+        handler sends at most one reply per message received, so queues are bounded and two handlers cannot wait for
+        each other.
         """
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        """Block until a message of ``kind`` (from ``source``, None: anybody) is there; return its source and it, oldest first."""
+        """Block until a message of ``kind`` (from ``source``, None: anybody) is there; return its source and it, oldest
+        first.
+        """

@@ -14,9 +14,16 @@ from tacit.errors import nearest, require
 Factory = Callable[[list[nn.Parameter]], Optimizer]
 
 ELEMENTWISE: Final = (
-    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adamax,
-    torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta,
-)  # fmt: skip
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adadelta,
+)
 """What these do to a number depends on that number alone, so many models can be stepped as rows of one matrix."""
 _NAMED: Final[dict[str, type[Optimizer]]] = {c.__name__.lower(): c for c in ELEMENTWISE}
 

@@ -1,7 +1,7 @@
 """Outer optimizers: what to do with the averaged model, seen as a step from the last common one.
 
-Δ = x_old − mean is the *outer gradient*. The new common model is mean − (u − Δ) with u the outer optimizer's step, so that u = Δ (SGD with
-learning rate 1) gives the mean itself, bit for bit.
+Δ = x_old − mean is the *outer gradient*. The new common model is mean − (u − Δ) with u the outer optimizer's step, so
+that u = Δ (SGD with learning rate 1) gives the mean itself, bit for bit.
 """
 
 from __future__ import annotations

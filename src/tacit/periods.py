@@ -98,7 +98,8 @@ class PeriodList(Period):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearPeriod(Period):
-    """ADA-LUPA as its experiments run it: τ_i = τ₀(1 + α i), α = 2/(E+1) · T/(E τ₀), for E rounds in T steps (arXiv 1910.13598).
+    """ADA-LUPA as its experiments run it: τ_i = τ₀(1 + α i), α = 2/(E+1) · T/(E τ₀), for E rounds in T steps (arXiv
+    1910.13598).
 
     Truncated to integers; round number E absorbs what is left of T.
     """
@@ -129,13 +130,14 @@ class LinearPeriod(Period):
 
 @dataclass(frozen=True, kw_only=True)
 class LossPeriod(Period):
-    """ADA-LUPA's loss rule: τ_i = ⌈((F(x̄₀) − f*) / (F(x̄_i) − f*))^{1/3}⌉ τ₀ (arXiv 1910.13598; the poster prints f* = 0).
+    """ADA-LUPA's loss rule: τ_i = ⌈((F(x̄₀) − f*) / (F(x̄_i) − f*))^{1/3}⌉ τ₀ (arXiv 1910.13598; the poster prints f* =
+    0).
 
-    F(x̄) is estimated from the mini-batch losses of the first step after an averaging: each rank's loss on its own data, taken at the averaged
-    model, averaged over ranks with their weights. It travels with the next round, so the period after round i is computed from F(x̄_{i−1}) and the
-    second period is always τ₀. F(x̄₀) is the loss at the common start; after ``warmup_steps``, at the last average of the warm-up. With
-    ``overlap_steps`` it is the loss of the first step after the average was applied. A round in which no rank has such a loss leaves the period as
-    it is.
+    F(x̄) is estimated from the mini-batch losses of the first step after an averaging: each rank's loss on its own
+    data, taken at the averaged model, averaged over ranks with their weights. It travels with the next round, so the
+    period after round i is computed from F(x̄_{i−1}) and the second period is always τ₀. F(x̄₀) is the loss at the
+    common start; after ``warmup_steps``, at the last average of the warm-up. With ``overlap_steps`` it is the loss of
+    the first step after the average was applied. A round in which no rank has such a loss leaves the period as it is.
     """
 
     initial: int = field(default=8, metadata=ALWAYS_SPELLED)  # τ₀
@@ -158,9 +160,11 @@ class LossPeriod(Period):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaCommPeriod(Period):
-    """AdaComm, the rival that shrinks: τ_l = ⌈√(F(x̄_l) / F(x̄₀)) τ₀⌉ (Wang & Joshi 2018, arXiv 1810.08313), adapted every ``interval_rounds``.
+    """AdaComm, the rival that shrinks: τ_l = ⌈√(F(x̄_l) / F(x̄₀)) τ₀⌉ (Wang & Joshi 2018, arXiv 1810.08313), adapted
+    every ``interval_rounds``.
 
-    F(x̄) is estimated as in ``LossPeriod``: mini-batch losses of the first step after an averaging, at the averaged model, one round old.
+    F(x̄) is estimated as in ``LossPeriod``: mini-batch losses of the first step after an averaging, at the averaged
+    model, one round old.
     """
 
     initial: int = field(default=16, metadata=ALWAYS_SPELLED)  # τ₀
@@ -184,10 +188,12 @@ class AdaCommPeriod(Period):
 
 @dataclass(frozen=True, kw_only=True)
 class VariancePeriod(Period):
-    """ADPSGD (Jiang & Agrawal, arXiv 2007.06134): keep the parameters' variance near C₂ γ by changing the period by one.
+    """ADPSGD (Jiang & Agrawal, arXiv 2007.06134): keep the parameters' variance near C₂ γ by changing the period by
+    one.
 
-    While sampling, the period stays ``initial`` and C₂ is the running mean of S/γ; then S < 0.7 γ C₂ makes it one longer and S > 1.3 γ C₂ one
-    shorter. S is the variance among workers just before averaging, γ the learning rate, so the period climbs after each cut of the rate.
+    While sampling, the period stays ``initial`` and C₂ is the running mean of S/γ; then S < 0.7 γ C₂ makes it one
+    longer and S > 1.3 γ C₂ one shorter. S is the variance among workers just before averaging, γ the learning rate, so
+    the period climbs after each cut of the rate.
     """
 
     initial: int = field(default=4, metadata=ALWAYS_SPELLED)  # p_init
@@ -228,7 +234,9 @@ class VariancePeriod(Period):
 
 
 def _loss_ratio(state: PeriodState, reduced: Round, f_star: float) -> float | None:
-    """Return (F(x̄) − f*) / (F(x̄₀) − f*), with F(x̄₀) from the first round that brings a loss; None where this round brings none."""
+    """Return (F(x̄) − f*) / (F(x̄₀) − f*), with F(x̄₀) from the first round that brings a loss; None where this round
+    brings none.
+    """
     if reduced.first_loss is None:
         return None
     start = state.memory.setdefault("first_loss", reduced.first_loss)

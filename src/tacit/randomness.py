@@ -1,6 +1,7 @@
 """Random streams: one per purpose and rank, all from one seed, none aware of the others.
 
-Drawing more from one stream never shifts another, so a new fault or a longer evaluation leaves every worker's batches as they were.
+Drawing more from one stream never shifts another, so a new fault or a longer evaluation leaves every worker's batches
+as they were.
 """
 
 from __future__ import annotations

@@ -37,10 +37,11 @@ _MEASURED: Final = ("loss", "gradient_norm_squared", "metric", "spread", "worst_
 class Run:
     """What a run left behind.
 
-    ``history`` is a list of rows: ``time_s``, ``step``, ``round``, ``bytes_sent``, ``loss``, ``gradient_norm_squared``, ``metric``, ``spread``
-    (mean over workers of ‖x_i − x̄‖² before the round of that step) and ``period``. A number that was not measured is None. Where nodes have models
-    of their own, the last row also holds ``worst_loss`` and ``worst_metric``, of the worst single one. Rows of ``session.log(name=…)`` also hold what
-    was logged under other names; ``summary()["logged"]`` is the last of each.
+    ``history`` is a list of rows: ``time_s``, ``step``, ``round``, ``bytes_sent``, ``loss``, ``gradient_norm_squared``,
+    ``metric``, ``spread`` (mean over workers of ‖x_i − x̄‖² before the round of that step) and ``period``. A number
+    that was not measured is None. Where nodes have models of their own, the last row also holds ``worst_loss`` and
+    ``worst_metric``, of the worst single one. Rows of ``session.log(name=…)`` also hold what was logged under other
+    names; ``summary()["logged"]`` is the last of each.
     """
 
     workload: str
@@ -132,8 +133,8 @@ class Run:
     def model(self, workload: Workload | None = None) -> nn.Module:
         """Return a new module with the reported parameters, on the CPU and in evaluation mode.
 
-        A run that was loaded from a folder holds no architecture: pass the ``workload`` that it trained. Buffers such as BatchNorm's statistics are
-        then those of an untrained model, because run folders hold parameters only.
+        A run that was loaded from a folder holds no architecture: pass the ``workload`` that it trained. Buffers such
+        as BatchNorm's statistics are then those of an untrained model, because run folders hold parameters only.
         """
         module, path = self.module, self.model_path
         if workload is not None:
@@ -174,10 +175,18 @@ class Run:
         try:
             part.mkdir(parents=True)
             described = {
-                "format": FORMAT, "workload": self.workload, "strategy": self.strategy, "workers": self.workers,
-                "steps": self.steps, "seed": self.seed, "cluster": self.cluster, "metric_name": self.metric_name, "status": self.status,
-                "config": dict(self.config), "record": dict(self.record),
-            }  # fmt: skip
+                "format": FORMAT,
+                "workload": self.workload,
+                "strategy": self.strategy,
+                "workers": self.workers,
+                "steps": self.steps,
+                "seed": self.seed,
+                "cluster": self.cluster,
+                "metric_name": self.metric_name,
+                "status": self.status,
+                "config": dict(self.config),
+                "record": dict(self.record),
+            }
             (part / "run.json").write_text(
                 json.dumps({**described, "digest": self.digest, "summary": self.summary()}, indent=1)
             )
@@ -268,7 +277,10 @@ def gradient_times_s(trace: Trace) -> np.ndarray:
 
 
 def has_rounds(columns: Mapping[str, np.ndarray]) -> bool:
-    """Whether workers train in rounds. Servers and gossip send messages instead; gossip takes a mean in collectives at its end."""
+    """Whether workers train in rounds.
+
+    Servers and gossip send messages instead; gossip takes a mean in collectives at its end.
+    """
     sends = (columns["kind"] == SEND) & (columns["rank"] >= 0)
     if not sends.any():
         return True
@@ -277,7 +289,9 @@ def has_rounds(columns: Mapping[str, np.ndarray]) -> bool:
 
 
 def waits_of_the_finished(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return which events are waits of workers that have taken their last step; none in runs with rounds, where that is a round's waiting."""
+    """Return which events are waits of workers that have taken their last step; none in runs with rounds, where that is
+    a round's waiting.
+    """
     ranks = columns["rank"]
     is_wait = (columns["kind"] == WAIT) & (ranks >= 0)
     if not is_wait.any() or has_rounds(columns):

@@ -1,4 +1,7 @@
-"""Learning-rate schedules: the factor on the base rate at a step. Any function of the step will do; these have names."""
+"""Learning-rate schedules: the factor on the base rate at a step.
+
+Any function of the step will do; these have names.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class InverseTime(Schedule):
-    """offset / (step + offset): the theory's η_t = 4/(μ(t + a)) is lr = 4/(μ a) with offset = a (LUPA-SGD, arXiv 1910.13598)."""
+    """offset / (step + offset): the theory's η_t = 4/(μ(t + a)) is lr = 4/(μ a) with offset = a (LUPA-SGD, arXiv
+    1910.13598).
+    """
 
     offset: float
 

@@ -1,7 +1,8 @@
 """Specifications: frozen dataclasses that print as the call that makes them.
 
-``str(spec)`` names only what differs from the defaults, so that it can stand in a table, a legend or a TOML file and be read back by
-``tacit.registry.parse``. numpy's numbers become Python's on construction, so that they print, compare and digest alike.
+``str(spec)`` names only what differs from the defaults, so that it can stand in a table, a legend or a TOML file and be
+read back by ``tacit.registry.parse``. numpy's numbers become Python's on construction, so that they print, compare and
+digest alike.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Result = TypeVar("Result")
 
 
 def python_number(value: Any) -> Any:
-    """Return ``value`` with Python's numbers in place of numpy's, also inside lists, tuples and dicts; arrays stay arrays."""
+    """Return ``value`` with Python's numbers in place of numpy's, also inside lists, tuples and dicts; arrays stay
+    arrays.
+    """
     if isinstance(value, np.generic):
         return value.item()
     kind = type(value)
@@ -46,7 +49,9 @@ def with_python_numbers(function: Callable[Arguments, Result]) -> Callable[Argum
 
 
 class Parameters:
-    """A frozen dataclass whose fields hold Python's numbers, whichever were given; converted before its ``__post_init__``."""
+    """A frozen dataclass whose fields hold Python's numbers, whichever were given; converted before its
+    ``__post_init__``.
+    """
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)

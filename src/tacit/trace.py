@@ -45,9 +45,17 @@ class Event(NamedTuple):
 
 
 _TYPES: Final = {
-    "time_s": np.float64, "rank": np.int32, "kind": np.int32, "start_s": np.float64, "step": np.int64, "round": np.int64,
-    "peer": np.int32, "size_bytes": np.int64, "value": np.float64, "label": np.int32,
-}  # fmt: skip
+    "time_s": np.float64,
+    "rank": np.int32,
+    "kind": np.int32,
+    "start_s": np.float64,
+    "step": np.int64,
+    "round": np.int64,
+    "peer": np.int32,
+    "size_bytes": np.int64,
+    "value": np.float64,
+    "label": np.int32,
+}
 _WORDS: Final = ("kind", "label")  # kept as codes: few words, many events
 _LONG: Final = 100_000  # events kept as tuples before they are packed into arrays, a third of the size
 _SORTED_AT_ONCE: Final = (
@@ -100,7 +108,10 @@ class Trace:
         label: str = "",
         **fields: float | Column,
     ) -> None:
-        """Add events of one kind; a number stands for all of them, an array for one each. Arrays are kept, not copied."""
+        """Add events of one kind; a number stands for all of them, an array for one each.
+
+        Arrays are kept, not copied.
+        """
         given = {"peer": -2, **fields, "rank": rank, "time_s": time_s, "start_s": start_s}
         given |= {"kind": self._code(kind), "label": self._code(label)}
         count = len(time_s)
@@ -132,7 +143,10 @@ class Trace:
         return [event for event in self if event.kind in kinds]
 
     def columns(self) -> dict[str, Column]:
-        """Return the trace as one array per field; ``kind`` and ``label`` as arrays of text. Kept until the trace grows."""
+        """Return the trace as one array per field; ``kind`` and ``label`` as arrays of text.
+
+        Kept until the trace grows.
+        """
         if self._columns is None or len(self._columns["rank"]) != len(self):
             numbers = self.in_order()
             texts = np.array(self.vocabulary or [""])
@@ -161,7 +175,9 @@ class Trace:
         return self._sorted
 
     def unordered(self, names: Sequence[str], kind: str | None = None, label: str | None = None) -> list[Column]:
-        """Return some numbers of the events of one kind and label, in any order: a long trace is sorted only for those who need it."""
+        """Return some numbers of the events of one kind and label, in any order: a long trace is sorted only for those
+        who need it.
+        """
         self._pack()
         wanted = {"kind": kind, "label": label}
         codes = {name: self._words.get(word, -1) for name, word in wanted.items() if word is not None}
@@ -202,7 +218,8 @@ class Trace:
 
     def _pack(self) -> None:
         if self.rows:
-            # Field by field: all fields at once, zip(*rows), would make an object for every event, and a search for garbage of it.
+            # Field by field: all fields at once, zip(*rows), would make an object for every event, and a search for
+            # garbage of it.
             parts: dict[str, Iterator[Any]] = {n: map(itemgetter(i), self.rows) for i, n in enumerate(_TYPES)}
             for name in _WORDS:
                 parts[name] = map(self._code, parts[name])
@@ -230,7 +247,9 @@ class Trace:
 
 
 def _order(columns: dict[str, Column]) -> Column:
-    """Return the places of events sorted by all fields: by time first, which worlds write nearly in order, then stretch by stretch."""
+    """Return the places of events sorted by all fields: by time first, which worlds write nearly in order, then stretch
+    by stretch.
+    """
     order = np.argsort(columns["time_s"], kind="stable")
     times_s, begin = columns["time_s"][order], 0
     keys = [columns[name] for name in reversed(_TYPES) if len(order) and columns[name].min() != columns[name].max()]

@@ -1,4 +1,6 @@
-"""How many bytes each rank puts on the wire in a collective: the simulator prices them, real runs count them, and both mean the same."""
+"""How many bytes each rank puts on the wire in a collective: the simulator prices them, real runs count them, and both
+mean the same.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from collections.abc import Sequence
 
 
 def ring_all_reduce_bytes(elements: int, element_bytes: int, size: int) -> list[int]:
-    """Return what each of ``size`` ranks sends in a ring all-reduce: 2(n−1) of n chunks, the first chunks one element longer.
+    """Return what each of ``size`` ranks sends in a ring all-reduce: 2(n−1) of n chunks, the first chunks one element
+    longer.
 
     Reducing, rank i sends all chunks but i + 1; gathering, all but i + 2.
     """
@@ -21,7 +24,9 @@ def handed_out_bytes(sizes_bytes: Sequence[int], place: int) -> int:
 
 
 def tree_broadcast_bytes(size_bytes: int, source: int, size: int) -> list[int]:
-    """Return what each rank sends in a binomial tree: in each stage everybody who has the value passes it to one who has not."""
+    """Return what each rank sends in a binomial tree: in each stage everybody who has the value passes it to one who
+    has not.
+    """
     sent, reach = [0] * size, 1
     while reach < size:
         for giver in range(min(reach, size - reach)):

@@ -1,4 +1,6 @@
-"""One replica as a strategy sees it: flat parameters, the gradient on request, counters, its random stream, its network."""
+"""One replica as a strategy sees it: flat parameters, the gradient on request, counters, its random stream, its
+network.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ class Worker(Protocol):
 
     @property
     def gradient(self) -> Tensor:
-        """This step's gradient as one flat vector, gathered when asked for; assign to replace it. Only in ``before_step``."""
+        """This step's gradient as one flat vector, gathered when asked for; assign to replace it.
+
+        Only in ``before_step``.
+        """
 
     @gradient.setter
     def gradient(self, value: Tensor) -> None: ...
@@ -75,19 +80,28 @@ class Worker(Protocol):
         """Return what was seen since the last call, and begin anew."""
 
     def weighed(self, total_weight: float) -> None:
-        """Tell the world Σ of all ranks' weights in an exchange that carried them itself (all-reduces tell it unasked): at 0 all data has ended."""
+        """Tell the world Σ of all ranks' weights in an exchange that carried them itself (all-reduces tell it unasked):
+        at 0 all data has ended.
+        """
 
     def average_riders(self, weight: float) -> None:
-        """Average what travels beside models (buffers, moments where asked) after a round that took no all-reduce, on which it rides unasked."""
+        """Average what travels beside models (buffers, moments where asked) after a round that took no all-reduce, on
+        which it rides unasked.
+        """
 
     def follow(self, updates: int) -> None:
-        """Tell the world how many updates are behind the model this worker holds: in server strategies schedules and progress go by that."""
+        """Tell the world how many updates are behind the model this worker holds: in server strategies schedules and
+        progress go by that.
+        """
 
     def skip_update(self) -> None:
         """Leave parameters and optimizer state untouched in this step. Only in ``before_step``."""
 
     def abandon_step(self) -> None:
-        """Drop the gradient being computed: ``before_step`` and the update are left out, ``after_step`` follows. For handlers."""
+        """Drop the gradient being computed: ``before_step`` and the update are left out, ``after_step`` follows.
+
+        For handlers.
+        """
 
     def note(self, name: str, value: float) -> None:
         """Put a number into the trace, for tables and figures."""
@@ -96,8 +110,8 @@ class Worker(Protocol):
 class Server(Protocol):
     """The second endpoint of server strategies: its own copy of the model, its own state, never rank 0's worker.
 
-    With several shards there are as many, each with its part of the model (``Layout.cut``). Its ``receive`` from anybody raises ``PeerLost`` once for
-    each worker that is lost, so that it can go on without.
+    With several shards there are as many, each with its part of the model (``Layout.cut``). Its ``receive`` from
+    anybody raises ``PeerLost`` once for each worker that is lost, so that it can go on without.
     """
 
     @property
@@ -123,7 +137,9 @@ class Server(Protocol):
         """Whether this world knows how data are split over learners, and warns of what follows before the run."""
 
     def now_s(self) -> float:
-        """Return the time on the run's clock at which the last message was received: the same in a run and in its replay."""
+        """Return the time on the run's clock at which the last message was received: the same in a run and in its
+        replay.
+        """
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
         """Apply rank 0's optimizer to the server's model with ``gradient``: one update, counted and evaluated."""

@@ -29,8 +29,11 @@ def test_it_writes_report_numbers_settings_and_runs(tiny: Command) -> None:
         "LocalSGD(period=Every(4))",
     ]
     assert {path.name for path in Path("here/runs").iterdir()} == {
-        "AllReduce-0", "AllReduce-1", "LocalSGD-period-Every-4-0", "LocalSGD-period-Every-4-1",
-    }  # fmt: skip
+        "AllReduce-0",
+        "AllReduce-1",
+        "LocalSGD-period-Every-4-0",
+        "LocalSGD-period-Every-4-1",
+    }
     assert "\x1b" not in answer.output
 
 
@@ -162,13 +165,16 @@ def test_resume_names_the_folder(tacit: Command) -> None:
         (("--steps", "50"), "steps=50 instead of 12"),
         (("--lr", "0.01"), "lr=0.01 instead of 0.1"),
         (("--workers", "3"), "cluster.workers=3 instead of 2"),
-        (("--latency", "3ms", "--optimizer", "adam"), "optimizer='adam' instead of 'sgd', cluster.latency_s=0.003 instead of 0.0001"),
+        (
+            ("--latency", "3ms", "--optimizer", "adam"),
+            "optimizer='adam' instead of 'sgd', cluster.latency_s=0.003 instead of 0.0001",
+        ),
         (("--workload", "quadratic(dimension=6)"), "workload='quadratic(dimension=6)' instead of"),
         (("--evaluate-every", "3"), "evaluate_every=3 instead of None"),
         (("--tune",), "tune=True instead of False"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)  # fmt: skip
+)
 def test_resuming_refuses_what_would_replace_finished_runs(
     tiny: Command, tacit: Command, options: tuple[str, ...], found: str
 ) -> None:

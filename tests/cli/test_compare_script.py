@@ -65,8 +65,11 @@ def test_strategies_and_seeds_are_compared_on_an_unmodified_script(tacit: Comman
     assert [line.split(" ", 1)[1] for line in Path("runs.txt").read_text().splitlines()] == ["['--lr', '0.1']"] * 4
     rounds = {path.name: Run.load(path).summary()["rounds"] for path in Path("here/runs").iterdir()}
     assert rounds == {
-        "AllReduce-0": 12, "AllReduce-1": 12, "LocalSGD-period-Every-4-0": 3, "LocalSGD-period-Every-4-1": 3,
-    }  # fmt: skip
+        "AllReduce-0": 12,
+        "AllReduce-1": 12,
+        "LocalSGD-period-Every-4-0": 3,
+        "LocalSGD-period-Every-4-1": 3,
+    }
     assert "same model" not in answer.output
     first, second = Run.load("here/runs/AllReduce-0"), Run.load("here/runs/AllReduce-1")
     assert first.summary()["loss"] != second.summary()["loss"]
@@ -78,8 +81,10 @@ def test_files_make_the_comparison_and_each_run_again(tacit: Command, script: st
     assert tacit("compare", "--config", "a/compare.toml", "--out", "b").exit_code == 0
     assert Path("a/compare.toml").read_text() == Path("b/compare.toml").read_text()
     assert tomllib.loads(Path("a/compare.toml").read_text())["strategies"] == [
-        "script", "AllReduce()", "LocalSGD(period=Every(4))",
-    ]  # fmt: skip
+        "script",
+        "AllReduce()",
+        "LocalSGD(period=Every(4))",
+    ]
     for name in ("script-3", "AllReduce-3", "LocalSGD-period-Every-4-3"):
         alone = f"alone-{name}"
         assert tacit("simulate", "--config", f"a/runs/{name}/run.toml", "--out", alone).exit_code == 0
@@ -160,8 +165,9 @@ def test_refusals_leave_no_folder(tacit: Command, script: str, options: tuple[st
 def test_a_script_that_is_not_there_is_named(tacit: Command) -> None:
     answer = tacit("compare", "trian.py", "--out", "here")
     assert (answer.exit_code, answer.errors) == (
-        2, "error: the script trian.py cannot be read: No such file or directory.",
-    )  # fmt: skip
+        2,
+        "error: the script trian.py cannot be read: No such file or directory.",
+    )
     assert not Path("here").exists()
 
 

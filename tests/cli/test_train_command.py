@@ -1,4 +1,7 @@
-"""``tacit train``: real processes from the command line. Three launches: a run, a run that loses a worker, the same run resumed."""
+"""``tacit train``: real processes from the command line.
+
+Three launches: a run, a run that loses a worker, the same run resumed.
+"""
 
 from __future__ import annotations
 
@@ -198,8 +201,16 @@ def test_the_line_for_several_machines(tacit: Command) -> None:
     assert words[:3] == ["torchrun", "--nnodes", "2"]
     assert words[words.index("--nproc-per-node") + 1] == "2"
     assert words[words.index("-m") + 1 :] == [
-        "tacit", "train", "--strategy", "LocalSGD(period=Every(8))", "--timeout", "10min", "--out", "runs/two", "--quiet",
-    ]  # fmt: skip
+        "tacit",
+        "train",
+        "--strategy",
+        "LocalSGD(period=Every(8))",
+        "--timeout",
+        "10min",
+        "--out",
+        "runs/two",
+        "--quiet",
+    ]
     assert not Path("runs").exists()
 
 

@@ -38,9 +38,16 @@ def stream(seed: int = 0) -> np.random.Generator:
 
 
 CONTRACTIVE: list[Compressor] = [
-    Dense(), BFloat16(), TopK(k=1), TopK(fraction=0.1), BlockTopK(block=8), BlockTopK(block=16, k=3), Sign(), Chain(TopK(k=5), Sign()),
+    Dense(),
+    BFloat16(),
+    TopK(k=1),
+    TopK(fraction=0.1),
+    BlockTopK(block=8),
+    BlockTopK(block=16, k=3),
+    Sign(),
+    Chain(TopK(k=5), Sign()),
     Chain(TopK(fraction=0.3), BFloat16()),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("compressor", CONTRACTIVE, ids=str)
@@ -158,9 +165,17 @@ def test_sign_layer_by_layer_has_a_scale_for_each_tensor_and_sends_tiny_ones_who
 
 
 LOCAL: list[Compressor] = [
-    Dense(), BFloat16(), TopK(fraction=0.1), RandomK(k=7), BlockTopK(block=100, k=3), QSGD(bits=4), Sign(), LowRank(rank=1), Lattice(bits=8),
+    Dense(),
+    BFloat16(),
+    TopK(fraction=0.1),
+    RandomK(k=7),
+    BlockTopK(block=100, k=3),
+    QSGD(bits=4),
+    Sign(),
+    LowRank(rank=1),
+    Lattice(bits=8),
     Chain(TopK(k=9), QSGD(bits=8)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("compressor", LOCAL, ids=str)

@@ -1,6 +1,8 @@
-"""Compressors on a GPU, or through Triton's interpreter, say what they say on the CPU, and either understands the other.
+"""Compressors on a GPU, or through Triton's interpreter, say what they say on the CPU, and either understands the
+other.
 
-On a machine without either the tests are skipped. Through the interpreter (a Triton and numpy up to 2.2 installed beside torch):
+On a machine without either the tests are skipped. Through the interpreter (a Triton and numpy up to 2.2 installed
+beside torch):
 
     TRITON_INTERPRET=1 python -m pytest -W ignore tests/compression/test_devices.py
 """
@@ -46,14 +48,30 @@ SHAPES = (torch.Size((60, 70)), torch.Size((300,)), torch.Size((1500,)))
 N = 6000
 
 SAME_BYTES: list[Compressor] = [
-    Dense(), BFloat16(), TopK(k=1), TopK(fraction=0.01), TopK(fraction=0.7), RandomK(k=50), BlockTopK(), BlockTopK(block=100, k=3),
-    BlockTopK(block=64, k=20), Lattice(bits=8, side=0.01), Lattice(bits=5), Lattice(bits=12), Layerwise(TopK(fraction=0.02)),
-    Layerwise(BlockTopK(block=50)), Chain(TopK(fraction=0.1), BFloat16()),
-]  # fmt: skip
+    Dense(),
+    BFloat16(),
+    TopK(k=1),
+    TopK(fraction=0.01),
+    TopK(fraction=0.7),
+    RandomK(k=50),
+    BlockTopK(),
+    BlockTopK(block=100, k=3),
+    BlockTopK(block=64, k=20),
+    Lattice(bits=8, side=0.01),
+    Lattice(bits=5),
+    Lattice(bits=12),
+    Layerwise(TopK(fraction=0.02)),
+    Layerwise(BlockTopK(block=50)),
+    Chain(TopK(fraction=0.1), BFloat16()),
+]
 SAME_TO_ROUNDING: list[Compressor] = [Sign(), Layerwise(Sign()), Chain(TopK(fraction=0.1), Sign()), LowRank(rank=2)]
 SAME_LAW: list[Compressor] = [
-    QSGD(), QSGD(bits=4, bucket=100), QSGD(bits=3, bucket=20_000), Layerwise(QSGD()), Lattice(bits=8, side=0.1, stochastic=True),
-]  # fmt: skip
+    QSGD(),
+    QSGD(bits=4, bucket=100),
+    QSGD(bits=3, bucket=20_000),
+    Layerwise(QSGD()),
+    Lattice(bits=8, side=0.1, stochastic=True),
+]
 
 
 def normal(n: int = N, seed: int = 0) -> Tensor:

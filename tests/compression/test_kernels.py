@@ -1,4 +1,7 @@
-"""The inner loops against brute force. With Triton installed, TRITON_INTERPRET=1 sends the CPU's tests through the kernels as well."""
+"""The inner loops against brute force.
+
+With Triton installed, TRITON_INTERPRET=1 sends the CPU's tests through the kernels as well.
+"""
 
 from __future__ import annotations
 
@@ -90,9 +93,17 @@ def tricky(name: str) -> Tensor:
 
 
 TRICKY = [
-    "normal", "all equal", "all zero", "mostly zero", "two values", "sorted", "large ones side by side", "heavy tail", "subnormal",
+    "normal",
+    "all equal",
+    "all zero",
+    "mostly zero",
+    "two values",
+    "sorted",
+    "large ones side by side",
+    "heavy tail",
+    "subnormal",
     "hidden from the sample",
-]  # fmt: skip
+]
 
 
 @on_each_device
@@ -191,7 +202,9 @@ def test_quantization_is_unbiased(device: str):
 
 
 def test_quantization_by_a_hash_follows_the_same_law():
-    """What ``QSGD(compiled=True)`` compiles, as it is: equal seeds, equal codes; others, others; unbiased, and no two coins alike."""
+    """What ``QSGD(compiled=True)`` compiles, as it is: equal seeds, equal codes; others, others; unbiased, and no two
+    coins alike.
+    """
     x, repetitions = normal(64), 4096
     many, seed = x.repeat(repetitions).view(repetitions, 64), torch.tensor([5, 6], dtype=torch.int32)
     codes, scales = quantization.quantize_by_hash(many, 127, seed)

@@ -126,7 +126,7 @@ def test_corrupted_places_are_refused_or_in_range(drawn: tuple[list[int], int], 
         (lambda: Places(6, 2, Coding.BLOCKS, 3, pack(torch.tensor([3, 0]), 2)), "past the end of its block of 3"),
         (lambda: Places(6, 1, Coding.BLOCKS, 3, pack(torch.tensor([0]), 2)), "not equally many in 2 blocks"),
     ],
-)  # fmt: skip
+)
 def test_lies_about_places_are_told(places, message: str):
     with pytest.raises(BadMessage, match=message):
         list(places().positions)

@@ -29,9 +29,17 @@ from tacit.errors import BadMessage
 from tacit.messages import Message, unpack
 
 CUT = [
-    TopK(fraction=0.1), TopK(k=3), RandomK(fraction=0.2), RandomK(k=5, scaled=True), BlockTopK(block=16, k=2), QSGD(bits=8, bucket=64),
-    QSGD(bits=3, bucket=10), Sign(), Dense(), BFloat16(),
-]  # fmt: skip
+    TopK(fraction=0.1),
+    TopK(k=3),
+    RandomK(fraction=0.2),
+    RandomK(k=5, scaled=True),
+    BlockTopK(block=16, k=2),
+    QSGD(bits=8, bucket=64),
+    QSGD(bits=3, bucket=10),
+    Sign(),
+    Dense(),
+    BFloat16(),
+]
 
 
 def drawn(numbers: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -39,9 +47,12 @@ def drawn(numbers: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.
 
 
 @given(
-    compressor=draw.sampled_from(CUT), numbers=draw.integers(0, 700), ranges=draw.integers(1, 12), seed=draw.integers(0, 99),
+    compressor=draw.sampled_from(CUT),
+    numbers=draw.integers(0, 700),
+    ranges=draw.integers(1, 12),
+    seed=draw.integers(0, 99),
     dtype=draw.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=150)
 def test_parts_decode_to_the_numbers_of_their_ranges(
     compressor: Compressor, numbers: int, ranges: int, seed: int, dtype: torch.dtype
@@ -80,7 +91,9 @@ def test_what_cannot_be_cut_says_so():
 @given(ranks=draw.integers(1, 9), numbers=draw.integers(0, 300), k=draw.integers(1, 40), seed=draw.integers(0, 99))
 @settings(deadline=None, max_examples=80)
 def test_merged_sparse_sums_are_exact_and_never_larger_than_what_went_in(ranks: int, numbers: int, k: int, seed: int):
-    """At most min(n·k, d) numbers; where several spoke eight bytes, which are no more than the two times four that came."""
+    """At most min(n·k, d) numbers; where several spoke eight bytes, which are no more than the two times four that
+    came.
+    """
     words = [TopK(k=k).compress(drawn(numbers, seed + rank), np.random.default_rng(0)) for rank in range(ranks)]
     total = torch.zeros(numbers, dtype=torch.float64)
     for message in words:

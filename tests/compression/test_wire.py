@@ -32,11 +32,24 @@ from tacit.errors import BadMessage, LatticeOverflow
 from tacit.messages import VERSION, TensorMessage, unpack
 
 COMPRESSORS: list[Compressor] = [
-    Dense(), BFloat16(), TopK(fraction=0.2), TopK(k=1), TopK(fraction=0.6), RandomK(k=3), BlockTopK(block=8, k=2), QSGD(bits=8),
-    QSGD(bits=3, bucket=5), Sign(), LowRank(rank=1), Lattice(bits=4), Chain(TopK(fraction=0.2), QSGD(bits=4)),
-    Chain(BlockTopK(block=8), Sign()), Layerwise(Sign(), exempt_below=20), Layerwise(Chain(TopK(k=3), QSGD(bits=4)), exempt_below=0),
+    Dense(),
+    BFloat16(),
+    TopK(fraction=0.2),
+    TopK(k=1),
+    TopK(fraction=0.6),
+    RandomK(k=3),
+    BlockTopK(block=8, k=2),
+    QSGD(bits=8),
+    QSGD(bits=3, bucket=5),
+    Sign(),
+    LowRank(rank=1),
+    Lattice(bits=4),
+    Chain(TopK(fraction=0.2), QSGD(bits=4)),
+    Chain(BlockTopK(block=8), Sign()),
+    Layerwise(Sign(), exempt_below=20),
+    Layerwise(Chain(TopK(k=3), QSGD(bits=4)), exempt_below=0),
     Layerwise(Lattice(bits=4), exempt_below=0),
-]  # fmt: skip
+]
 D = 60
 HEADER_BYTES = 17
 SHAPES = (torch.Size((6, 8)), torch.Size((12,)))

@@ -31,11 +31,20 @@ def lines(figure: dict[str, Any]) -> list[tuple[tuple[float, float], tuple[float
 @pytest.mark.parametrize(
     ("topology", "size"),
     [
-        (Complete(), 7), (Ring(), 9), (Star(), 6), (Hypercube(), 32), (RandomRegular(degree=3), 12), (LOLLIPOP, 5),
-        (RandomRegular(degree=4), 70), (Torus(rows=2, columns=2), 4), (ExponentialGraph(), 8), (OnePeer(), 8), (Ring(), 2),
+        (Complete(), 7),
+        (Ring(), 9),
+        (Star(), 6),
+        (Hypercube(), 32),
+        (RandomRegular(degree=3), 12),
+        (LOLLIPOP, 5),
+        (RandomRegular(degree=4), 70),
+        (Torus(rows=2, columns=2), 4),
+        (ExponentialGraph(), 8),
+        (OnePeer(), 8),
+        (Ring(), 2),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_every_edge_is_drawn_between_its_ranks(topology: Topology, size: int) -> None:
     figure = graph_figure(topology, size)
     at = places(figure)

@@ -44,7 +44,9 @@ def test_other_bytes_are_said() -> None:
 
 
 def real_run(paces_s: list[float], rounds: int, *, exchange_s: float = 0.5, size_bytes: int = 1000) -> Run:
-    """Return a run on real processes: two steps and an all-reduce a round, with 0.1 s between a round's last step and the round."""
+    """Return a run on real processes: two steps and an all-reduce a round, with 0.1 s between a round's last step and
+    the round.
+    """
     trace, clock = Trace(), np.zeros(len(paces_s))
     for number in range(rounds):
         for rank, pace_s in enumerate(paces_s):

@@ -19,9 +19,14 @@ def simulated(strategy: tacit.strategies.Strategy, steps: int = 120, **rest) -> 
         workers=6, compute=SHIFTED, speed={2: 0.5}, latency_s=0.0, bandwidth_bytes_per_s=math.inf, **rest
     )
     return tacit.simulate(
-        workloads.quadratic(dimension=2, noise=0.01), strategy, cluster=cluster, steps=steps, lr=0.3, engine="loop",
+        workloads.quadratic(dimension=2, noise=0.01),
+        strategy,
+        cluster=cluster,
+        steps=steps,
+        lr=0.3,
+        engine="loop",
         timing_only=not isinstance(strategy, tacit.AdaSync),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,9 @@
     host 0            switch             host 1
     eth0 ─── veth ─── [bridge] ─── veth ─── eth0          one /24, no way out, nothing in the machine's own namespace
 
-Each host has a loopback of its own, so whoever tries 127.0.0.1 across hosts fails as it would between real machines; and a name of its own, which it
-finds at 127.0.1.1 in its own /etc/hosts, as Debian and Ubuntu write it, while the others find it at its address.
+Each host has a loopback of its own, so whoever tries 127.0.0.1 across hosts fails as it would between real machines;
+and a name of its own, which it finds at 127.0.1.1 in its own /etc/hosts, as Debian and Ubuntu write it, while the
+others find it at its address.
 """
 
 from __future__ import annotations
@@ -142,9 +143,22 @@ def _plug_in(host: Host, switch: str, port: str, rate_bits_per_s: float | None) 
     if rate_bits_per_s is not None:
         for namespace, interface in ((host.namespace, INTERFACE), (switch, port)):
             _run(
-                "tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", "tbf",
-                "rate", f"{rate_bits_per_s:.0f}bit", "burst", "256kb", "latency", "50ms",
-            )  # fmt: skip
+                "tc",
+                "-n",
+                namespace,
+                "qdisc",
+                "add",
+                "dev",
+                interface,
+                "root",
+                "tbf",
+                "rate",
+                f"{rate_bits_per_s:.0f}bit",
+                "burst",
+                "256kb",
+                "latency",
+                "50ms",
+            )
 
 
 def _write_files(host: Host, members: Sequence[Host]) -> None:

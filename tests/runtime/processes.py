@@ -1,4 +1,6 @@
-"""A few real processes for one test: forked from a server that has torch loaded, so that starting four costs less than a second."""
+"""A few real processes for one test: forked from a server that has torch loaded, so that starting four costs less than
+a second.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Failed(Exception):
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
-    """Call ``function(*arguments)`` in ``size`` processes as torchrun would, and return the results by rank; raise what the first rank raised."""
+    """Call ``function(*arguments)`` in ``size`` processes as torchrun would, and return the results by rank; raise what
+    the first rank raised.
+    """
     results = outcomes(size, function, *arguments, timeout_s=timeout_s)
     for result in results:
         if isinstance(result, Failed):
@@ -47,9 +51,14 @@ def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
     for rank in range(size):
         mine, theirs = _context.Pipe(duplex=False)
         environment = {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "OMP_NUM_THREADS": "1",
+        }
         process = _context.Process(
             target=_play, args=(theirs, environment, function, arguments, timeout_s), daemon=True
         )

@@ -1,4 +1,5 @@
-"""How runs of four and more processes end when one is lost, fails or is asked to end: one cause, the same on every survivor, and what is kept.
+"""How runs of four and more processes end when one is lost, fails or is asked to end: one cause, the same on every
+survivor, and what is kept.
 
 Four, because with three everybody is a neighbour in gloo's ring.
 """
@@ -43,7 +44,9 @@ def learn(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None
 
 
 def dying(strategy: Strategy, folder: str, dead: tuple[int, ...], slow: int | None = None) -> str:
-    """Ranks ``dead`` are killed before their tenth step; rank ``slow`` takes longer over that step than anybody should wait for an answer."""
+    """Ranks ``dead`` are killed before their tenth step; rank ``slow`` takes longer over that step than anybody should
+    wait for an answer.
+    """
     model, optimizer, session = attached(strategy, folder)
     with session:
         for step in range(STEPS):

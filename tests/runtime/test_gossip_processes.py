@@ -54,7 +54,9 @@ def uneven(steps: int | None) -> list[dict]:
 
 @pytest.mark.parametrize(("steps", "further"), [(13, (0, 0, 0)), (None, (2, 2, 2))])
 def test_nodes_whose_data_ends_early_go_on_passing_models_along(steps: int | None, further: tuple[int, ...]):
-    """Of unknown length, all stop as many rounds after the last data as news take to everybody: two here, on both graphs."""
+    """Of unknown length, all stop as many rounds after the last data as news take to everybody: two here, on both
+    graphs.
+    """
     results = together(4, uneven, steps)
     for place, rounds in enumerate(further):
         degree = 1 if place == 1 else 2

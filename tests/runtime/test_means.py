@@ -15,7 +15,9 @@ FOUND: dict[int, tuple[list[float], list[float], float]] = {}
 
 
 class Told(Strategy[None]):
-    """Averages three numbers, two of them into a tensor of its own; rank 0 weighs ``weight``, the others ``weight`` and more."""
+    """Averages three numbers, two of them into a tensor of its own; rank 0 weighs ``weight``, the others ``weight`` and
+    more.
+    """
 
     def __init__(self, weight: float) -> None:
         self.weight = weight

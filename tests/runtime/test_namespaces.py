@@ -41,14 +41,30 @@ def test_torchrun_on_two_hosts_trains_one_model():
     """The walk-through of docs/several-machines.md, with two workers on each host."""
     with namespaces.hosts(2) as hosts:
         launch = (
-            sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", f"{hosts[0].name}:{PORT}", "--rdzv-id", "digits", str(EXAMPLE), "--steps", "80",
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "2",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            f"{hosts[0].name}:{PORT}",
+            "--rdzv-id",
+            "digits",
+            str(EXAMPLE),
+            "--steps",
+            "80",
+        )
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         runs = [
-            subprocess.Popen(host.command(*launch), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            subprocess.Popen(
+                host.command(*launch), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
             for host in hosts
-        ]  # fmt: skip
+        ]
         outputs = [run.communicate(timeout=90)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], "\n\n".join(outputs)
     assert "4 workers, 10 rounds: accuracy 0.9" in outputs[0] + outputs[1]
@@ -81,11 +97,13 @@ def _hand_on() -> float:
 
 @pytest.mark.parametrize("strategy", [tacit.LocalSGD(period=tacit.Every(4)), tacit.AllReduce()], ids=str)
 def test_the_traces_bytes_are_what_the_kernel_counted(strategy):
-    """The trace counts what gloo hands to the kernel; the kernel counts that, 66 bytes of headers on each packet, and packets that only acknowledge.
+    """The trace counts what gloo hands to the kernel; the kernel counts that, 66 bytes of headers on each packet, and
+    packets that only acknowledge.
 
-    How many packets there are depends on how busy the machine is: segments are joined, or not. So headers are taken off by the kernel's own count of
-    packets. What is left is gloo's and the store's own words: 0.02 % of 36 MB. A busy machine drops segments even on an unshaped
-    link, and what TCP then sends again is no part of the run's traffic: a run with more than a little of it is repeated.
+    How many packets there are depends on how busy the machine is: segments are joined, or not. So headers are taken off
+    by the kernel's own count of packets. What is left is gloo's and the store's own words: 0.02 % of 36 MB. A busy
+    machine drops segments even on an unshaped link, and what TCP then sends again is no part of the run's traffic: a
+    run with more than a little of it is repeated.
     """
     lost_bytes = 0
     for _ in range(6):

@@ -60,10 +60,16 @@ class End:
         self.monitor, self.heard = Monitor(), []
         rest = {"host": "127.0.0.1", "security": "token", "timeout_s": TIMEOUT_S} | rest
         self.post = Post(
-            address, peers, store, monitor=self.monitor, handles=(Enquiry,),
+            address,
+            peers,
+            store,
+            monitor=self.monitor,
+            handles=(Enquiry,),
             handler=(lambda source, message: handler(self, source, message)) if handler else self.answer,
-            sent=None, received=lambda source, message: self.heard.append((source, message)), **rest,
-        )  # fmt: skip
+            sent=None,
+            received=lambda source, message: self.heard.append((source, message)),
+            **rest,
+        )
 
     def answer(self, source: int, message: Message) -> None:
         self.post.send(source, Letter(message.number))
@@ -265,7 +271,7 @@ def test_a_full_window_blocks_a_hook_until_the_peer_reads(monkeypatch: pytest.Mo
     message = TensorMessage(torch.zeros(2**20)).owned()
     with ends(0, 1) as (a, b), ThreadPoolExecutor() as pool:
 
-        def fill():  # fmt: skip
+        def fill():
             with a.monitor:
                 for _ in range(40):
                     a.post.send(1, message)

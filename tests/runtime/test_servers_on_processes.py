@@ -1,4 +1,6 @@
-"""Server strategies on real processes: the server beside a worker, in shards, or apart; ends that nobody hangs at; what is kept and gone on from."""
+"""Server strategies on real processes: the server beside a worker, in shards, or apart; ends that nobody hangs at; what
+is kept and gone on from.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,14 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
                 session.checkpoint(folder)
     run = session.close()
     weights = model.weight.detach().flatten()
-    return {"begun": begun, "taken": taken, "updates": session.updates, "looked": looked, "model": weights, "run": run.summary()}  # fmt: skip
+    return {
+        "begun": begun,
+        "taken": taken,
+        "updates": session.updates,
+        "looked": looked,
+        "model": weights,
+        "run": run.summary(),
+    }
 
 
 @pytest.mark.parametrize("strategy", [*KINDS, tacit.AdaSync(tacit.KAsync(k=1), every=10)], ids=str)
@@ -152,7 +161,9 @@ def test_the_server_may_be_a_process_of_its_own(strategy: tacit.Strategy):
 
 
 def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | str:
-    """As ``play``, where ``victims`` are killed in the middle of the run; the server is beside rank 0, or the last process."""
+    """As ``play``, where ``victims`` are killed in the middle of the run; the server is beside rank 0, or the last
+    process.
+    """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - (server == "apart")
     os.environ["WORLD_SIZE"] = str(size)
     is_server = rank == size
@@ -174,7 +185,9 @@ LOSSES = [
 
 @pytest.mark.parametrize(("strategy", "workers", "server"), LOSSES, ids=lambda value: str(value))
 def test_a_killed_learner_holds_nobody_up(strategy: tacit.Strategy, workers: int, server: str):
-    """The server hears of it, waits for the learners that are left, and the run finishes with the model of all its updates."""
+    """The server hears of it, waits for the learners that are left, and the run finishes with the model of all its
+    updates.
+    """
     results = outcomes(workers + (server == "apart"), killed, strategy, [workers - 1], server)
     lost = results.pop(workers - 1)
     assert lost.name == "Died"

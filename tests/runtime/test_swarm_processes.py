@@ -32,10 +32,15 @@ def play(strategies: list[Strategy]) -> list[dict]:
     for strategy in strategies:
         run = train(workloads.digits(), strategy, seed=1, evaluate_every=40, **SETTING)
         results.append(
-            {"parameters": run.parameters, "metric": run.history[-1]["metric"], "loss": run.history[-1]["loss"], "status": run.status,
-             "rows": len(run.history),
-             "interactions": sum(e.kind == "receive" and e.label in ("swans", "swmod", "pulled") for e in run.trace)}
-        )  # fmt: skip
+            {
+                "parameters": run.parameters,
+                "metric": run.history[-1]["metric"],
+                "loss": run.history[-1]["loss"],
+                "status": run.status,
+                "rows": len(run.history),
+                "interactions": sum(e.kind == "receive" and e.label in ("swans", "swmod", "pulled") for e in run.trace),
+            }
+        )
     return results
 
 
@@ -82,10 +87,15 @@ def one_stands_still(folder: str) -> dict:
         os.kill(pid, signal.SIGCONT)
     run = session.close()
     return {
-        "state": state, "model": run.parameters, "error": float((run.parameters[:8] - torch.arange(8.0)).abs().max()),
+        "state": state,
+        "model": run.parameters,
+        "error": float((run.parameters[:8] - torch.arange(8.0)).abs().max()),
         "answered": [(e.rank, e.time_s) for e in run.trace if e.label == "staleness"],
-        "last_s": {r: max(e.time_s for e in run.trace if e.kind == "compute" and e.rank == r) for r in (range(4) if rank == 0 else [rank])},
-    }  # fmt: skip
+        "last_s": {
+            r: max(e.time_s for e in run.trace if e.kind == "compute" and e.rank == r)
+            for r in (range(4) if rank == 0 else [rank])
+        },
+    }
 
 
 def test_a_stopped_partner_stops_nobody(tmp_path: Path):
@@ -125,7 +135,9 @@ def with_checkpoint(folder: str, size: int) -> dict:
 
 @pytest.mark.parametrize("size", [3, 2])
 def test_a_checkpoint_in_the_middle_of_exchanges_can_be_gone_on_from(tmp_path: Path, size: int):
-    """Exchanges under way when it was written are set right at the end; with another number of workers all start from the mean."""
+    """Exchanges under way when it was written are set right at the end; with another number of workers all start from
+    the mean.
+    """
     together(3, with_checkpoint, str(tmp_path), 3)
     results = together(size, with_checkpoint, str(tmp_path), size)
     assert [result["begun"] for result in results] == [30] * size

@@ -152,10 +152,16 @@ def batch_norm_run(policy: str) -> dict[str, torch.Tensor]:
     session.close()
     model.eval()
     return {
-        "before": before, "after": after, "reported": reported, "kept": kept, "end": model[1].running_mean,
-        "count": model[1].num_batches_tracked, "output": model(torch.ones(2, 4)).detach(), "bytes": session.run.summary()["bytes_sent"],
+        "before": before,
+        "after": after,
+        "reported": reported,
+        "kept": kept,
+        "end": model[1].running_mean,
+        "count": model[1].num_batches_tracked,
+        "output": model(torch.ones(2, 4)).detach(),
+        "bytes": session.run.summary()["bytes_sent"],
         "rounds": session.run.summary()["rounds"],
-    }  # fmt: skip
+    }
 
 
 def test_batch_norm_statistics_are_averaged_with_the_models_in_the_same_message():
@@ -252,7 +258,10 @@ def test_a_step_that_all_scalers_skip_changes_nothing():
     "feedback", [tacit.EF21(), tacit.EF21Plus(), tacit.ErrorFeedback(), tacit.NoFeedback()], ids=str
 )
 def test_a_scaler_that_skips_leaves_compressed_ranks_agreeing(feedback):
-    """On one rank: the others go on with its last estimate. On all: nothing changes. Models stay equal to the last bit."""
+    """On one rank: the others go on with its last estimate.
+
+    On all: nothing changes. Models stay equal to the last bit.
+    """
     strategy = tacit.CompressedGradient(compressor=tacit.TopK(k=9), feedback=feedback)
     a, b = together(2, scaler_run, strategy, {0: [4], 1: [0, 2, 4]})
     for (_, after, _), (_, other, _) in zip(a["trail"], b["trail"], strict=True):
@@ -296,7 +305,10 @@ def told_run(bad_steps: dict[int, list[int]], counts: list[int], sizes: list[int
 
 
 def test_the_loss_of_a_round_is_the_mean_over_the_ranks_that_have_one():
-    """A rank that skips all steps of a period has none, nor has one whose data has ended. Ranks weigh what they weigh in the round."""
+    """A rank that skips all steps of a period has none, nor has one whose data has ended.
+
+    Ranks weigh what they weigh in the round.
+    """
     for seen in together(2, told_run, {}, [6, 6]):
         assert seen == [6, 8, 10]
     for seen in together(2, told_run, {0: [3, 4], 1: [1, 3, 4]}, [6, 6]):
@@ -355,14 +367,19 @@ COMPRESSED = [
     tacit.CompressedGradient(compressor=tacit.LowRank(rank=1), feedback=tacit.EF21()),
     tacit.LocalSGD(period=tacit.Every(3), compressor=tacit.TopK(k=5)),
     tacit.LocalSGD(period=tacit.Every(3), compressor=tacit.TopK(k=5), feedback=tacit.EF21()),
-]  # fmt: skip
+]
 UNEVEN = [
-    tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(3)), tacit.LocalSGD(period=tacit.Every(3), overlap_steps=2),
-    tacit.LocalSGD(period=tacit.LossPeriod(initial=2)), tacit.LocalSGD(period=tacit.VariancePeriod(initial=2, sampling_steps=4)),
-    tacit.LocalSGD(period=tacit.OneShot()), tacit.LocalSGD(period=tacit.Every(2), outer=tacit.SlowMo()),
-    tacit.LocalSGD(period=tacit.Every(3), weights="equal"), tacit.CompressedGradient(compressor=tacit.TopK(k=5), weights="equal"),
+    tacit.AllReduce(),
+    tacit.LocalSGD(period=tacit.Every(3)),
+    tacit.LocalSGD(period=tacit.Every(3), overlap_steps=2),
+    tacit.LocalSGD(period=tacit.LossPeriod(initial=2)),
+    tacit.LocalSGD(period=tacit.VariancePeriod(initial=2, sampling_steps=4)),
+    tacit.LocalSGD(period=tacit.OneShot()),
+    tacit.LocalSGD(period=tacit.Every(2), outer=tacit.SlowMo()),
+    tacit.LocalSGD(period=tacit.Every(3), weights="equal"),
+    tacit.CompressedGradient(compressor=tacit.TopK(k=5), weights="equal"),
     *COMPRESSED,
-]  # fmt: skip
+]
 
 
 def uneven_runs(steps: int | None) -> list[dict[str, object]]:
@@ -484,10 +501,13 @@ def with_and_without_interruption(
 
 def test_resuming_in_the_middle_of_a_period_is_bit_exact(tmp_path):
     strategies = [
-        tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(5)), tacit.LocalSGD(period=tacit.Every(7), overlap_steps=4),
+        tacit.AllReduce(),
+        tacit.LocalSGD(period=tacit.Every(5)),
+        tacit.LocalSGD(period=tacit.Every(7), overlap_steps=4),
         tacit.LocalSGD(period=tacit.VariancePeriod(initial=3), outer=tacit.OuterSGD(lr=0.7, momentum=0.9)),
-        tacit.LocalSGD(period=tacit.LossPeriod(initial=3), outer=tacit.OuterAdam()), *COMPRESSED,
-    ]  # fmt: skip
+        tacit.LocalSGD(period=tacit.LossPeriod(initial=3), outer=tacit.OuterAdam()),
+        *COMPRESSED,
+    ]
     for pairs in together(2, with_and_without_interruption, str(tmp_path), strategies):
         for strategy, (straight, resumed) in zip(strategies, pairs, strict=True):
             assert torch.equal(straight[0], resumed[0]), strategy
@@ -624,10 +644,14 @@ def all_disagreements(names: list[str]) -> list[str]:
 
 def test_ranks_that_differ_are_told_the_first_difference_on_every_rank():
     expected = {
-        "structure": r"parameters, 0.weight is \(9, 4\)", "frozen": "parameters, 0.weight is .*frozen on rank 1", "dtype": "float64 .* on rank 1",
-        "optimizer": "optimizer is Adam on rank 1 and SGD on rank 0", "lr": "optimizer's groups, 0, lr is 0.2 on rank 2",
-        "strategy": r"strategy is LocalSGD\(period=Every\(5\)\) on rank 1", "seed": "seed is 1 on rank 1 and 0 on rank 0",
-    }  # fmt: skip
+        "structure": r"parameters, 0.weight is \(9, 4\)",
+        "frozen": "parameters, 0.weight is .*frozen on rank 1",
+        "dtype": "float64 .* on rank 1",
+        "optimizer": "optimizer is Adam on rank 1 and SGD on rank 0",
+        "lr": "optimizer's groups, 0, lr is 0.2 on rank 2",
+        "strategy": r"strategy is LocalSGD\(period=Every\(5\)\) on rank 1",
+        "seed": "seed is 1 on rank 1 and 0 on rank 0",
+    }
     for texts in together(3, all_disagreements, list(expected)):
         assert len(texts) == len(expected)
         for text, pattern in zip(texts, expected.values(), strict=True):

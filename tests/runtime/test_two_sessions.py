@@ -1,4 +1,6 @@
-"""Two models with a session each in one script, as in a GAN: each session has its own messages, rounds, bytes and trace, in both worlds."""
+"""Two models with a session each in one script, as in a GAN: each session has its own messages, rounds, bytes and
+trace, in both worlds.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,13 @@ with open(f"FOLDER/{tacit.rank()}.json", "w") as file:
     json.dump(found, file)
 """
 STRATEGIES = [
-    "LocalSGD(period=Every(2))", "SwarmSGD(local_steps=2)", "PullSwarm(local_steps=2)", "DPSGD(topology=Complete())", "KAsync(k=1)",
+    "LocalSGD(period=Every(2))",
+    "SwarmSGD(local_steps=2)",
+    "PullSwarm(local_steps=2)",
+    "DPSGD(topology=Complete())",
+    "KAsync(k=1)",
     "CompressedGradient(compressor=TopK(k=1))",
-]  # fmt: skip
+]
 
 
 def script(folder: Path, strategy: str, widths: tuple[int, int]) -> Path:

@@ -1,4 +1,6 @@
-"""The same strategy on real processes and in the simulator: the same model from the same seeds and, where that matters, the same order of events."""
+"""The same strategy on real processes and in the simulator: the same model from the same seeds and, where that matters,
+the same order of events.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,16 @@ def play(rows: list[Strategy], workload: workloads.Workload, settings: dict) -> 
     for strategy in rows:
         run = train(workload, strategy, **settings)
         results.append(
-            {"parameters": run.parameters, "rounds": run.summary()["rounds"], "bytes": run.summary()["bytes_sent"],
-             "steps": run.summary()["steps"], "losses": [row["loss"] for row in run.history],
-             "periods": [row["period"] for row in run.history], "status": run.status}
-        )  # fmt: skip
+            {
+                "parameters": run.parameters,
+                "rounds": run.summary()["rounds"],
+                "bytes": run.summary()["bytes_sent"],
+                "steps": run.summary()["steps"],
+                "losses": [row["loss"] for row in run.history],
+                "periods": [row["period"] for row in run.history],
+                "status": run.status,
+            }
+        )
     return results
 
 
@@ -59,8 +67,10 @@ def test_real_processes_reach_the_simulators_parameters(workload, workers, argum
             )
         first = real[0][index]
         assert (first["steps"], first["rounds"], first["bytes"]) == (
-            arguments["steps"], run.summary()["rounds"], run.summary()["bytes_sent"],
-        )  # fmt: skip
+            arguments["steps"],
+            run.summary()["rounds"],
+            run.summary()["bytes_sent"],
+        )
         assert first["losses"] == pytest.approx([row["loss"] for row in run.history], rel=1e-3)
         assert first["status"] == "finished"
 

@@ -32,11 +32,13 @@ def test_others_hear_the_error_that_ended_a_script_without_with(tmp_path: Path) 
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(tmp_path / "train.py")], stderr=subprocess.PIPE, text=True,
+            [sys.executable, str(tmp_path / "train.py")],
+            stderr=subprocess.PIPE,
+            text=True,
             env={**os.environ, **common, "RANK": str(rank), "TORCHELASTIC_USE_AGENT_STORE": "True"},
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     first, second = (process.communicate(timeout=100)[1] for process in processes)
     assert "KeyError: 'my own bug'" in first
     assert "session.close() was never called" not in first

@@ -45,7 +45,10 @@ def barrier(session: tacit.Session) -> None:
 
 
 def run(strategy: Strategy, call: Callable[[tacit.Session], None] | None, ranks: tuple[int, ...]) -> dict[str, Any]:
-    """Take eight steps; ``ranks`` make ``call`` after the fifth. Return what was logged here and how the run timed out."""
+    """Take eight steps; ``ranks`` make ``call`` after the fifth.
+
+    Return what was logged here and how the run timed out.
+    """
     notices = Notices()
     logging.getLogger("tacit").addHandler(notices)
     model = nn.Linear(4, 1)

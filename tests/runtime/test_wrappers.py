@@ -1,4 +1,6 @@
-"""Wrappers that communicate on their own (DDP, FSDP) around an attached model: found before they change a run, and refused."""
+"""Wrappers that communicate on their own (DDP, FSDP) around an attached model: found before they change a run, and
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Hugging Face Trainer, accelerate and Lightning: modules of their shape, and the packages themselves where they are installed."""
+"""Hugging Face Trainer, accelerate and Lightning: modules of their shape, and the packages themselves where they are
+installed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from torch import nn
 import tacit
 from tacit.simulation.scripts import simulate_script
 
-# A package of accelerate's shape: state in singletons, distributed where torchrun's variables are set, an optimizer without hooks of its own.
+# A package of accelerate's shape: state in singletons, distributed where torchrun's variables are set, an optimizer
+# without hooks of its own.
 STATE = """
 import os
 

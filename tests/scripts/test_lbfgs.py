@@ -1,4 +1,6 @@
-"""LBFGS in a loop of its own style (pytorch/examples, time_sequence_prediction): its state does not survive a change of the model by others."""
+"""LBFGS in a loop of its own style (pytorch/examples, time_sequence_prediction): its state does not survive a change of
+the model by others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Short scripts of the shape of well-known ones, with tacit's lines added, in both worlds and with three strategies each."""
+"""Short scripts of the shape of well-known ones, with tacit's lines added, in both worlds and with three strategies
+each.
+"""
 
 from __future__ import annotations
 

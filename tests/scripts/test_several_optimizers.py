@@ -134,7 +134,9 @@ def test_checkpoints_hold_the_state_of_every_optimizer(play, strategy):
 
 @pytest.mark.parametrize(("policy", "numbers"), [("keep", 49), ("average", 49 + 40 + 2 * 9), ("reset", 49)])
 def test_the_state_of_every_optimizer_is_kept_averaged_or_reset(play, policy, numbers):
-    """The model has 40 weights in matrices, for each of which Muon keeps one moment, and 9 biases, for which AdamW keeps two."""
+    """The model has 40 weights in matrices, for each of which Muon keeps one moment, and 9 biases, for which AdamW
+    keeps two.
+    """
     settings = f', optimizer_state="{policy}"'
     text = TRAIN.format(strategy="LocalSGD(period=Every(5))", order="muon, adamw", settings=settings)
     state = "state = [sorted(map(str, o.state[p])) for o in (muon, adamw) for g in o.param_groups for p in g['params'] if p in o.state]\n"

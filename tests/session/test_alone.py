@@ -1,4 +1,6 @@
-"""A session in one process: what attaching does to a model, an optimizer and a loop, and what is refused with a way out."""
+"""A session in one process: what attaching does to a model, an optimizer and a loop, and what is refused with a way
+out.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,12 @@ def take_steps(
 
 
 STRATEGIES = [
-    tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(3)), tacit.LocalSGD(period=tacit.Every(3), overlap_steps=2),
-    tacit.LocalSGD(period=tacit.LossPeriod(initial=2)), tacit.LocalSGD(period=tacit.VariancePeriod(initial=2, sampling_steps=4)),
-]  # fmt: skip
+    tacit.AllReduce(),
+    tacit.LocalSGD(period=tacit.Every(3)),
+    tacit.LocalSGD(period=tacit.Every(3), overlap_steps=2),
+    tacit.LocalSGD(period=tacit.LossPeriod(initial=2)),
+    tacit.LocalSGD(period=tacit.VariancePeriod(initial=2, sampling_steps=4)),
+]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)

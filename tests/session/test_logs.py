@@ -57,9 +57,11 @@ def test_wandb_goes_on_with_the_users_run_or_begins_one(monkeypatch, has_begun):
 def test_mlflow(monkeypatch):
     logged, begun, ended = [], [], []
     fake = SimpleNamespace(
-        active_run=lambda: None, start_run=lambda: begun.append(1), end_run=lambda: ended.append(1),
+        active_run=lambda: None,
+        start_run=lambda: begun.append(1),
+        end_run=lambda: ended.append(1),
         log_metrics=lambda numbers, step: logged.append((step, numbers)),
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     short_run("mlflow")
     assert len(logged) == 4 and begun == ended == [1]

@@ -28,7 +28,9 @@ def test_equal_parts_cost_one_latency_and_the_wire(workers: int, size_bytes: int
 
 
 def test_nobody_receives_faster_than_its_link_allows():
-    """Ranks 1 to 3 send to rank 0 alone: three parts come in one behind the other; what a rank keeps for itself costs nothing."""
+    """Ranks 1 to 3 send to rank 0 alone: three parts come in one behind the other; what a rank keeps for itself costs
+    nothing.
+    """
     sizes = [[9000, 0, 0, 0], *([6000, 9000, 9000, 9000][:1] + [0] * 3 for _ in range(3))]
     price = fabric(4)[0].price_all_to_all(range(4), sizes)
     assert price.seconds[0] == pytest.approx(LATENCY_S + 3 * 6000 / BANDWIDTH)

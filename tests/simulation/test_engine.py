@@ -122,9 +122,13 @@ def test_batch_norm_keeps_its_statistics_per_worker():
     nn.init.constant_(model[1].weight, 1.0)
     nn.init.constant_(model[1].bias, 0.0)
     workload = workloads.custom(
-        model, nn.functional.mse_loss, data=(x, x), split="contiguous", batch_size=20,
+        model,
+        nn.functional.mse_loss,
+        data=(x, x),
+        split="contiguous",
+        batch_size=20,
         metric=("mean", lambda prediction, target: float(prediction.mean())),
-    )  # fmt: skip
+    )
     run = tacit.simulate(workload, LOCAL, cluster=tacit.Cluster(workers=2), steps=5, lr=1e-9)
     assert run.history[-1]["metric"] == pytest.approx(0.0, abs=0.5)  # one shared mean would give 10 or −10
 
@@ -149,10 +153,14 @@ OPTIMIZERS = {
     "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
     "adadelta": lambda p: torch.optim.Adadelta(p, lr=1.0),
     "groups": lambda p: torch.optim.AdamW(
-        [{"params": [q for q in p if q.ndim > 1]}, {"params": [q for q in p if q.ndim == 1], "lr": 0.1, "weight_decay": 0.0}],
-        lr=0.01, weight_decay=0.1,
+        [
+            {"params": [q for q in p if q.ndim > 1]},
+            {"params": [q for q in p if q.ndim == 1], "lr": 0.1, "weight_decay": 0.0},
+        ],
+        lr=0.01,
+        weight_decay=0.1,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -1,4 +1,6 @@
-"""Messages are matched by kind, whichever class of that kind the sender used: every worker of a script defines its own classes."""
+"""Messages are matched by kind, whichever class of that kind the sender used: every worker of a script defines its own
+classes.
+"""
 
 from __future__ import annotations
 

@@ -261,16 +261,21 @@ def test_collectives_that_do_not_match_are_told():
 @pytest.mark.parametrize("cancel", ["instant", "step_end"])
 def test_abandoning_a_step_saves_time_only_where_the_cluster_says_so(cancel: str):
     cluster = tacit.Cluster(
-        workers=2, compute=tacit.Constant(mean_s=1.0), speed={1: 0.2}, cancel=cancel, latency_s=0.0,
+        workers=2,
+        compute=tacit.Constant(mean_s=1.0),
+        speed={1: 0.2},
+        cancel=cancel,
+        latency_s=0.0,
         bandwidth_bytes_per_s=float("inf"),
-    )  # fmt: skip
+    )
     run = simulate(FirstOfAll(), cluster=cluster, steps=4)
     cancelled = [e for e in run.trace.of("cancelled") if e.rank == 1]
     if cancel == "instant":
         assert [(e.start_s, e.time_s) for e in cancelled[:2]] == [(0.0, 1.0), (1.0, 2.0)]
     else:
         assert [(e.start_s, e.time_s) for e in cancelled] == [(0.0, 5.0)]  # paid in full, though overtaken after 1 s
-    # Worker 0 begins its next step before the new model is back: at once it costs nothing, at step end a step each time.
+    # Worker 0 begins its next step before the new model is back: at once it costs nothing, at step end a step each
+    # time.
     assert run.summary()["time_s"] == pytest.approx(4.0 if cancel == "instant" else 1.0 + 3 * 2.0)
 
 

@@ -145,7 +145,9 @@ class Gathering(Strategy[None]):
 
 @dataclass(frozen=True, kw_only=True)
 class Handing(Strategy[None]):
-    """Gives everybody a message of its own: to rank j, j + 1 times the own rank; then all tell each other what they got."""
+    """Gives everybody a message of its own: to rank j, j + 1 times the own rank; then all tell each other what they
+    got.
+    """
 
     def before_step(self, worker, state: None) -> None:
         given = [TensorMessage(torch.full((place + 1,), float(worker.rank))) for place in range(worker.size)]

@@ -17,15 +17,30 @@ class Ranks:
     """Ranks that tell each other the mean of their vectors, everybody to everybody."""
 
     def __init__(
-        self, feedback: Feedback, compressor: Compressor, size: int, dimension: int, seed: int = 0, dtype: torch.dtype = torch.float64
-    ) -> None:  # fmt: skip
+        self,
+        feedback: Feedback,
+        compressor: Compressor,
+        size: int,
+        dimension: int,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
         self.feedback, scale = feedback, feedback.scale(compressor, dimension)
         like = torch.zeros(dimension, dtype=dtype)
         self.states = [feedback.begin(rank, size, like) for rank in range(size)]
         self.coders = [
-            Coder(compressor, np.random.default_rng([seed, rank]), np.random.default_rng(seed), dimension, like.dtype, like.device, (), scale)
+            Coder(
+                compressor,
+                np.random.default_rng([seed, rank]),
+                np.random.default_rng(seed),
+                dimension,
+                like.dtype,
+                like.device,
+                (),
+                scale,
+            )
             for rank in range(size)
-        ]  # fmt: skip
+        ]
 
     def mean(self, vectors: Sequence[Tensor], weights: Sequence[float] | None = None, rate: float = 1.0) -> Tensor:
         """Let all speak and hear; return what they understood, which must be the same on every rank."""

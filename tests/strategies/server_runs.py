@@ -67,7 +67,9 @@ Rate = Callable[[int, int, float], float]
 
 
 def replayed(run: tacit.Run, rate: Rate, *, workers: int = 5, momentum: float = 0.0) -> Tensor:
-    """Return w_J from the notes of a noiseless quadratic run alone: w_{j+1} = w_j − (1/K) Σ η g_i(w_τ), g_i(w) = A (w − b_i)."""
+    """Return w_J from the notes of a noiseless quadratic run alone: w_{j+1} = w_j − (1/K) Σ η g_i(w_τ), g_i(w) = A (w −
+    b_i).
+    """
     problem = QUADRATIC.open(workers, Streams(run.seed))
     models, velocity = [problem.module.x.detach().clone()], torch.zeros(5, dtype=torch.float64)
     for update, batch in enumerate(used(run)):

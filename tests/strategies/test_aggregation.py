@@ -21,9 +21,14 @@ from tacit.messages import TensorMessage
 from tacit.randomness import Streams
 
 EXACT: list[Additive] = [
-    tacit.ErrorFeedback(), tacit.EF21(), tacit.EF21(init="full"), tacit.EF21Momentum(eta=0.3), tacit.EF21HeavyBall(eta=0.5),
-    tacit.EF21Partial(probability=0.5), tacit.EF21Weighted(weights=[1.0, 2.0, 3.0]),
-]  # fmt: skip
+    tacit.ErrorFeedback(),
+    tacit.EF21(),
+    tacit.EF21(init="full"),
+    tacit.EF21Momentum(eta=0.3),
+    tacit.EF21HeavyBall(eta=0.5),
+    tacit.EF21Partial(probability=0.5),
+    tacit.EF21Weighted(weights=[1.0, 2.0, 3.0]),
+]
 
 
 def run_of(form: str, compressor: Compressor, feedback: Additive, workers: int, steps: int = 3, **rest) -> tacit.Run:
@@ -41,11 +46,14 @@ def bytes_of(run: tacit.Run) -> float:
 
 
 @given(
-    feedback=draw.sampled_from([*EXACT, tacit.NoFeedback()]), seed=draw.integers(0, 99),
-    compressor=draw.sampled_from([TopK(k=7), RandomK(k=9), RandomK(k=9, scaled=True), BlockTopK(block=8), QSGD(bits=3, bucket=8), Sign()]),
+    feedback=draw.sampled_from([*EXACT, tacit.NoFeedback()]),
+    seed=draw.integers(0, 99),
+    compressor=draw.sampled_from(
+        [TopK(k=7), RandomK(k=9), RandomK(k=9, scaled=True), BlockTopK(block=8), QSGD(bits=3, bucket=8), Sign()]
+    ),
     dtype=draw.sampled_from([torch.float32, torch.float64]),
     weights=draw.lists(draw.sampled_from([0.0, 2.0**-60, 0.5, 1.0, 3.0]), min_size=12, max_size=12),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=80)
 def test_scattered_words_mean_bit_for_bit_what_gathered_words_do(
     feedback: Additive, seed: int, compressor: Compressor, dtype: torch.dtype, weights: list[float]
@@ -136,10 +144,19 @@ def test_sparse_words_are_merged_on_their_way_back():
     assert sum(reply.count for reply in ranks.replies) == 8  # one of every fifty
 
 
-@pytest.mark.parametrize(("compressor", "feedback"), [
-    (TopK(fraction=0.01), tacit.EF21()), (TopK(fraction=0.2), tacit.EF21()), (QSGD(), tacit.NoFeedback()), (QSGD(), tacit.EF21()),
-    (Sign(), tacit.ErrorFeedback()), (Dense(), tacit.NoFeedback()), (TopK(fraction=0.01), tacit.EF21Bidirectional(master=TopK(fraction=0.01))),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("compressor", "feedback"),
+    [
+        (TopK(fraction=0.01), tacit.EF21()),
+        (TopK(fraction=0.2), tacit.EF21()),
+        (QSGD(), tacit.NoFeedback()),
+        (QSGD(), tacit.EF21()),
+        (Sign(), tacit.ErrorFeedback()),
+        (Dense(), tacit.NoFeedback()),
+        (TopK(fraction=0.01), tacit.EF21Bidirectional(master=TopK(fraction=0.01))),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("workers", [2, 12])
 def test_auto_is_the_form_that_sends_less(compressor: Compressor, feedback: Additive, workers: int):
     workload = workloads.quadratic(dimension=4000, heterogeneity=1.0)
@@ -187,29 +204,53 @@ def _other_length(message):
     return message.about(wrong) if isinstance(message, Said) else wrong
 
 
-@pytest.mark.parametrize(("lie", "reason"), [
-    (_other_length, "of 5 numbers came where 10 were expected"),
-    (lambda message: TensorMessage(torch.zeros(3)), "TensorMessage came where a Said was expected"),
-    (lambda m: dataclasses.replace(m, body=b"\0\1\2") if isinstance(m, Said) else m, "bytes came where a compressed vector was expected"),
-    (lambda m: dataclasses.replace(m, body=TensorMessage(torch.zeros(3))) if isinstance(m, Said) else m, "TensorMessage came where"),
-    (lambda m: m if isinstance(m, Said) else _other_length(m), "of 5 numbers came where 10 were expected"),
-    (lambda m: m if isinstance(m, Said) else Said(1.0), "Said came where a Compressed was expected"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (_other_length, "of 5 numbers came where 10 were expected"),
+        (lambda message: TensorMessage(torch.zeros(3)), "TensorMessage came where a Said was expected"),
+        (
+            lambda m: dataclasses.replace(m, body=b"\0\1\2") if isinstance(m, Said) else m,
+            "bytes came where a compressed vector was expected",
+        ),
+        (
+            lambda m: dataclasses.replace(m, body=TensorMessage(torch.zeros(3))) if isinstance(m, Said) else m,
+            "TensorMessage came where",
+        ),
+        (lambda m: m if isinstance(m, Said) else _other_length(m), "of 5 numbers came where 10 were expected"),
+        (lambda m: m if isinstance(m, Said) else Said(1.0), "Said came where a Compressed was expected"),
+    ],
+)
 def test_hostile_parts_and_replies_are_refused(lie, reason: str):
     Liar.lie = staticmethod(lie)
     with pytest.raises(BadMessage, match=reason):
         tacit.simulate(
-            workloads.quadratic(dimension=30), Liar(compressor=TopK(k=2), aggregate="scatter"), cluster=tacit.Cluster(workers=3), steps=1
-        )  # fmt: skip
+            workloads.quadratic(dimension=30),
+            Liar(compressor=TopK(k=2), aggregate="scatter"),
+            cluster=tacit.Cluster(workers=3),
+            steps=1,
+        )
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: tacit.CompressedGradient(aggregate="scater"), "aggregate='scater' is unknown; did you mean 'scatter'"),
-    (lambda: tacit.CompressedGradient(compressor=LowRank(), aggregate="scatter"), "a message cannot be cut by coordinates; use \"gather\""),
-    (lambda: tacit.CompressedGradient(feedback=tacit.EF21Plus(), aggregate="scatter"), "needs each rank's; use \"gather\""),
-    (lambda: tacit.CompressedGradient(feedback=tacit.EF21Bidirectional(master=LowRank()), aggregate="scatter"), "cannot be cut by coordinates"),
-    (lambda: tacit.LocalSGD(aggregate="scatter"), "aggregate='scatter' is about compressed words"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tacit.CompressedGradient(aggregate="scater"), "aggregate='scater' is unknown; did you mean 'scatter'"),
+        (
+            lambda: tacit.CompressedGradient(compressor=LowRank(), aggregate="scatter"),
+            'a message cannot be cut by coordinates; use "gather"',
+        ),
+        (
+            lambda: tacit.CompressedGradient(feedback=tacit.EF21Plus(), aggregate="scatter"),
+            'needs each rank\'s; use "gather"',
+        ),
+        (
+            lambda: tacit.CompressedGradient(feedback=tacit.EF21Bidirectional(master=LowRank()), aggregate="scatter"),
+            "cannot be cut by coordinates",
+        ),
+        (lambda: tacit.LocalSGD(aggregate="scatter"), "aggregate='scatter' is about compressed words"),
+    ],
+)
 def test_forms_that_cannot_be_are_refused_with_a_way_out(make, message: str):
     with pytest.raises(ValueError, match=message):
         make()

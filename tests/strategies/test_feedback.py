@@ -18,10 +18,17 @@ from tacit.feedback import Feedback, FeedbackState
 
 Gradient = Callable[[Tensor], Tensor]
 ALL = [
-    tacit.NoFeedback(), tacit.ErrorFeedback(), tacit.EF21(), tacit.EF21(init="full"), tacit.EF21Plus(), tacit.EF21Momentum(eta=0.3),
-    tacit.EF21HeavyBall(eta=0.5), tacit.EF21Partial(probability=0.5), tacit.EF21Weighted(weights=[1.0, 2.0, 3.0]),
+    tacit.NoFeedback(),
+    tacit.ErrorFeedback(),
+    tacit.EF21(),
+    tacit.EF21(init="full"),
+    tacit.EF21Plus(),
+    tacit.EF21Momentum(eta=0.3),
+    tacit.EF21HeavyBall(eta=0.5),
+    tacit.EF21Partial(probability=0.5),
+    tacit.EF21Weighted(weights=[1.0, 2.0, 3.0]),
     tacit.EF21Bidirectional(master=TopK(k=1)),
-]  # fmt: skip
+]
 each = pytest.mark.parametrize("feedback", ALL, ids=str)
 
 
@@ -55,8 +62,13 @@ class Largest(Compressor):
 
 
 def descend(
-    feedback: Feedback, compressor: Compressor, gradients: Sequence[Gradient], start: Sequence[float], rate: float, steps: int
-) -> Tensor:  # fmt: skip
+    feedback: Feedback,
+    compressor: Compressor,
+    gradients: Sequence[Gradient],
+    start: Sequence[float],
+    rate: float,
+    steps: int,
+) -> Tensor:
     """Return x⁰ … x^T."""
     ranks = Ranks(feedback, compressor, len(gradients), len(start))
     x = torch.tensor(start, dtype=torch.float64)
@@ -109,7 +121,9 @@ def test_ef_equals_ef21_for_an_additive_compressor(compressor: Compressor):
 
 
 def test_dcgd_diverges_where_ef21_converges():
-    """The example of Beznosikov et al. (arXiv 2002.12410): f_i = ⟨a_i, x⟩² + ¼‖x‖², Top-1 from (1,1,1); DCGD grows for every γ."""
+    """The example of Beznosikov et al. (arXiv 2002.12410): f_i = ⟨a_i, x⟩² + ¼‖x‖², Top-1 from (1,1,1); DCGD grows for
+    every γ.
+    """
     directions = [torch.tensor(a, dtype=torch.float64) for a in ((-3, 2, 2), (2, -3, 2), (2, 2, -3))]
     functions = [lambda x, a=a: 2 * (a @ x) * a + x / 2 for a in directions]
     rate = 1 / 200
@@ -162,7 +176,9 @@ def test_with_one_worker_ef_and_ef21_tie_when_both_are_tuned():
 
 
 def test_momentum_goes_below_the_floor_of_ef21_with_small_batches():
-    """§3.6(7): EF21-SGD with a constant batch stalls at a floor that follows σ²; EF21-SGDM with the same batch goes lower."""
+    """§3.6(7): EF21-SGD with a constant batch stalls at a floor that follows σ²; EF21-SGDM with the same batch goes
+    lower.
+    """
 
     def floor(feedback: Feedback, sigma: float) -> float:
         draws = torch.Generator().manual_seed(0)
@@ -194,7 +210,9 @@ def test_error_feedback_pays_in_the_models_units_whatever_the_rate():
 
 
 def test_a_rank_that_leaves_pays_what_it_owes():
-    """All that was said and all that is owed add up to Σ γ w_i ∇f_i, also when a rank's data has ended; where nobody steps nothing is lost."""
+    """All that was said and all that is owed add up to Σ γ w_i ∇f_i, also when a rank's data has ended; where nobody
+    steps nothing is lost.
+    """
     ranks, draws = Ranks(tacit.ErrorFeedback(), TopK(k=2), 3, 5), torch.Generator().manual_seed(0)
     said, wanted = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
     for weights in ([1.0, 1.0, 2.0], [1.0, 1.0, 2.0], [1.0, 1.0, 0.0], [0.0] * 3, [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]):
@@ -211,7 +229,9 @@ def test_a_rank_that_leaves_pays_what_it_owes():
 
 
 def test_ef21_plus_takes_the_gradient_itself_where_that_is_nearer():
-    """From an estimate of (10,10,10) one coordinate of the change says little of (0,0,1), and one of the gradient everything."""
+    """From an estimate of (10,10,10) one coordinate of the change says little of (0,0,1), and one of the gradient
+    everything.
+    """
     vectors = [
         torch.tensor([10.0, 10.0, 10.0], dtype=torch.float64),
         torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64),
@@ -242,9 +262,11 @@ def test_partial_participation_says_less_and_still_converges():
     assert float(sum(f(path[-1]) for f in functions).norm()) < 1e-9
     workload, cluster = workloads.quadratic(dimension=50), tacit.Cluster(workers=4)
     sizes = [
-        tacit.simulate(workload, tacit.CompressedGradient(compressor=TopK(k=5), feedback=f), cluster=cluster, steps=60).summary()["bytes_sent"]
+        tacit.simulate(
+            workload, tacit.CompressedGradient(compressor=TopK(k=5), feedback=f), cluster=cluster, steps=60
+        ).summary()["bytes_sent"]
         for f in (tacit.EF21Partial(probability=0.3), tacit.EF21())
-    ]  # fmt: skip
+    ]
     assert sizes[0] < 0.7 * sizes[1]
 
 
@@ -418,19 +440,25 @@ def test_compressed_rounds_of_few_numbers_still_learn_and_send_less():
 # Refusals.
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: tacit.CompressedGradient(compressor="topk"), "compressor='topk' must be a compressor such as TopK"),
-    (lambda: tacit.CompressedGradient(feedback=None), "feedback=None must be a feedback such as EF21"),
-    (lambda: tacit.CompressedGradient(compressor=QSGD(), feedback=tacit.EF21Plus()), "EF21Plus keeps its guarantee only with a deterministic"),
-    (lambda: tacit.LocalSGD(feedback=tacit.EF21()), "needs a compressor="),
-    (lambda: tacit.LocalSGD(compressor=TopK(), overlap_steps=2), "overlap_steps=2 cannot go with a compressor"),
-    (lambda: tacit.EF21(init="zero"), "init='zero' must be \"compressed\""),
-    (lambda: tacit.EF21Momentum(eta=0.0), "eta=0.0 must be above 0"),
-    (lambda: tacit.EF21HeavyBall(eta=1.0), "eta=1.0 must be at least 0 and below 1"),
-    (lambda: tacit.EF21Partial(probability=0.0), "probability=0.0 must be above 0"),
-    (lambda: tacit.EF21Weighted(weights=[1.0, 0.0]), "must be positive numbers, one for each rank"),
-    (lambda: tacit.EF21Bidirectional(master=3), "master=3 must be a compressor"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tacit.CompressedGradient(compressor="topk"), "compressor='topk' must be a compressor such as TopK"),
+        (lambda: tacit.CompressedGradient(feedback=None), "feedback=None must be a feedback such as EF21"),
+        (
+            lambda: tacit.CompressedGradient(compressor=QSGD(), feedback=tacit.EF21Plus()),
+            "EF21Plus keeps its guarantee only with a deterministic",
+        ),
+        (lambda: tacit.LocalSGD(feedback=tacit.EF21()), "needs a compressor="),
+        (lambda: tacit.LocalSGD(compressor=TopK(), overlap_steps=2), "overlap_steps=2 cannot go with a compressor"),
+        (lambda: tacit.EF21(init="zero"), "init='zero' must be \"compressed\""),
+        (lambda: tacit.EF21Momentum(eta=0.0), "eta=0.0 must be above 0"),
+        (lambda: tacit.EF21HeavyBall(eta=1.0), "eta=1.0 must be at least 0 and below 1"),
+        (lambda: tacit.EF21Partial(probability=0.0), "probability=0.0 must be above 0"),
+        (lambda: tacit.EF21Weighted(weights=[1.0, 0.0]), "must be positive numbers, one for each rank"),
+        (lambda: tacit.EF21Bidirectional(master=3), "master=3 must be a compressor"),
+    ],
+)
 def test_what_cannot_be_is_refused_with_a_way_out(make: Callable[[], object], message: str):
     with pytest.raises(ValueError, match=message):
         make()

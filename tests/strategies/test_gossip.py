@@ -1,4 +1,6 @@
-"""Laws of gossip: what averaging with neighbours keeps, how fast models agree, and what compression and one-way edges do to it."""
+"""Laws of gossip: what averaging with neighbours keeps, how fast models agree, and what compression and one-way edges
+do to it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ IRREGULAR = tacit.Graph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3), (4, 0),
 
 
 class Watched:
-    """A strategy whose nodes begin with models of their own, and are watched: ``before`` and ``after`` the round of every step."""
+    """A strategy whose nodes begin with models of their own, and are watched: ``before`` and ``after`` the round of
+    every step.
+    """
 
     def __init__(self, strategy: Strategy, starts: Tensor) -> None:
         kind, self.starts = type(strategy), starts
@@ -100,7 +104,9 @@ def test_gossip_preserves_the_mean(strategy: Strategy):
 )
 @settings(deadline=None, max_examples=40)
 def test_whatever_interleaves_asynchronous_averaging_conserves_the_sum(cluster, topology, seed):
-    """Everybody asks everybody along any edge, odd cycles and one-way ones included: nobody waits for ever, and nothing is lost."""
+    """Everybody asks everybody along any edge, odd cycles and one-way ones included: nobody waits for ever, and nothing
+    is lost.
+    """
     watched = Watched(tacit.AsynchronousDPSGD(topology=topology), starts(5, seed))
     run = watched.run(steps=12, seed=seed, **cluster)
     torch.testing.assert_close(run.parameters, watched.starts.mean(0), rtol=0, atol=1e-12)
@@ -117,7 +123,10 @@ def test_an_asynchronous_exchange_that_nothing_disturbs_is_the_papers_update():
 
 
 def test_two_asynchronous_nodes_in_lockstep_train_as_well_as_synchronous_ones():
-    """Both ask each other at once. Halves in both exchanges made models swap instead of meeting: the loss rose above 10 in these steps."""
+    """Both ask each other at once.
+
+    Halves in both exchanges made models swap instead of meeting: the loss rose above 10 in these steps.
+    """
     cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=0.02))
     asynchronous, synchronous = (
         tacit.simulate(workloads.digits(), strategy, cluster=cluster, steps=100, lr=0.1)
@@ -205,7 +214,9 @@ def test_sgp_trains_on_a_graph_that_favours_some_nodes():
 
 
 def test_choco_agrees_linearly_where_compressed_models_stall():
-    """Γ falls by the same factor in every stretch of rounds; averaging what compression leaves of the models themselves stops at its error."""
+    """Γ falls by the same factor in every stretch of rounds; averaging what compression leaves of the models themselves
+    stops at its error.
+    """
     topology, step = tacit.Ring(), 0.4
     watched = Watched(tacit.CHOCO(topology=topology, compressor=TOP, gamma=step), starts(5))
     watched.run(steps=150)

@@ -155,8 +155,10 @@ def test_one_shot_averages_once_and_linear_period_ends_on_time():
     assert simulate(tacit.LocalSGD(period=tacit.OneShot())).summary()["rounds"] == 1
     linear = simulate(
         tacit.LocalSGD(period=tacit.LinearPeriod(initial=91, rounds=10)),
-        workload=workloads.quadratic(dimension=3), steps=5469, workers=2,
-    )  # fmt: skip
+        workload=workloads.quadratic(dimension=3),
+        steps=5469,
+        workers=2,
+    )
     assert linear.summary()["rounds"] == 10  # not 11: the last round absorbs what truncation left
 
 
@@ -221,9 +223,14 @@ def test_a_period_of_less_than_one_says_the_way_out(bad: float):
         tacit.LocalSGD(period=8)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("strategy", [
-    tacit.LocalSGD(period=tacit.VariancePeriod(initial=2)), tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo()),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tacit.LocalSGD(period=tacit.VariancePeriod(initial=2)),
+        tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo()),
+    ],
+    ids=str,
+)
 def test_a_rate_of_zero_pauses_training_and_breaks_nothing(strategy: tacit.Strategy):
     run = simulate(strategy, steps=20, schedule=lambda step: float(step < 10))
     ten = simulate(strategy, steps=10)
@@ -234,7 +241,9 @@ def test_a_rate_of_zero_pauses_training_and_breaks_nothing(strategy: tacit.Strat
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_local_sgd_equals_the_loop_one_would_write(engine: str, name: str):
-    """Three workers, their own optimizers and batches, averaged every four steps: nothing but torch, against the simulator."""
+    """Three workers, their own optimizers and batches, averaged every four steps: nothing but torch, against the
+    simulator.
+    """
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return (
@@ -244,9 +253,13 @@ def test_local_sgd_equals_the_loop_one_would_write(engine: str, name: str):
         )
 
     run = simulate(
-        tacit.LocalSGD(period=tacit.Every(4)), workers=3, steps=10, optimizer=make, engine=engine,
+        tacit.LocalSGD(period=tacit.Every(4)),
+        workers=3,
+        steps=10,
+        optimizer=make,
+        engine=engine,
         schedule=lambda step: 1.0 / (1 + step / 5),
-    )  # fmt: skip
+    )
     problem = DIGITS.open(3, Streams(3))
     models = [copy.deepcopy(problem.module) for _ in range(3)]
     optimizers = [make(list(model.parameters())) for model in models]

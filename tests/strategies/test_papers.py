@@ -59,15 +59,24 @@ def test_adpsgd_beats_its_own_schedule_reversed(adaptive: tacit.Run):
 def test_the_order_of_periods_at_a_constant_rate():
     """§1.6(3): more talk, lower loss; growth spread over the run beats growth saved for its end."""
     settings = {"split": "shuffled", "steps": 1200, "cluster": tacit.Cluster(workers=4)}
-    last = [digits(period, **settings).history[-1]["loss"] for period in (
-        tacit.Every(1), tacit.Every(20), tacit.LinearPeriod(initial=20, rounds=10), tacit.PeriodList([20] * 9 + [1020]), tacit.OneShot(),
-    )]  # fmt: skip
+    last = [
+        digits(period, **settings).history[-1]["loss"]
+        for period in (
+            tacit.Every(1),
+            tacit.Every(20),
+            tacit.LinearPeriod(initial=20, rounds=10),
+            tacit.PeriodList([20] * 9 + [1020]),
+            tacit.OneShot(),
+        )
+    ]
     assert last == sorted(last)
     assert last[-1] > 2 * last[1]
 
 
 def losses_at_averages(run: tacit.Run) -> list[tuple[float, int]]:
-    """Return F(x̄) on all training data at the start and at each round but the last, each with the period that a round later begins."""
+    """Return F(x̄) on all training data at the start and at each round but the last, each with the period that a round
+    later begins.
+    """
     loss = {row["step"]: row["loss"] for row in run.history}
     noted = [int(event.value) for event in run.trace.of("note")]
     starts = [0, *(sum(noted[: index + 1]) for index in range(len(noted) - 1))]
@@ -76,7 +85,10 @@ def losses_at_averages(run: tacit.Run) -> list[tuple[float, int]]:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_the_loss_rule_of_ada_lupa_goes_by_the_averaged_model(momentum: float):
-    """τ_i = ⌈(F(x̄₀)/F(x̄))^{1/3}⌉ τ₀. On label-sorted data the local losses are a tenth of F(x̄), and would make τ 64 in place of 32."""
+    """τ_i = ⌈(F(x̄₀)/F(x̄))^{1/3}⌉ τ₀.
+
+    On label-sorted data the local losses are a tenth of F(x̄), and would make τ 64 in place of 32.
+    """
     run = digits(tacit.LossPeriod(initial=16), steps=400, evaluate_every=1, momentum=momentum)
     found = losses_at_averages(run)
     assert [period for _, period in found[:2]] == [16, 32]

@@ -93,7 +93,10 @@ def test_a_gradient_from_the_future_is_refused():
 
 @pytest.mark.parametrize("compressor", [tacit.TopK(k=2), tacit.QSGD(bits=4), tacit.RandomK(k=3)], ids=str)
 def test_both_ends_of_a_link_know_the_same(compressor):
-    """Up: what the server makes of a gradient is the learner's own estimate of it. Down: the learner's model is what the server believes it to be."""
+    """Up: what the server makes of a gradient is the learner's own estimate of it.
+
+    Down: the learner's model is what the server believes it to be.
+    """
     kind = tacit.KAsync(k=1, compressor=compressor, down=compressor)
     draw = np.random.default_rng(1)
     learner = SimpleNamespace(random=np.random.default_rng(2))
@@ -135,7 +138,9 @@ def chosen(strategy: tacit.AdaSync, losses: list[float], workers: int = 8) -> li
     [("square-root", 1, [1, 1, 2, 3, 4]), ("quadratic", 1, [1, 1, 2, 3, 4]), ("quadratic", 2, [2, 3, 3, 5, 6])],
 )
 def test_k_follows_the_loss_by_the_rule(rule, initial, expected):
-    """§4.5: F_0/F of 2, 4, 9, 20 give 1.41, 2, 3, 4.47 by the square root and 1.38, 1.87, 2.63, 3.56 by the quadratic rule."""
+    """§4.5: F_0/F of 2, 4, 9, 20 give 1.41, 2, 3, 4.47 by the square root and 1.38, 1.87, 2.63, 3.56 by the quadratic
+    rule.
+    """
     strategy = tacit.AdaSync(tacit.KAsync(k=initial), every=3, rule=rule)
     ratios = [1, 2, 4, 9, 20]
     assert chosen(strategy, [10 / ratio for ratio in ratios]) == expected
@@ -143,7 +148,9 @@ def test_k_follows_the_loss_by_the_rule(rule, initial, expected):
 
 
 def test_the_first_loss_is_that_of_the_model_all_begin_with():
-    """F_0 = F(w_0): the weighted mean of the pushes of version 0, late ones too, and not the mean of the first interval."""
+    """F_0 = F(w_0): the weighted mean of the pushes of version 0, late ones too, and not the mean of the first
+    interval.
+    """
     strategy, state = tacit.AdaSync(tacit.KBatchAsync(k=1), every=2), ServerState(1)
     server, ks = ScriptedServer(100, torch.zeros(4)), []
     for batch in ([push(0, loss=16.0)], [push(1, loss=0.0)], [push(0, loss=64.0, weight=3.0)], [push(3, loss=4.0)]):
@@ -156,7 +163,10 @@ def test_the_first_loss_is_that_of_the_model_all_begin_with():
 
 @pytest.mark.filterwarnings("ignore::tacit.SpeedBias")  # a slow learner, on split data
 def test_in_a_run_the_first_loss_is_the_one_the_history_begins_with():
-    """Split data and no noise: each learner's first push has its own loss at w_0, and their mean is F(w_0). A resumed server keeps it."""
+    """Split data and no noise: each learner's first push has its own loss at w_0, and their mean is F(w_0).
+
+    A resumed server keeps it.
+    """
     strategy = tacit.AdaSync(tacit.KAsync(k=1), every=20)
     run = simulate(strategy, steps=60, lr=0.02, speed={4: 0.05})
     memory = run.server[0]["state"]["memory"]

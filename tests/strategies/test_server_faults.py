@@ -41,7 +41,9 @@ def test_a_learner_that_is_away_is_not_missed(kind, fault):
 @pytest.mark.parametrize("fault", [FAULTS["crash"], FAULTS["return"], FAULTS["join"]], ids=["crash", "return", "join"])
 @pytest.mark.parametrize("kind", WAITING)
 def test_k_is_capped_at_the_learners_that_are_left(kind, fault, caplog):
-    """Updates wait for four while only four are there, and for all five again once the fifth is back; both are noted, the first is logged."""
+    """Updates wait for four while only four are there, and for all five again once the fifth is back; both are noted,
+    the first is logged.
+    """
     run = simulate(kind(k=5), steps=60, lr=0.2, faults=[fault])
     assert run.status == "finished" and run.summary()["steps"] == 60
     torch.testing.assert_close(run.parameters, replayed(run, lambda *_: 0.2), rtol=1e-10, atol=1e-12)
@@ -156,7 +158,9 @@ def crashed(strategy, at_s: float, **settings) -> tacit.Run:
 
 @each
 def test_a_crashed_server_goes_on_from_its_last_state(kind, tmp_path: Path):
-    """Constant times, so that updates after the restart are those of a run that never crashed: model and momentum agree to the last bit."""
+    """Constant times, so that updates after the restart are those of a run that never crashed: model and momentum agree
+    to the last bit.
+    """
     k = 1 if kind is tacit.KBatchAsync else 4  # alone: others would be at older models when it crashes
     settings = {"lr": 0.05, "momentum": 0.9, "compute": tacit.Constant(mean_s=1.0), "workers": k}
     whole = simulate(kind(k=k), steps=60, **settings)

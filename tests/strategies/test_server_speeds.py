@@ -167,7 +167,9 @@ def test_a_learner_that_cannot_be_reached_is_a_deadlock_and_not_endless_work():
 
 @pytest.mark.parametrize("steps", range(1, 6))
 def test_learners_that_have_pushed_enough_idle_and_are_answered(steps):
-    """Learner 1 takes as long as a thousand steps of the others, which idle meanwhile; in the end each push has its answer."""
+    """Learner 1 takes as long as a thousand steps of the others, which idle meanwhile; in the end each push has its
+    answer.
+    """
     run = simulate(tacit.Ringleader(), steps=steps, speed={1: 1e-3}, host="greenlet")
     pushed = [e.peer for e in run.trace.of("receive") if (e.rank, e.label) == (-1, "push")]
     answered = [e.peer for e in run.trace.of("send") if (e.rank, e.label) == (-1, "model")]

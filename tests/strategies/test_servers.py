@@ -69,18 +69,27 @@ def test_a_gradient_is_as_often_fresh_as_memoryless_times_say(k, fresh):
 
 
 def test_learners_share_the_servers_nic_and_shards_spread_it():
-    """80 kB up and down for each of 8 learners through one NIC of 1 MB/s, five times up and four times down; with two shards through two NICs."""
+    """80 kB up and down for each of 8 learners through one NIC of 1 MB/s, five times up and four times down; with two
+    shards through two NICs.
+    """
     model = workloads.custom(
         torch.nn.Sequential(torch.nn.Linear(100, 50, bias=False), torch.nn.Linear(50, 100, bias=False)).double(),
-        torch.nn.MSELoss(), data=(torch.zeros(16, 100).double(), torch.zeros(16, 100).double()), batch_size=1,
-    )  # fmt: skip
+        torch.nn.MSELoss(),
+        data=(torch.zeros(16, 100).double(), torch.zeros(16, 100).double()),
+        batch_size=1,
+    )
     times_s = {
         shards: simulate(
-            tacit.KSync(k=8, shards=shards), model, workers=8, steps=5, compute=tacit.Constant(mean_s=1e-3),
-            bandwidth_bytes_per_s=1e6, timing_only=True,
+            tacit.KSync(k=8, shards=shards),
+            model,
+            workers=8,
+            steps=5,
+            compute=tacit.Constant(mean_s=1e-3),
+            bandwidth_bytes_per_s=1e6,
+            timing_only=True,
         ).summary()["time_s"]
         for shards in (1, 2)
-    }  # fmt: skip
+    }
     assert times_s[1] == pytest.approx(9 * 8 * 0.08, rel=0.01)
     assert times_s[2] == pytest.approx(9 * 8 * 0.04, rel=0.01)
 
@@ -119,7 +128,9 @@ def test_every_gradient_is_used_at_most_once_and_exactly_once_where_nothing_is_c
 
 @pytest.mark.parametrize("kind", [tacit.KSync, tacit.KAsync])
 def test_learners_wait_for_the_update_or_never(kind):
-    """In the kinds that count learners one never appears twice in an update; where batches count it does, and nobody idles."""
+    """In the kinds that count learners one never appears twice in an update; where batches count it does, and nobody
+    idles.
+    """
     assert all(len({learner for learner, _ in batch}) == 3 for batch in used(simulate(kind(k=3))))
     batches = {tacit.KSync: tacit.KBatchSync, tacit.KAsync: tacit.KBatchAsync}[kind]
     run = simulate(batches(k=3))
@@ -134,7 +145,9 @@ def test_cancelled_steps_that_run_to_their_end_cost_their_time():
 
 
 def test_async_is_the_event_loop_of_the_paper():
-    """Against a loop of fifteen lines with the same drawn times: pop the earliest, apply its gradient, give it the model and a new time."""
+    """Against a loop of fifteen lines with the same drawn times: pop the earliest, apply its gradient, give it the
+    model and a new time.
+    """
     run = simulate(tacit.KAsync(k=1), lr=0.3, steps=200)
     problem = QUADRATIC.open(5, Streams(1))
     draws = [iter(EXPONENTIAL.draw(Streams(1).numpy("compute", rank), 256)) for rank in range(5)]
@@ -257,16 +270,29 @@ networks = draw.fixed_dictionaries(
 
 
 @given(
-    kind=draw.sampled_from(ASYNC), k=draw.integers(1, 4), bound=draw.integers(0, 4), shards=draw.integers(1, 3),
-    compute=delays, network=networks, slow=draw.floats(1, 20), seed=draw.integers(0, 99),
-)  # fmt: skip
+    kind=draw.sampled_from(ASYNC),
+    k=draw.integers(1, 4),
+    bound=draw.integers(0, 4),
+    shards=draw.integers(1, 3),
+    compute=delays,
+    network=networks,
+    slow=draw.floats(1, 20),
+    seed=draw.integers(0, 99),
+)
 @settings(deadline=None, max_examples=40)
 def test_bounded_staleness_holds_and_goes_on(kind, k, bound, shards, compute, network, slow, seed):
     strategy = kind(k=k, maximum_staleness=bound, shards=shards)
     run = simulate(
-        strategy, SEVERAL_TENSORS, workers=4, steps=20, compute=compute, speed={3: 1 / slow}, seed=seed,
-        timing_only=True, **network,
-    )  # fmt: skip
+        strategy,
+        SEVERAL_TENSORS,
+        workers=4,
+        steps=20,
+        compute=compute,
+        speed={3: 1 / slow},
+        seed=seed,
+        timing_only=True,
+        **network,
+    )
     assert run.summary()["steps"] == 20
     assert min(staleness(run)) >= 0 and max(staleness(run)) <= bound
 
@@ -283,9 +309,15 @@ def test_a_bound_of_nothing_waits_for_everybody():
 
 
 @given(
-    kind=draw.sampled_from(KINDS), k=draw.integers(1, 4), shards=draw.integers(2, 4), compute=delays, network=networks,
-    seed=draw.integers(0, 99), up=draw.booleans(), models_down=draw.booleans(),
-)  # fmt: skip
+    kind=draw.sampled_from(KINDS),
+    k=draw.integers(1, 4),
+    shards=draw.integers(2, 4),
+    compute=delays,
+    network=networks,
+    seed=draw.integers(0, 99),
+    up=draw.booleans(),
+    models_down=draw.booleans(),
+)
 @settings(deadline=None, max_examples=40)
 def test_shards_never_wait_for_each_other_for_ever(kind, k, shards, compute, network, seed, up, models_down):
     """Whatever link is slow, to whichever shard: all updates are made, and never with a gradient from the future."""
@@ -310,11 +342,18 @@ def test_shards_make_the_same_model_as_one_server_where_the_network_is_free(kind
 
 
 def test_every_shard_makes_its_updates_of_the_same_gradients():
-    """K-batch-async on uneven links: parts may be a version apart when a learner takes them, but none is missed or used twice."""
+    """K-batch-async on uneven links: parts may be a version apart when a learner takes them, but none is missed or used
+    twice.
+    """
     run = simulate(
-        tacit.KBatchAsync(k=3, shards=3), SEVERAL_TENSORS, lr=0.05, steps=50, latency_s=0.1,
-        bandwidth_bytes_per_s=2e3, links={(0, -1): tacit.Link(latency_s=1.0)},
-    )  # fmt: skip
+        tacit.KBatchAsync(k=3, shards=3),
+        SEVERAL_TENSORS,
+        lr=0.05,
+        steps=50,
+        latency_s=0.1,
+        bandwidth_bytes_per_s=2e3,
+        links={(0, -1): tacit.Link(latency_s=1.0)},
+    )
     assert run.status == "finished" and run.history[-1]["loss"] < 0.5 * run.history[0]["loss"]
     assert [kept["updates"] for kept in run.server] == [50] * 3
 
@@ -339,7 +378,9 @@ def test_compression_saves_bytes_both_ways_and_learns(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_compressed_with_nothing_left_out_are_the_models(kind):
-    """With all coordinates said, both ends of every link agree exactly, whoever is restarted, late or idle, and in whatever order."""
+    """With all coordinates said, both ends of every link agree exactly, whoever is restarted, late or idle, and in
+    whatever order.
+    """
     network = {"latency_s": 0.3, "bandwidth_bytes_per_s": 2e3}
     run = simulate(kind(k=2, compressor=tacit.TopK(fraction=1.0), down=tacit.TopK(fraction=1.0)), lr=0.2, **network)
     torch.testing.assert_close(run.parameters, replayed(run, lambda *_: 0.2), rtol=1e-8, atol=1e-10)

@@ -1,4 +1,6 @@
-"""SwarmSGD's laws: what is conserved whatever interleaves, how fast models agree, and what happens to words that cannot be decoded."""
+"""SwarmSGD's laws: what is conserved whatever interleaves, how fast models agree, and what happens to words that cannot
+be decoded.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +77,14 @@ def gamma(models: Tensor) -> float:
 
 
 @given(
-    cluster=troubles(loses_messages=True), local_steps=draw.sampled_from([1, 2, tacit.Geometric(mean=2)]), two_stage=draw.booleans(),
-    lattice=draw.sampled_from([None, LATTICE, tacit.Lattice(bits=4, side=1e-3), tacit.Lattice(bits=6, stochastic=True)]),
+    cluster=troubles(loses_messages=True),
+    local_steps=draw.sampled_from([1, 2, tacit.Geometric(mean=2)]),
+    two_stage=draw.booleans(),
+    lattice=draw.sampled_from(
+        [None, LATTICE, tacit.Lattice(bits=4, side=1e-3), tacit.Lattice(bits=6, stochastic=True)]
+    ),
     seed=draw.integers(0, 2**30),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=40)
 def test_whatever_interleaves_the_sum_of_the_models_stays(cluster, local_steps, two_stage, lattice, seed):
     """Delays, pauses, cuts, lost messages, words said again: at the end nothing was added that was not taken away."""
@@ -179,7 +185,9 @@ def test_two_nodes_in_lockstep_train_as_well_as_two_that_wait_for_each_other():
 
 @pytest.mark.parametrize("topology", [tacit.Complete(), tacit.Ring()], ids=str)
 def test_nodes_that_all_ask_at_once_agree_as_fast_as_the_theory_says(topology: tacit.Topology):
-    """On the complete graph 0.347 of Γ is left with 16 nodes; one pair after another leaves (1 − 1/(n − 1))ⁿ = 0.332 per n exchanges."""
+    """On the complete graph 0.347 of Γ is left with 16 nodes; one pair after another leaves (1 − 1/(n − 1))ⁿ = 0.332
+    per n exchanges.
+    """
     workers, ratios = 16, []
     theory = GraphTheory(topology, workers)
     angles = 2 * np.pi / workers * np.arange(workers)
@@ -210,7 +218,10 @@ class Walks(Watched):
 
 @pytest.mark.parametrize(("local_steps", "part"), [(1, 1.0), (tacit.Geometric(mean=4), 0.25)], ids=str)
 def test_matchings_take_off_their_part_of_gamma(local_steps: int | tacit.Geometric, part: float):
-    """Each of the n/2 pairs of a matching takes off 1/(n − 1) of Γ. Geometric: each pair meets with probability 1/mean."""
+    """Each of the n/2 pairs of a matching takes off 1/(n − 1) of Γ.
+
+    Geometric: each pair meets with probability 1/mean.
+    """
     workers, ratios = 8, []
     for seed in range(60):
         watched = Walks(tacit.SwarmSGD(local_steps=local_steps, blocking=True), workers, seed)
@@ -260,7 +271,9 @@ def test_two_blocking_nodes_are_local_sgd(local_steps: int):
 
 
 def test_an_exchange_that_nothing_disturbs_is_the_papers_update():
-    """X_i = (X_i + X_j)/2 − η h_i with all of the initiator's progress; X_j = (X_i + X_j)/2, its working model as it was."""
+    """X_i = (X_i + X_j)/2 − η h_i with all of the initiator's progress; X_j = (X_i + X_j)/2, its working model as it
+    was.
+    """
     watched = Walks(tacit.SwarmSGD(local_steps=2), 2)
     watched.run(steps=3, lr=0.1, compute=tacit.Constant(mean_s=0.02), speed={1: 0.1}, **NOWHERE)
     own, other = watched.starts
@@ -278,7 +291,9 @@ def test_an_exchange_that_nothing_disturbs_is_the_papers_update():
 
 
 def test_an_overflow_is_found_counted_and_said_again_never_averaged_in():
-    """A side far too fine for models that are 1 apart: every first word overflows, and yet models go where full precision brings them."""
+    """A side far too fine for models that are 1 apart: every first word overflows, and yet models go where full
+    precision brings them.
+    """
     fine = tacit.SwarmSGD(local_steps=1, compressor=tacit.Lattice(bits=8, side=3e-5))
     lattice, whole = Watched(fine, 6), Watched(tacit.SwarmSGD(local_steps=1), 6)
     said, told = (watched.run(steps=10, **NOWHERE) for watched in (lattice, whole))
@@ -301,7 +316,10 @@ def test_the_side_follows_the_measured_distance():
 
 @pytest.mark.parametrize("two_stage", [False, True])
 def test_distances_between_models_that_have_not_moved_do_not_count(two_stage: bool):
-    """Rank 1 is asked before it or rank 0 has published a step. What it measures then is rounding, far too small a side for its own first request."""
+    """Rank 1 is asked before it or rank 0 has published a step.
+
+    What it measures then is rounding, far too small a side for its own first request.
+    """
     strategy = tacit.SwarmSGD(local_steps=2, compressor=LATTICE, two_stage=two_stage)
     cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=0.02), speed={1: 0.6}, **NOWHERE)
     start = torch.ones(DIMENSION, dtype=torch.float64)
@@ -314,8 +332,10 @@ def test_distances_between_models_that_have_not_moved_do_not_count(two_stage: bo
 def test_eight_bits_move_a_quarter_of_the_bytes_and_two_stages_half():
     sizes = {}
     for name, strategy in {
-        "whole": tacit.SwarmSGD(), "one": tacit.SwarmSGD(compressor=LATTICE), "two": tacit.SwarmSGD(compressor=LATTICE, two_stage=True)
-    }.items():  # fmt: skip
+        "whole": tacit.SwarmSGD(),
+        "one": tacit.SwarmSGD(compressor=LATTICE),
+        "two": tacit.SwarmSGD(compressor=LATTICE, two_stage=True),
+    }.items():
         run = tacit.simulate(workloads.digits(), strategy, cluster=tacit.Cluster(workers=4), steps=40, lr=0.1)
         words = [e.size_bytes for e in run.trace if e.kind == SEND and e.label in ("swask", "swans")]
         sizes[name] = float(np.median(words))
@@ -427,11 +447,14 @@ def test_a_state_with_exchanges_under_way_can_be_stored_and_restored(lattice: ta
     ("arguments", "complaint"),
     [
         ({"local_steps": 0}, r"local_steps=0 must be a whole number, at least 1, or Geometric\(mean=4\)"),
-        ({"compressor": tacit.TopK(k=1)}, r"compressor=TopK\(k=1\) cannot be decoded against a neighbour's model; use Lattice\(bits=8\)"),
+        (
+            {"compressor": tacit.TopK(k=1)},
+            r"compressor=TopK\(k=1\) cannot be decoded against a neighbour's model; use Lattice\(bits=8\)",
+        ),
         ({"two_stage": True}, r"two_stage=True .* needs compressor=Lattice\(bits=8\) and blocking=False"),
         ({"topology": 4}, r"topology=4 must be a topology such as Complete\(\)"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_swarm_is_refused(arguments: dict, complaint: str):
     with pytest.raises(ValueError, match=complaint):
         tacit.SwarmSGD(**arguments)
@@ -449,7 +472,9 @@ def meetings(run: tacit.Run, rank: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("workers", [2, 5, 16])
 def test_blocking_nodes_draw_their_own_geometric_local_steps(workers: int):
-    """Both partners come to a meeting after the same step of the run, with different numbers of steps since their last meetings."""
+    """Both partners come to a meeting after the same step of the run, with different numbers of steps since their last
+    meetings.
+    """
     mean, steps = 4, 600
     strategy = tacit.SwarmSGD(local_steps=tacit.Geometric(mean=mean), blocking=True)
     run = tacit.simulate(

@@ -31,9 +31,11 @@ def top_1(vector: np.ndarray) -> np.ndarray:
 
 
 def ef21(weights: list[float], steps: int) -> np.ndarray:
-    """EF21 as the paper prints it, for f = Σ w_i f_i: g_i⁰ = C(∇f_i(x⁰)), x ← x − γ Σ w_i g_i, g_i ← g_i + C(∇f_i(x) − g_i).
+    """EF21 as the paper prints it, for f = Σ w_i f_i: g_i⁰ = C(∇f_i(x⁰)), x ← x − γ Σ w_i g_i, g_i ← g_i + C(∇f_i(x) −
+    g_i).
 
-    With w_i = 1/n this is the paper's f. Otherwise rank i compresses w_i ∇f_i, as the library does; Top-1 does not mind the scale.
+    With w_i = 1/n this is the paper's f. Otherwise rank i compresses w_i ∇f_i, as the library does; Top-1 does not mind
+    the scale.
     """
     w = np.zeros(3)
     estimates = [top_1(gradient(w, shard)) for shard in SHARDS]

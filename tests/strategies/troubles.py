@@ -9,7 +9,10 @@ import tacit
 
 @draw.composite
 def troubles(choose: draw.DrawFn, *, loses_messages: bool) -> dict[str, object]:
-    """Draw what ``tacit.Cluster`` takes: delays, links, up to two faults. ``loses_messages``: lost ones too, which not every strategy says again."""
+    """Draw what ``tacit.Cluster`` takes: delays, links, up to two faults.
+
+    ``loses_messages``: lost ones too, which not every strategy says again.
+    """
     times = draw.floats(0.0, 0.5)
     kinds = [
         draw.builds(tacit.Pause, rank=draw.integers(0, 4), at_s=times, for_s=draw.floats(0.01, 0.5)),

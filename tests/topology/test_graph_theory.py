@@ -138,7 +138,9 @@ def test_drawn_meetings_take_the_expected_time_to_consensus() -> None:
 
 
 def expected_after_a_round(topology: Topology, x: np.ndarray, overlapping: float, crossing: float) -> float:
-    """Return E Γ after all ranks have asked a neighbour at once: over all choices of neighbours and all orders of arrival."""
+    """Return E Γ after all ranks have asked a neighbour at once: over all choices of neighbours and all orders of
+    arrival.
+    """
     size, after = len(x), []
     for partners in itertools.product(*topology.neighbours(size)):
         for order in itertools.permutations(range(size)):

@@ -125,9 +125,15 @@ def test_on_the_complete_graph_a_matching_is_perfect_but_for_an_odd_one(size: in
 
 
 DRAWN_FROM: list[Drawn] = [
-    (Complete(), 5), (Ring(), 6), (Star(), 5), (Torus(), 6), (Hypercube(), 8), (RandomRegular(degree=3), 8),
-    (ExponentialGraph(), 6), (OnePeer(), 8),
-]  # fmt: skip
+    (Complete(), 5),
+    (Ring(), 6),
+    (Star(), 5),
+    (Torus(), 6),
+    (Hypercube(), 8),
+    (RandomRegular(degree=3), 8),
+    (ExponentialGraph(), 6),
+    (OnePeer(), 8),
+]
 
 
 @pytest.mark.parametrize(("topology", "size"), DRAWN_FROM, ids=str)
@@ -172,9 +178,7 @@ def test_equal_streams_draw_equal_meetings(drawn: Drawn, seed: int) -> None:
         assert topology.draw_edge(size, one) == topology.draw_edge(size, other)
 
 
-@pytest.mark.parametrize(
-    "topology", [*(topology for topology, _ in DRAWN_FROM), Torus(rows=2, columns=3)], ids=str
-)  # fmt: skip
+@pytest.mark.parametrize("topology", [*(topology for topology, _ in DRAWN_FROM), Torus(rows=2, columns=3)], ids=str)
 def test_one_alone_has_nobody_to_speak_to(topology: Topology) -> None:
     assert topology.neighbours(1) == ((),)
     assert topology.mixing(1).tolist() == [[1.0]]

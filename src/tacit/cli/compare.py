@@ -150,9 +150,17 @@ def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper) -> 
     if isinstance(plan, ScriptPlan):
         return plan.compare(keeper, earlier.runs)
     return compare(
-        plan.workload, plan.strategies, seeds=plan.seeds, tune=plan.tune, target=plan.target, reproduce=plan.toml(),
-        watcher=keeper, earlier=earlier.runs, earlier_tunings=earlier.tunings, **plan.training(),
-    )  # fmt: skip
+        plan.workload,
+        plan.strategies,
+        seeds=plan.seeds,
+        tune=plan.tune,
+        target=plan.target,
+        reproduce=plan.toml(),
+        watcher=keeper,
+        earlier=earlier.runs,
+        earlier_tunings=earlier.tunings,
+        **plan.training(),
+    )
 
 
 def _end(findings: Findings, folder: Path) -> None:

@@ -353,9 +353,21 @@ Log = Annotated[
 ]
 
 _SAME_NAME: Final = (
-    "workload", "steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "tune", "target", "evaluate_every",
-    "engine", "device", "threads", "timing_only",
-)  # fmt: skip
+    "workload",
+    "steps",
+    "optimizer",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "schedule",
+    "tune",
+    "target",
+    "evaluate_every",
+    "engine",
+    "device",
+    "threads",
+    "timing_only",
+)
 
 
 def settings_from(given: dict[str, Any], *, single: bool) -> Settings:

@@ -1,4 +1,6 @@
-"""One worker's part in ``tacit train``: what every process that torchrun started does; rank 0 shows and keeps what comes of it."""
+"""One worker's part in ``tacit train``: what every process that torchrun started does; rank 0 shows and keeps what
+comes of it.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,21 @@ class Plan:
         """Return what ``tacit train --config`` makes this run from again."""
         s = self.settings
         return {
-            "workload": str(s.workload), "strategy": str(s.strategies[0]), "seed": s.seeds[0], "steps": s.steps,
-            "optimizer": s.optimizer, "lr": s.lr, "momentum": s.momentum, "weight_decay": s.weight_decay,
-            "schedule": None if s.schedule is None else str(s.schedule), "evaluate_every": s.evaluate_every,
-            "device": s.device, "threads": s.threads, "cluster": self.cluster, **({"train": self.train} if self.train else {}),
-        }  # fmt: skip
+            "workload": str(s.workload),
+            "strategy": str(s.strategies[0]),
+            "seed": s.seeds[0],
+            "steps": s.steps,
+            "optimizer": s.optimizer,
+            "lr": s.lr,
+            "momentum": s.momentum,
+            "weight_decay": s.weight_decay,
+            "schedule": None if s.schedule is None else str(s.schedule),
+            "evaluate_every": s.evaluate_every,
+            "device": s.device,
+            "threads": s.threads,
+            "cluster": self.cluster,
+            **({"train": self.train} if self.train else {}),
+        }
 
 
 def take_part(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool) -> None:
@@ -128,8 +140,15 @@ def _train(plan: Plan, folder: Path, progress: Progress | None) -> Run:
     shared: dict[str, Any] = {name: getattr(settings, name) for name in names}
     with _server_apart(own.pop("server", "beside"), folder) as where:
         return train(
-            settings.workload, strategy, seed=seed, checkpoints=folder / CHECKPOINT, progress=progress, server=where, **shared, **own
-        )  # fmt: skip
+            settings.workload,
+            strategy,
+            seed=seed,
+            checkpoints=folder / CHECKPOINT,
+            progress=progress,
+            server=where,
+            **shared,
+            **own,
+        )
 
 
 def serve_part(plan: Plan, folder: Path) -> None:
@@ -140,7 +159,9 @@ def serve_part(plan: Plan, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _server_apart(where: str, folder: Path) -> Iterator[str]:
-    """Start the server where it is to be a process of its own, and see to its end; yield the word that ``attach`` knows."""
+    """Start the server where it is to be a process of its own, and see to its end; yield the word that ``attach``
+    knows.
+    """
     if where == "beside":
         yield where
         return
@@ -179,7 +200,9 @@ def _interrupt_once(number: int, frame: FrameType | None) -> None:
 
 
 def _end_in_round(number: int, frame: FrameType | None) -> None:
-    """End as a scheduler ends a run, in the next round, where all workers stand at one step; at once where there is no session yet."""
+    """End as a scheduler ends a run, in the next round, where all workers stand at one step; at once where there is no
+    session yet.
+    """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         _interrupt_once(number, frame)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

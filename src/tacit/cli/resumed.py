@@ -1,4 +1,6 @@
-"""``tacit compare --resume``: what an earlier comparison left, and which options may extend it without replacing a finished run."""
+"""``tacit compare --resume``: what an earlier comparison left, and which options may extend it without replacing a
+finished run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Earlier:
 
 
 def resumed(folder: Path, given: dict[str, Any]) -> tuple[Settings | ScriptPlan, Earlier]:
-    """Return the settings of the comparison in ``folder``, extended by the options ``given``, and its results; refuse to replace finished runs."""
+    """Return the settings of the comparison in ``folder``, extended by the options ``given``, and its results; refuse
+    to replace finished runs.
+    """
     described, numbers = folder / "compare.toml", folder / "compare.json"
     require(described.exists(), f"--resume {folder}: there is no comparison to go on with: it has no {described.name}.")
     before_script = script_plan({**dict.fromkeys(given), "config": described}, single=False)
@@ -122,7 +126,9 @@ def _edits(finished: Sequence[Run], asked: Settings) -> list[str]:
 
 
 def _check_tuning_seeds(folder: Path, before: Settings, asked: Settings, tunings: Mapping[str, Tuning]) -> None:
-    """Refuse seeds that chose learning rates, and new seeds while the choice is not recorded: a new one would replace finished runs."""
+    """Refuse seeds that chose learning rates, and new seeds while the choice is not recorded: a new one would replace
+    finished runs.
+    """
     for seed in asked.seeds:
         free = max(*asked.seeds, *(tuning.seed for tuning in tunings.values()), seed) + 1
         require(

@@ -1,4 +1,6 @@
-"""A script of the user's own in ``tacit simulate train.py`` and ``tacit compare train.py``: what to run, from options and files."""
+"""A script of the user's own in ``tacit simulate train.py`` and ``tacit compare train.py``: what to run, from options
+and files.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,18 @@ _KEYS: Final = ("script", "arguments", "threads", "cluster")
 _SIMULATE_KEYS: Final = ("strategy", "seed")
 _COMPARE_KEYS: Final = ("strategies", "seeds", "target")
 _CHOSEN_BY_THE_SCRIPT: Final = {  # with the names of the options
-    "workload": "--workload", "steps": "--steps", "optimizer": "--optimizer", "lr": "--lr", "momentum": "--momentum",
-    "weight_decay": "--weight-decay", "schedule": "--schedule", "evaluate_every": "--evaluate-every",
-    "engine": "--engine", "device": "--device", "timing_only": "--timing-only",
-}  # fmt: skip
+    "workload": "--workload",
+    "steps": "--steps",
+    "optimizer": "--optimizer",
+    "lr": "--lr",
+    "momentum": "--momentum",
+    "weight_decay": "--weight-decay",
+    "schedule": "--schedule",
+    "evaluate_every": "--evaluate-every",
+    "engine": "--engine",
+    "device": "--device",
+    "timing_only": "--timing-only",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +62,29 @@ class ScriptPlan:
         watcher.begin_run(f"{self.script.name}{given} · seed {seed}")
         with redirect_stdout(io.StringIO()) if quiet else nullcontext():
             return simulate_script(
-                self.script, self.arguments, cluster=self.cluster, strategy=strategy, seed=seed,
-                measured=self.is_measured, progress=watcher.step,
-            )  # fmt: skip
+                self.script,
+                self.arguments,
+                cluster=self.cluster,
+                strategy=strategy,
+                seed=seed,
+                measured=self.is_measured,
+                progress=watcher.step,
+            )
 
     def compare(self, watcher: Screen, earlier: tuple[Run, ...]) -> Findings:
         """Run every strategy with every seed."""
         return compare_script(
-            self.script, self.arguments, self.strategies, cluster=self.cluster, seeds=self.seeds,
-            measured=self.is_measured, target=self.target, reproduce=self.toml(), watcher=watcher, earlier=earlier,
-        )  # fmt: skip
+            self.script,
+            self.arguments,
+            self.strategies,
+            cluster=self.cluster,
+            seeds=self.seeds,
+            measured=self.is_measured,
+            target=self.target,
+            reproduce=self.toml(),
+            watcher=watcher,
+            earlier=earlier,
+        )
 
     def check(self) -> None:
         """Raise, before a folder is made, what would end every run before its start."""
@@ -77,10 +100,14 @@ class ScriptPlan:
         """Return the comparison in the words of the TOML file."""
         cluster = self.cluster.table() | ({"compute": MEASURED} if self.is_measured else {})
         return {
-            "script": str(self.script.resolve()), "arguments": list(self.arguments),
+            "script": str(self.script.resolve()),
+            "arguments": list(self.arguments),
             "strategies": [OWN if strategy is None else str(strategy) for strategy in self.strategies],
-            "seeds": list(self.seeds), "target": self.target, "threads": self.threads, "cluster": cluster,
-        }  # fmt: skip
+            "seeds": list(self.seeds),
+            "target": self.target,
+            "threads": self.threads,
+            "cluster": cluster,
+        }
 
 
 def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
@@ -105,10 +132,15 @@ def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
     require(isinstance(threads, int) and threads >= 1, f"threads={threads} must be a whole number, at least 1.")
     strategies, seeds = _pairs({**beneath, **above}, single=single)
     return ScriptPlan(
-        script=Path(script), arguments=tuple(given["arguments"] or beneath.get("arguments", [])), strategies=strategies,
-        cluster=cluster_of(cluster), is_measured=is_measured, seeds=seeds, threads=threads,
+        script=Path(script),
+        arguments=tuple(given["arguments"] or beneath.get("arguments", [])),
+        strategies=strategies,
+        cluster=cluster_of(cluster),
+        is_measured=is_measured,
+        seeds=seeds,
+        threads=threads,
         target=_number_or_none("target", above.get("target", beneath.get("target"))),
-    )  # fmt: skip
+    )
 
 
 def _refuse_options(given: dict[str, Any]) -> None:

@@ -51,8 +51,13 @@ _COMPARE_ONLY: Final = ("strategies", "seeds", "target", "tune")
 _SIMULATE_ONLY: Final = ("timing_only",)
 _CLUSTER_KEYS: Final = tuple(field.name for field in dataclasses.fields(Cluster))
 _TRAIN_KEYS: Final[Mapping[str, Any]] = {
-    "checkpoint_every": int, "log": str, "timeout_s": float, "interface": str, "security": str, "server": str,
-}  # fmt: skip
+    "checkpoint_every": int,
+    "log": str,
+    "timeout_s": float,
+    "interface": str,
+    "security": str,
+    "server": str,
+}
 """The table ``train``: what only real processes have. The simulator reads past it."""
 SERVERS: Final = ("beside", "apart", "elsewhere")
 
@@ -131,7 +136,9 @@ def read_toml(path: Path, option: str) -> Table:
 
 
 def read_cluster(path: Path) -> Table:
-    """Return the cluster that a file describes: a table [cluster], as in run.toml, or its keys alone; of a real run's folder, the measured one."""
+    """Return the cluster that a file describes: a table [cluster], as in run.toml, or its keys alone; of a real run's
+    folder, the measured one.
+    """
     if path.is_dir():
         return measured_cluster(Run.load(path)).table()
     table = read_toml(path, "--cluster")
@@ -159,17 +166,31 @@ def settle(*tables: Table) -> Settings:
         seeds=tuple(_checked("seeds", seed, int) for seed in _listed(merged, "seeds")),
         schedule=None if schedule is None else _parsed("schedule", schedule, "schedules"),
         **checked,
-    )  # fmt: skip
+    )
 
 
 _KINDS: Final[Mapping[str, Any]] = {
-    "steps": int, "optimizer": str, "lr": float, "momentum": float, "weight_decay": float, "target": float,
-    "evaluate_every": int, "tune": bool, "engine": str, "device": str, "threads": int,
+    "steps": int,
+    "optimizer": str,
+    "lr": float,
+    "momentum": float,
+    "weight_decay": float,
+    "target": float,
+    "evaluate_every": int,
+    "tune": bool,
+    "engine": str,
+    "device": str,
+    "threads": int,
     "timing_only": bool,
-}  # fmt: skip
+}
 _WORDS: Final[Mapping[Any, str]] = {
-    int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list", dict: "a table",
-}  # fmt: skip
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}
 
 
 def train_settings(*tables: Table) -> Table:
@@ -212,9 +233,13 @@ def parsed_strategy(text: Any) -> Strategy[Any]:
 
 
 _EXAMPLES: Final = {
-    "workloads": 'digits(model="mlp")', "strategies": "LocalSGD(period=Every(8))", "schedules": "Cosine()",
-    "delays": "Exponential(mean_s=0.02)", "faults": "Crash(rank=3, at_s=2.0)", "cluster": "Link(latency_s=0.01)",
-}  # fmt: skip
+    "workloads": 'digits(model="mlp")',
+    "strategies": "LocalSGD(period=Every(8))",
+    "schedules": "Cosine()",
+    "delays": "Exponential(mean_s=0.02)",
+    "faults": "Crash(rank=3, at_s=2.0)",
+    "cluster": "Link(latency_s=0.01)",
+}
 
 
 def cluster_of(table: Table) -> Cluster:

@@ -102,5 +102,11 @@ def _run(plan: Settings | ScriptPlan, screen: Console) -> tuple[Run, BaseExcepti
 def _simulate(settings: Settings, watcher: Screen) -> Run:
     [strategy], [seed] = settings.strategies, settings.seeds
     watcher.begin(str(strategy), seed, settings.lr, tuning=False)
-    return simulate(settings.workload, strategy, seed=seed, progress=watcher.step, timing_only=settings.timing_only,
-                    **settings.training())  # fmt: skip
+    return simulate(
+        settings.workload,
+        strategy,
+        seed=seed,
+        progress=watcher.step,
+        timing_only=settings.timing_only,
+        **settings.training(),
+    )

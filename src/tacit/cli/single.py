@@ -15,7 +15,9 @@ from tacit.run import Run, has_rounds
 
 
 def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_back: str | None = None) -> None:
-    """Save ``run`` and its page into ``folder``, its numbers into ``json_file``, and print its summary and the command that makes it again."""
+    """Save ``run`` and its page into ``folder``, its numbers into ``json_file``, and print its summary and the command
+    that makes it again.
+    """
     run.save(folder, overwrite=True)
     comparison = Comparison([Entry(run.strategy, [run])], run.workload, run.cluster, reproduce=run.toml())
     write_report(comparison, folder / "report.html")
@@ -25,8 +27,7 @@ def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_ba
     for name, value in shown.items():
         screen.print(f"  {name:<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
     command = way_back or f"tacit {'train' if _is_real(run) else 'simulate'} --config {folder / 'run.toml'}"
-    screen.print(f"Report: {folder / 'report.html'} · run again: {command}",
-                 highlight=False, soft_wrap=True)  # fmt: skip
+    screen.print(f"Report: {folder / 'report.html'} · run again: {command}", highlight=False, soft_wrap=True)
     if json_file is not None:
         folders.write(json_file, json.dumps({**_described(run), "summary": run.summary()}, indent=1) + "\n")
 
@@ -37,9 +38,15 @@ def _is_real(run: Run) -> bool:
 
 def _described(run: Run) -> dict[str, Any]:
     return {
-        "workload": run.workload, "strategy": run.strategy, "workers": run.workers, "steps": run.steps,
-        "seed": run.seed, "digest": run.digest, "config": dict(run.config), "record": dict(run.record),
-    }  # fmt: skip
+        "workload": run.workload,
+        "strategy": run.strategy,
+        "workers": run.workers,
+        "steps": run.steps,
+        "seed": run.seed,
+        "digest": run.digest,
+        "config": dict(run.config),
+        "record": dict(run.record),
+    }
 
 
 def _readable(run: Run) -> dict[str, str]:

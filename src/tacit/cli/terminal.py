@@ -38,9 +38,12 @@ class Screen(Watcher):
     def __init__(self, console: Console, total: int, clock: str = "s virtual") -> None:
         self.console, self.total, self.done, self.clock = console, total, 0, clock
         columns = (
-            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"), TimeElapsedColumn(),
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+        )
         is_live = console.is_terminal and not console.quiet
         self.progress = Progress(*columns, console=console, transient=True, disable=not is_live)
         self.overall = self.progress.add_task("all runs", total=total, state="", visible=total > 1)

@@ -21,8 +21,15 @@ from tacit.topology import Graph, Topology
 FORMAT: Final = 1
 WORKERS: Final = 16
 EVERY_KIND: Final = (
-    "Complete()", "ExponentialGraph()", "OnePeer()", "Hypercube()", "RandomRegular(degree=4)", "Torus()", "Ring()", "Star()",
-)  # fmt: skip
+    "Complete()",
+    "ExponentialGraph()",
+    "OnePeer()",
+    "Hypercube()",
+    "RandomRegular(degree=4)",
+    "Torus()",
+    "Ring()",
+    "Star()",
+)
 """What is shown when nothing is named."""
 
 

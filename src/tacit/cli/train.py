@@ -170,7 +170,9 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 
 def _check_resumed(folder: Path, plan: Plan) -> None:
-    """Refuse to go on beyond --steps, or with a finished run unless there is more to do and a checkpoint; its record must stay true."""
+    """Refuse to go on beyond --steps, or with a finished run unless there is more to do and a checkpoint; its record
+    must stay true.
+    """
     steps, made = plan.settings.steps, step_of(folder / CHECKPOINT)
     require(
         made is None or made <= steps,

@@ -1,8 +1,9 @@
 """What a compressor is: a flat vector in, a message out, and back.
 
-A compressor is a frozen specification; what it must remember between calls is a ``Memory`` that the caller keeps. Its two constants say how much
-is lost: α of *contraction*, E‖C(x) − x‖² ≤ (1 − α)‖x‖², which error feedback lives on, and ω of *variance*, E C(x) = x and
-E‖C(x) − x‖² ≤ ω‖x‖², which averaging lives on. ``tacit.compression.kit.check`` tries them.
+A compressor is a frozen specification; what it must remember between calls is a ``Memory`` that the caller keeps. Its
+two constants say how much is lost: α of *contraction*, E‖C(x) − x‖² ≤ (1 − α)‖x‖², which error feedback lives on, and ω
+of *variance*, E C(x) = x and E‖C(x) − x‖² ≤ ω‖x‖², which averaging lives on. ``tacit.compression.kit.check`` tries
+them.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _MAXIMUM_LENGTH: Final = 2**40
 class Compressed(Message, wire="vector"):
     """A flat vector as it travels. A subclass is a frozen dataclass of tensors, numbers, text or bytes.
 
-    Its ``__post_init__`` checks what is cheap to check, ``dense`` the rest: fields may come from a stranger. Its tensors are where the vector was;
-    those of a message that came packed are on the CPU.
+    Its ``__post_init__`` checks what is cheap to check, ``dense`` the rest: fields may come from a stranger. Its
+    tensors are where the vector was; those of a message that came packed are on the CPU.
     """
 
     holds_messages: ClassVar[bool] = False
@@ -53,11 +54,15 @@ class Compressed(Message, wire="vector"):
         return False
 
     def dense(self, reference: Tensor | None = None) -> Tensor:
-        """Return the decoded flat vector, in the original dtype, as the caller's own; only ``Lattice`` needs a ``reference``."""
+        """Return the decoded flat vector, in the original dtype, as the caller's own; only ``Lattice`` needs a
+        ``reference``.
+        """
         raise NotImplementedError(f"{type(self).__name__} must say how it is decoded.")
 
     def add_into(self, target: Tensor, scale: float = 1.0) -> None:
-        """Add the decoded vector, times ``scale``, to ``target`` in place: computed on its device, and in its dtype from the product on."""
+        """Add the decoded vector, times ``scale``, to ``target`` in place: computed on its device, and in its dtype
+        from the product on.
+        """
         if self.needs_reference:
             raise BadMessage(f"a {type(self).__name__} that needs a reference came where there is none.")
         vector = self.of_length(target.numel()).on(target.device).dense().to(target.dtype)
@@ -99,13 +104,20 @@ class Compressor(Spec, ABC):
         """
 
     def compress_change(
-        self, x: Tensor, estimate: Tensor, random: np.random.Generator, memory: Memory | None = None,
-        shapes: Sequence[torch.Size] = (), dtype: torch.dtype | None = None, scale: float = 1.0,
-    ) -> Compressed:  # fmt: skip
-        """Return c = C(x − estimate) and add it, times ``scale``, to ``estimate`` in place, as whoever receives it will: the step of EF21.
+        self,
+        x: Tensor,
+        estimate: Tensor,
+        random: np.random.Generator,
+        memory: Memory | None = None,
+        shapes: Sequence[torch.Size] = (),
+        dtype: torch.dtype | None = None,
+        scale: float = 1.0,
+    ) -> Compressed:
+        """Return c = C(x − estimate) and add it, times ``scale``, to ``estimate`` in place, as whoever receives it
+        will: the step of EF21.
 
-        The difference is taken in the wider of the two dtypes and sent in ``dtype``, that of ``x`` unless told. Whatever raises leaves the estimate
-        as it was.
+        The difference is taken in the wider of the two dtypes and sent in ``dtype``, that of ``x`` unless told.
+        Whatever raises leaves the estimate as it was.
         """
         message = self.compress((x - estimate).to(dtype or x.dtype), random, memory, shapes)
         message.add_into(estimate, scale)
@@ -120,11 +132,15 @@ class Compressor(Spec, ABC):
         return None
 
     def contraction_within(self, dimension: int) -> float | None:
-        """Return an α for all vectors of at most ``dimension`` numbers; override where a shorter vector can have a smaller one."""
+        """Return an α for all vectors of at most ``dimension`` numbers; override where a shorter vector can have a
+        smaller one.
+        """
         return self.contraction(dimension)
 
     def variance_within(self, dimension: int) -> float | None:
-        """Return an ω for all vectors of at most ``dimension`` numbers; override where a shorter vector can have a larger one."""
+        """Return an ω for all vectors of at most ``dimension`` numbers; override where a shorter vector can have a
+        larger one.
+        """
         return self.variance(dimension)
 
 
@@ -141,7 +157,9 @@ def require_vector(x: Tensor) -> None:
 
 
 def require_finite(x: Tensor, whole: Tensor | None = None) -> None:
-    """Raise ``ValueError`` with the first position that holds NaN or an infinity, at the cost of one sum; ``whole`` is what ``x`` was taken from."""
+    """Raise ``ValueError`` with the first position that holds NaN or an infinity, at the cost of one sum; ``whole`` is
+    what ``x`` was taken from.
+    """
     if x.numel() and not math.isfinite(float(x.sum(dtype=wide(x.dtype)))):  # a finite sum has finite terms
         report_not_finite(x if whole is None else whole)
 

@@ -45,7 +45,9 @@ class Case(NamedTuple):
 
 
 def check(compressor: Compressor, dimensions: Sequence[int] = DIMENSIONS, seed: int = 0) -> None:
-    """Try everything ``compressor`` promises: the wire, the constants, its random stream, and what it does with bad numbers."""
+    """Try everything ``compressor`` promises: the wire, the constants, its random stream, and what it does with bad
+    numbers.
+    """
     for case in cases(dimensions, seed):
         check_wire(compressor, case, seed)
         check_repeats(compressor, case, seed)
@@ -81,7 +83,9 @@ def cases(dimensions: Sequence[int] = DIMENSIONS, seed: int = 0) -> Iterator[Cas
 
 
 def check_wire(compressor: Compressor, case: Case, seed: int = 0) -> None:
-    """Check that the message packs to ``size_bytes`` and comes back as it was, and the vector with its dtype and length."""
+    """Check that the message packs to ``size_bytes`` and comes back as it was, and the vector with its dtype and
+    length.
+    """
     before = case.x.clone()
     message = _compress(compressor, case, seed)
     who = f"{compressor}: {case}"

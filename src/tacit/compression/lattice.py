@@ -3,10 +3,11 @@
     encode(x):     c = round(x / s) mod q                                b bits each, q = 2^b
     decode(c, y):  z = s c + q s round((y − s c) / (q s))                y is the receiver's own vector
 
-If |x − y| < s (q − 1)/2 everywhere then z = s round(x / s), so |z − x| ≤ s/2: the error depends on how far apart the two are and not on how large.
-Rounded at random instead (unbiased) the error is below s and the radius s (q/2 − 1). Beyond the radius a coordinate is wrong by a multiple of
-q s, and nothing in c tells. Hence the check value that travels; ``fused.lattice`` says how it is made. One coordinate beyond the radius is always
-found, several are missed once in 2³¹.
+If |x − y| < s (q − 1)/2 everywhere then z = s round(x / s), so |z − x| ≤ s/2: the error depends on how far apart the
+two are and not on how large. Rounded at random instead (unbiased) the error is below s and the radius s (q/2 − 1).
+Beyond the radius a coordinate is wrong by a multiple of q s, and nothing in c tells. Hence the check value that
+travels; ``fused.lattice`` says how it is made. One coordinate beyond the radius is always found, several are missed
+once in 2³¹.
 """
 
 from __future__ import annotations
@@ -95,9 +96,10 @@ class LatticeVector(Compressed, wire="latt"):
 class Lattice(Compressor):
     """Numbers modulo 2^bits on a grid of ``side``, decoded against a vector nearby (Davies et al., arXiv 2002.09268).
 
-    The error is at most side/2 in every coordinate, however large the numbers are, if the receiver's reference is within the radius of
-    side (2^bits − 1)/2; if not, ``dense`` raises ``LatticeOverflow``. ``side=None`` fits the side to twice the distance that ``observe`` was told
-    of, kept in the memory; before that to references no larger than x itself. There is no α or ω: the error has nothing to do with ‖x‖.
+    The error is at most side/2 in every coordinate, however large the numbers are, if the receiver's reference is
+    within the radius of side (2^bits − 1)/2; if not, ``dense`` raises ``LatticeOverflow``. ``side=None`` fits the side
+    to twice the distance that ``observe`` was told of, kept in the memory; before that to references no larger than x
+    itself. There is no α or ω: the error has nothing to do with ‖x‖.
     """
 
     bits: int = field(default=8, metadata=ALWAYS_SPELLED)
@@ -126,16 +128,20 @@ class Lattice(Compressor):
     def compress_with_points(
         self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, far: float | None = None
     ) -> tuple[LatticeVector, Tensor]:
-        """Return the message and its points: to the bit what ``dense`` makes of any reference within the radius and of the dtype of ``x``.
+        """Return the message and its points: to the bit what ``dense`` makes of any reference within the radius and of
+        the dtype of ``x``.
 
-        A side that is not given is fitted to references up to ``far`` away, where that is known, instead of to what the memory holds.
+        A side that is not given is fitted to references up to ``far`` away, where that is known, instead of to what the
+        memory holds.
         """
         message, points = self._compressed(x, random, memory, far, with_points=True)
         assert points is not None
         return message, points
 
     def observe(self, memory: Memory, distance: float) -> None:
-        """Remember that a vector sent and its reference were up to ``distance`` apart; after ``LatticeOverflow`` say twice its radius."""
+        """Remember that a vector sent and its reference were up to ``distance`` apart; after ``LatticeOverflow`` say
+        twice its radius.
+        """
         old = float(memory["distance"]) if "distance" in memory else 0.0
         memory["distance"] = torch.tensor(max(distance, 0.9 * old), dtype=torch.float64)
 

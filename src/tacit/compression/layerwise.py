@@ -81,8 +81,9 @@ class LayerwiseVector(Compressed, wire="layers"):
 class Layerwise(Compressor):
     """``compressor`` on every parameter tensor for itself: a share, a scale or a bucket never spans two of them.
 
-    Tensors of fewer than ``exempt_below`` numbers (biases, norms) travel as they are: compressing them saves nothing, and they steer much. Without
-    ``shapes`` the vector is one tensor. A sparse compressor's parts make one sparse message; other parts cost some 40 to 100 bytes each.
+    Tensors of fewer than ``exempt_below`` numbers (biases, norms) travel as they are: compressing them saves nothing,
+    and they steer much. Without ``shapes`` the vector is one tensor. A sparse compressor's parts make one sparse
+    message; other parts cost some 40 to 100 bytes each.
     """
 
     compressor: Compressor

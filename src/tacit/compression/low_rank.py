@@ -77,11 +77,13 @@ class LowRankVector(Compressed, wire="factor"):
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank(Compressor):
-    """Each matrix M by its projection on r directions: P = orthonormal(M Q), sent with Mᵀ P; Q is what the last call sent.
+    """Each matrix M by its projection on r directions: P = orthonormal(M Q), sent with Mᵀ P; Q is what the last call
+    sent.
 
-    Tensors of more dimensions count as matrices of (first, all others). Vectors, and matrices whose factors would be more than half as many numbers,
-    are sent as they are; without ``shapes`` that is everything. From a random Q (drawn for the shorter side, m) E‖M − P Pᵀ M‖² ≤ (1 − r/m)‖M‖²; a
-    warm start that captures less than r/m is dropped for a random one, so α = r/⌊√d⌋ holds for every call.
+    Tensors of more dimensions count as matrices of (first, all others). Vectors, and matrices whose factors would be
+    more than half as many numbers, are sent as they are; without ``shapes`` that is everything. From a random Q (drawn
+    for the shorter side, m) E‖M − P Pᵀ M‖² ≤ (1 − r/m)‖M‖²; a warm start that captures less than r/m is dropped for a
+    random one, so α = r/⌊√d⌋ holds for every call.
     """
 
     rank: int = field(default=2, metadata=ALWAYS_SPELLED)

@@ -155,8 +155,8 @@ def encode_blocks(within: Tensor, length: int, block: int) -> Places:
 def _rice(positions: Tensor, length: int) -> tuple[Gaps, int]:
     """Return the gaps and the Rice parameter r that takes the fewest bytes, the smallest of such.
 
-    The bits k (r + 1) + Σ ⌊gap / 2^r⌋ are convex in r, so the way down from a good guess, log₂(ln 2 · mean gap), ends at their minimum; and since
-    bytes are rounded up twice, neighbours within 14 bits of it are looked at too.
+    The bits k (r + 1) + Σ ⌊gap / 2^r⌋ are convex in r, so the way down from a good guess, log₂(ln 2 · mean gap), ends
+    at their minimum; and since bytes are rounded up twice, neighbours within 14 bits of it are looked at too.
     """
     count = positions.numel()
     guess = best = max(0, math.floor(math.log2(max(1.0, 0.69 * (length - count) / max(1, count)))))

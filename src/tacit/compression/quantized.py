@@ -62,10 +62,10 @@ class QuantizedVector(Compressed, wire="qsgd"):
 class QSGD(Compressor):
     """Random rounding to 2^bits − 1 levels per bucket (Alistarh et al., arXiv 1610.02132); unbiased.
 
-    With L = 2^(bits−1) − 1 and M the largest magnitude in the bucket, v becomes M/L · (⌊L v/M⌋ or the next, so that the mean is v). Scaled by M,
-    as in the paper's experiments, and not by ‖v‖₂: the steps are never coarser, and ω = min(B/4L², √B/L) for B numbers in a bucket holds for both.
-    ``compiled`` rounds through ``torch.compile`` where there is no GPU: less than half the time for long vectors, after up to a minute of compiling,
-    which needs a C++ compiler.
+    With L = 2^(bits−1) − 1 and M the largest magnitude in the bucket, v becomes M/L · (⌊L v/M⌋ or the next, so that the
+    mean is v). Scaled by M, as in the paper's experiments, and not by ‖v‖₂: the steps are never coarser, and ω =
+    min(B/4L², √B/L) for B numbers in a bucket holds for both. ``compiled`` rounds through ``torch.compile`` where there
+    is no GPU: less than half the time for long vectors, after up to a minute of compiling, which needs a C++ compiler.
     """
 
     bits: int = field(default=8, metadata=ALWAYS_SPELLED)

@@ -1,6 +1,8 @@
-"""A few coordinates travel: the largest (``TopK``), random ones (``RandomK``), the largest of every block (``BlockTopK``); ``Chain`` shrinks them.
+"""A few coordinates travel: the largest (``TopK``), random ones (``RandomK``), the largest of every block
+(``BlockTopK``); ``Chain`` shrinks them.
 
-Selections are exact, and the same on every device; among equal magnitudes the lower position is taken, and a zero is never sent by ``TopK``.
+Selections are exact, and the same on every device; among equal magnitudes the lower position is taken, and a zero is
+never sent by ``TopK``.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ class Selector(Compressor):
 
 
 def sparse(positions: Tensor, values: Tensor, length: int) -> SparseVector:
-    """Return a vector of ``length`` numbers that holds ``values`` at the ascending ``positions`` (int64) and zeros elsewhere."""
+    """Return a vector of ``length`` numbers that holds ``values`` at the ascending ``positions`` (int64) and zeros
+    elsewhere.
+    """
     return _message(encode(positions, length), values)
 
 
@@ -115,7 +119,10 @@ def _message(places: Places, values: Tensor | Compressed) -> SparseVector:
 
 
 def _places(chosen: Chosen, length: int) -> tuple[Places, Tensor]:
-    """Return where the chosen are and what they hold. Coding the places waits for a GPU, so that what is settled then is known already."""
+    """Return where the chosen are and what they hold.
+
+    Coding the places waits for a GPU, so that what is settled then is known already.
+    """
     places = encode(chosen.positions, length)
     positions, values = chosen.settled()
     return (places if positions is chosen.positions else encode(positions, length)), values
@@ -157,9 +164,15 @@ class TopK(Selector):
         return _places(largest(x.detach(), self.most(x.numel())), x.numel())
 
     def compress_change(
-        self, x: Tensor, estimate: Tensor, random: np.random.Generator, memory: Memory | None = None,
-        shapes: Sequence[torch.Size] = (), dtype: torch.dtype | None = None, scale: float = 1.0,
-    ) -> Compressed:  # fmt: skip
+        self,
+        x: Tensor,
+        estimate: Tensor,
+        random: np.random.Generator,
+        memory: Memory | None = None,
+        shapes: Sequence[torch.Size] = (),
+        dtype: torch.dtype | None = None,
+        scale: float = 1.0,
+    ) -> Compressed:
         if scale != 1.0:  # never of a selection
             return super().compress_change(x, estimate, random, memory, shapes, dtype, scale)
         require_vector(x)
@@ -180,8 +193,8 @@ class TopK(Selector):
 class RandomK(Selector):
     """k numbers drawn without replacement. Without k and fraction, 1 % of them.
 
-    As it is, it contracts, α = k/d, which is what error feedback needs; hence the default. ``scaled`` by d/k it is unbiased, ω = d/k − 1, which
-    is what plain averaging needs.
+    As it is, it contracts, α = k/d, which is what error feedback needs; hence the default. ``scaled`` by d/k it is
+    unbiased, ω = d/k − 1, which is what plain averaging needs.
     """
 
     k: int | None = None
@@ -264,9 +277,11 @@ class BlockTopK(Selector):
 
 @dataclass(frozen=True)
 class Chain(Compressor):
-    """Two in a row: ``first`` selects coordinates, ``second`` sends their values, as in ``Chain(TopK(fraction=0.01), QSGD(bits=8))``.
+    """Two in a row: ``first`` selects coordinates, ``second`` sends their values, as in ``Chain(TopK(fraction=0.01),
+    QSGD(bits=8))``.
 
-    What is not selected and what the second loses are orthogonal, so α = α₁ α₂; where both are unbiased, 1 + ω = (1 + ω₁)(1 + ω₂).
+    What is not selected and what the second loses are orthogonal, so α = α₁ α₂; where both are unbiased, 1 + ω = (1 +
+    ω₁)(1 + ω₂).
     """
 
     first: Selector

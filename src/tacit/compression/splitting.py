@@ -1,15 +1,16 @@
 """A message cut by ranges of coordinates, so that each range can be summed somewhere else.
 
-Where n ranks gather each other's messages, everybody receives n − 1 of them. Where each rank sums one range of coordinates for all, it receives an
-n-th of each; for that a message must be made of parts that stand for themselves:
+Where n ranks gather each other's messages, everybody receives n − 1 of them. Where each rank sums one range of
+coordinates for all, it receives an n-th of each; for that a message must be made of parts that stand for themselves:
 
     sparse         by place; those of ``BlockTopK`` between blocks, whose coding they keep
     quantized      between buckets, each with its scale
     sign           between bytes, each part with the scale
     dense, bf16    anywhere
 
-A part decodes to the very numbers that stand in its range of the whole. ``LowRank`` (factors of whole matrices), ``Lattice`` (a check value over
-everything), ``Chain`` (values compressed together) and ``Layerwise`` of anything but a selection have no such parts.
+A part decodes to the very numbers that stand in its range of the whole. ``LowRank`` (factors of whole matrices),
+``Lattice`` (a check value over everything), ``Chain`` (values compressed together) and ``Layerwise`` of anything but a
+selection have no such parts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Parting(NamedTuple):
 
 
 def bounds_of(numbers: int, ranges: int, multiple: int = 1) -> list[int]:
-    """Return where ``ranges`` ranges of a vector of ``numbers`` begin and end, as equal as multiples of ``multiple`` let them be."""
+    """Return where ``ranges`` ranges of a vector of ``numbers`` begin and end, as equal as multiples of ``multiple``
+    let them be.
+    """
     units = -(-numbers // multiple)
     return [min(numbers, units * place // ranges * multiple) for place in range(ranges + 1)]
 
@@ -59,7 +62,10 @@ def split(message: Compressed, bounds: Sequence[int]) -> list[Compressed]:
 
 @singledispatch
 def parting(compressor: Compressor, dimension: int, element_bytes: int) -> Parting | None:
-    """Return how messages of ``dimension`` numbers of so many bytes each come apart; None where they do not. Register your own."""
+    """Return how messages of ``dimension`` numbers of so many bytes each come apart; None where they do not.
+
+    Register your own.
+    """
     return None
 
 
@@ -107,7 +113,9 @@ def _(compressor: Layerwise, dimension: int, element_bytes: int) -> Parting | No
 
 
 def sparse_bytes(share: float, dimension: int, element_bytes: int) -> float:
-    """Return what a ``share`` of the numbers takes, with its places: as a bitmap, or in log₂(d/k) + 1.5 bits each (``places``)."""
+    """Return what a ``share`` of the numbers takes, with its places: as a bitmap, or in log₂(d/k) + 1.5 bits each
+    (``places``).
+    """
     if share <= 0:
         return 0.0
     bits = 0.0 if share >= 1 else min(1 / share, math.log2(1 / share) + 1.5)

@@ -1,7 +1,8 @@
 """The sum of several ranks' words on its way back to them, exact to the last bit.
 
-Words are added in float64. A place where one rank alone spoke holds a number of the words' own dtype and travels as such; where several spoke, eight
-bytes are needed. So what travels is never more than the words that went in: two of four bytes make one of eight, and fewer places.
+Words are added in float64. A place where one rank alone spoke holds a number of the words' own dtype and travels as
+such; where several spoke, eight bytes are needed. So what travels is never more than the words that went in: two of
+four bytes make one of eight, and fewer places.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ class SumVector(Compressed, wire="sum"):
 
     @classmethod
     def of(cls, total: Tensor, words: Iterable[Compressed], dtype: torch.dtype) -> Self:
-        """Return ``total``, the sum of ``words`` in float64, perhaps each times a factor; ``dtype`` is that of their numbers.
+        """Return ``total``, the sum of ``words`` in float64, perhaps each times a factor; ``dtype`` is that of their
+        numbers.
 
-        A sum of several may by luck fit into ``dtype``; it goes wide all the same, so that sizes do not depend on last bits.
+        A sum of several may by luck fit into ``dtype``; it goes wide all the same, so that sizes do not depend on last
+        bits.
         """
         positions = total.nonzero().view(-1)
         values = total[positions]
@@ -64,7 +67,8 @@ class SumVector(Compressed, wire="sum"):
 
 
 def expected_sum_bytes(share: float, ranks: int, dimension: int, element_bytes: int) -> float:
-    """Return how large the sum of ``ranks`` words would be that each hold a ``share`` of the coordinates, drawn independently.
+    """Return how large the sum of ``ranks`` words would be that each hold a ``share`` of the coordinates, drawn
+    independently.
 
     Ranks that learn from similar data choose similar coordinates, and their sum is smaller.
     """

@@ -86,7 +86,8 @@ class Dense(Compressor):
 class BFloat16(Compressor):
     """Every number rounded to bfloat16: two bytes each, eight bits of significand.
 
-    α = 1 − 2⁻¹⁶ for numbers in its normal range, 10⁻³⁸ to 3.4·10³⁸; smaller ones lose digits, larger ones (of float64) are refused.
+    α = 1 − 2⁻¹⁶ for numbers in its normal range, 10⁻³⁸ to 3.4·10³⁸; smaller ones lose digits, larger ones (of float64)
+    are refused.
     """
 
     def compress(

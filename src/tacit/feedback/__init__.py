@@ -1,6 +1,8 @@
-"""Feedback: what is compressed, and what is remembered so that nothing is lost for good. Pure tensors: no worker, no network.
+"""Feedback: what is compressed, and what is remembered so that nothing is lost for good. Pure tensors: no worker, no
+network.
 
-Out of scope: EF21-PAGE, which evaluates each mini-batch at two models, and EF21-Prox, whose proximal step belongs to the optimizer.
+Out of scope: EF21-PAGE, which evaluates each mini-batch at two models, and EF21-Prox, whose proximal step belongs to
+the optimizer.
 """
 
 from tacit.feedback.classic import ErrorFeedback, NoFeedback

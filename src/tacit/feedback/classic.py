@@ -4,10 +4,12 @@ DCGD:  g ← (1/n) Σ C(∇f_i),  x ← x − γ g.  Converges to a neighbourhoo
 
 EF14 (Seide et al. 2014; as written by Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203):
     w_i ← C(e_i + γ ∇f_i(x)),  e_i ← e_i + γ ∇f_i(x) − w_i,  x ← x − (1/n) Σ w_i
-What was left out is said later. The compressed object contains γ, so e_i is in the model's units and a changing γ needs no correction.
+What was left out is said later. The compressed object contains γ, so e_i is in the model's units and a changing γ needs
+no correction.
 
-**A rank whose data has ended** goes on saying what it owes, C(e_i) with weight 0, until nothing is left: all that was said and all that is owed add
-up to Σ γ ∇f_i with and without it. Words count as said only where they moved the model: in an exchange where nobody has any weight they stay owed.
+**A rank whose data has ended** goes on saying what it owes, C(e_i) with weight 0, until nothing is left: all that was
+said and all that is owed add up to Σ γ ∇f_i with and without it. Words count as said only where they moved the model:
+in an exchange where nobody has any weight they stay owed.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from tacit.feedback.feedback import NOTHING, Additive, Coder, FeedbackState, Sai
 class NoFeedback(Additive):
     """Compress and forget (DCGD): fine for unbiased compressors, the diverging control for Top-k.
 
-    Where ranges are summed by different ranks, an unbiased quantizer rounds the sum a second time on its way back. The mean m of vectors t_i stays
-    unbiased; its variance, at most (ω/n)·mean‖t_i‖² before, becomes at most ω‖m‖² + (1+ω)(ω/n)·mean‖t_i‖².
+    Where ranges are summed by different ranks, an unbiased quantizer rounds the sum a second time on its way back. The
+    mean m of vectors t_i stays unbiased; its variance, at most (ω/n)·mean‖t_i‖² before, becomes at most ω‖m‖² +
+    (1+ω)(ω/n)·mean‖t_i‖².
     """
 
     needs_contraction: ClassVar[bool] = False
@@ -88,7 +91,9 @@ class ErrorFeedback(Additive):
 
 
 def _rounds_twice(coder: Coder) -> bool:
-    """Whether a sum may be compressed again: unbiased rounding stays unbiased, at little more variance; a second selection would lose most of it."""
+    """Whether a sum may be compressed again: unbiased rounding stays unbiased, at little more variance; a second
+    selection would lose most of it.
+    """
     return coder.compressor.is_unbiased and not isinstance(coder.compressor, Selector)
 
 

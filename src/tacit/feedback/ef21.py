@@ -2,21 +2,24 @@
 
     c_i ← C(∇f_i(x) − g_i),  g_i ← g_i + c_i,  g ← g + (1/n) Σ c_i,  x ← x − γ g
 
-Instead of the gradient, each rank says how its gradient differs from what all believe it to be. The differences shrink as x settles, so the error of
-compression goes to zero, which no feedback on the gradients themselves achieves where the f_i disagree.
+Instead of the gradient, each rank says how its gradient differs from what all believe it to be. The differences shrink
+as x settles, so the error of compression goes to zero, which no feedback on the gradients themselves achieves where the
+f_i disagree.
 
     EF21-SGDM  (Fatkhullin, Tyurin & Richtárik 2023, arXiv 2305.15155)   v_i ← (1−η) v_i + η ∇f_i, and v_i in place of ∇f_i
     EF21-HB, -PP, -BC  (Fatkhullin et al. 2021, arXiv 2110.03294)        v ← η v + g; some ranks silent; the master compresses too
     EF21-W     (Richtárik, Gasanov & Burlachenko 2024, arXiv 2402.10774)  ∇f_i / (n w_i) in place of ∇f_i, and Σ w_i g_i
 
-**The sum Σ g_i is kept, not recomputed**: every rank holds its own g_i and the sum, and adds what was said to both, rank by rank and in float64. That
-takes 2d numbers where a rank that knew all g_i would need n·d; the sum drifts from the true one by rounding alone (relative 1e-16 a message).
+**The sum Σ g_i is kept, not recomputed**: every rank holds its own g_i and the sum, and adds what was said to both,
+rank by rank and in float64. That takes 2d numbers where a rank that knew all g_i would need n·d; the sum drifts from
+the true one by rounding alone (relative 1e-16 a message).
 
-**The start** is g_i = 0, so that the first message is C(∇f_i(x⁰)), the paper's. ``init="full"`` says the first gradient in full, as the authors' code
-does; its d numbers are counted like all others here (there they are not), and are worth 1/α compressed messages.
+**The start** is g_i = 0, so that the first message is C(∇f_i(x⁰)), the paper's. ``init="full"`` says the first gradient
+in full, as the authors' code does; its d numbers are counted like all others here (there they are not), and are worth
+1/α compressed messages.
 
-**A rank whose data has ended** takes its estimate back with one full message, so that the mean is over the others; one that has nothing to say once
-(a skipped step) is silent, and its last estimate goes on counting with the weight it had.
+**A rank whose data has ended** takes its estimate back with one full message, so that the mean is over the others; one
+that has nothing to say once (a skipped step) is silent, and its last estimate goes on counting with the weight it had.
 """
 
 from __future__ import annotations
@@ -113,7 +116,9 @@ class EF21(Estimating):
 
 @dataclass(frozen=True, kw_only=True)
 class EF21Momentum(Estimating):
-    """EF21-SGDM: estimate a running mean of stochastic gradients, which needs no large batches (Fatkhullin et al. 2023)."""
+    """EF21-SGDM: estimate a running mean of stochastic gradients, which needs no large batches (Fatkhullin et al.
+    2023).
+    """
 
     eta: float = field(default=0.1, metadata=ALWAYS_SPELLED)  # η, the weight of the newest gradient; 1 is EF21
     init: Init = "compressed"
@@ -134,7 +139,9 @@ class EF21Momentum(Estimating):
 
 @dataclass(frozen=True, kw_only=True)
 class EF21HeavyBall(Estimating):
-    """EF21-HB: follow v ← η v + g, the estimate with momentum; the same as EF21() with SGD(momentum=η), for any optimizer."""
+    """EF21-HB: follow v ← η v + g, the estimate with momentum; the same as EF21() with SGD(momentum=η), for any
+    optimizer.
+    """
 
     eta: float = field(default=0.9, metadata=ALWAYS_SPELLED)  # η, how much of the last direction stays
     init: Init = "compressed"
@@ -169,7 +176,9 @@ class EF21Partial(Estimating):
 
 @dataclass(frozen=True, kw_only=True)
 class EF21Weighted(Estimating):
-    """EF21-W: ranks with rougher gradients get larger weights, w_i = L_i / Σ L_j, and a longer step is safe (Richtárik et al. 2024)."""
+    """EF21-W: ranks with rougher gradients get larger weights, w_i = L_i / Σ L_j, and a longer step is safe (Richtárik
+    et al. 2024).
+    """
 
     weights: Sequence[float]  # w_i by rank, or any multiple of them such as the L_i themselves
     init: Init = "compressed"
@@ -196,9 +205,10 @@ class EF21Weighted(Estimating):
 class EF21Bidirectional(Estimating):
     """EF21-BC: the master's broadcast is compressed too, b = C_M(mean g_i − g), and all follow g ← g + b.
 
-    Where messages are gathered there is no master: every rank computes the same b, drawing from the shared stream. What travels, and is counted, are
-    the ranks' messages; what a master would broadcast is noted in the trace as ``broadcast_bytes``. Where ranges are summed by different ranks, each
-    is the master of its range: it keeps that range's sum alone and sends C_M of it, k numbers where C_M is Top-k, to all.
+    Where messages are gathered there is no master: every rank computes the same b, drawing from the shared stream. What
+    travels, and is counted, are the ranks' messages; what a master would broadcast is noted in the trace as
+    ``broadcast_bytes``. Where ranges are summed by different ranks, each is the master of its range: it keeps that
+    range's sum alone and sends C_M of it, k numbers where C_M is Top-k, to all.
     """
 
     master: Compressor  # C_M
@@ -232,8 +242,14 @@ class EF21Bidirectional(Estimating):
         return None if found is None else found.size_bytes
 
     def resolve(
-        self, state: FeedbackState, own: Said, said: Sequence[Said], replies: Sequence[Compressed], rate: float, coder: Coder
-    ) -> Tensor:  # fmt: skip
+        self,
+        state: FeedbackState,
+        own: Said,
+        said: Sequence[Said],
+        replies: Sequence[Compressed],
+        rate: float,
+        coder: Coder,
+    ) -> Tensor:
         followed, at = state.shared["followed"], 0
         for reply in replies:
             reply.add_into(followed[at : at + reply.numbers], self.scale(self.master, reply.numbers))

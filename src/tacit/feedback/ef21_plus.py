@@ -1,9 +1,11 @@
-"""EF21+ (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203): the better of EF21 and plain compression, rank by rank and step by step.
+"""EF21+ (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203): the better of EF21 and plain compression,
+rank by rank and step by step.
 
     b ← C(∇f_i(x)),  m ← g_i + C(∇f_i(x) − g_i),  g_i ← whichever is nearer to ∇f_i(x), m if they tie;  g ← (1/n) Σ g_i
 
-One more bit says which it was (a byte and its tag here). Where b wins it *replaces* the estimate, so everybody must know everybody's: n·d numbers on
-each rank, and the mean is recomputed from them every time. The guarantee needs a deterministic C.
+One more bit says which it was (a byte and its tag here). Where b wins it *replaces* the estimate, so everybody must
+know everybody's: n·d numbers on each rank, and the mean is recomputed from them every time. The guarantee needs a
+deterministic C.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from tacit.feedback.feedback import NOTHING, Coder, Feedback, FeedbackState, Sai
 
 @dataclass(frozen=True, kw_only=True)
 class EF21Plus(Feedback):
-    """EF21 or plain compression, whichever comes nearer to the gradient, told by one more bit; remembers all ranks' estimates."""
+    """EF21 or plain compression, whichever comes nearer to the gradient, told by one more bit; remembers all ranks'
+    estimates.
+    """
 
     init: Init = "compressed"
 

@@ -1,17 +1,20 @@
-"""What every feedback is: a rule for what a rank says of its vector, and for the mean that all ranks make of what was said.
+"""What every feedback is: a rule for what a rank says of its vector, and for the mean that all ranks make of what was
+said.
 
     encode   t_i, the rank's own vector (a gradient, or a model's change in a round)  →  ``Said``, which travels to everybody
     decode   everybody's ``Said``, in rank order  →  the mean, bit for bit the same on every rank
 
-Where the sum of all words is all that anybody needs (``Additive``), they may also travel in parts: rank j sums the j-th range of coordinates for all,
+Where the sum of all words is all that anybody needs (``Additive``), they may also travel in parts: rank j sums the j-th
+range of coordinates for all,
     reply    everybody's parts of one range  →  what goes back to all: the range's sum, exact, unless the feedback can do with less
     resolve  all ranges' replies  →  the mean
 which is bit for bit the one of ``decode`` where replies are exact.
 
-**Weights.** Rank i speaks of w_i t_i, and the mean divides by Σ w_i. By default ranks with larger batches count more; with equal batches, or with
-``weights="equal"`` of the strategy, w_i = 1 and this is the papers' (1/n) Σ. A rank that has no vector this time (its GradScaler skipped: w_i ≈ 0)
-says nothing and remembers everything; one whose data has ended (w_i = 0) leaves the mean. **Sums** are taken rank by rank, in float64, by everybody
-alike: models stay equal to the last bit.
+**Weights.** Rank i speaks of w_i t_i, and the mean divides by Σ w_i. By default ranks with larger batches count more;
+with equal batches, or with ``weights="equal"`` of the strategy, w_i = 1 and this is the papers' (1/n) Σ. A rank that
+has no vector this time (its GradScaler skipped: w_i ≈ 0) says nothing and remembers everything; one whose data has
+ended (w_i = 0) leaves the mean. **Sums** are taken rank by rank, in float64, by everybody alike: models stay equal to
+the last bit.
 """
 
 from __future__ import annotations
@@ -96,14 +99,19 @@ class Coder:
         return Said(weight, is_fresh=is_fresh).about(message)
 
     def say_change(self, vector: Tensor, estimate: Tensor, weight: float, warm: Memory) -> Said:
-        """Return what ``vector`` and ``estimate`` differ by, compressed, and add it to the estimate as whoever hears it will."""
+        """Return what ``vector`` and ``estimate`` differ by, compressed, and add it to the estimate as whoever hears it
+        will.
+        """
         message = self.compressor.compress_change(
             vector, estimate, self.random, warm, self.shapes, self.dtype, self.scale
         )
         return Said(weight).about(message)
 
     def read(self, said: Said) -> Tensor:
-        """Return the vector that was said. The sender reads its own words too, so that both ends know the same numbers."""
+        """Return the vector that was said.
+
+        The sender reads its own words too, so that both ends know the same numbers.
+        """
         vector = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
         self.add(vector, said)
         return vector
@@ -126,7 +134,8 @@ class Feedback(Spec, ABC):
     """What is compressed and what is remembered. Subclasses are frozen keyword-only dataclasses."""
 
     needs_contraction: ClassVar[bool] = True
-    """Whether the compressor must be contractive: an unbiased one is then scaled by 1/(1+ω), which makes α = 1/(1+ω)."""
+    """Whether the compressor must be contractive: an unbiased one is then scaled by 1/(1+ω), which makes α = 1/(1+ω).
+    """
 
     ends_in_full: ClassVar[bool] = False
     """Whether a rank whose data has ended sends one vector in full."""
@@ -139,15 +148,22 @@ class Feedback(Spec, ABC):
 
     @abstractmethod
     def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Said:
-        """Return what this rank says of its ``vector``, finite in all its numbers. ``rate``: γ, which multiplies the mean in the model."""
+        """Return what this rank says of its ``vector``, finite in all its numbers.
+
+        ``rate``: γ, which multiplies the mean in the model.
+        """
 
     @abstractmethod
     def decode(self, state: FeedbackState, said: Sequence[Said], rate: float, coder: Coder) -> Tensor:
-        """Return the mean of the ranks' vectors, as far as what they ``said``, in rank order, tells it; zero where nobody had one."""
+        """Return the mean of the ranks' vectors, as far as what they ``said``, in rank order, tells it; zero where
+        nobody had one.
+        """
 
     @abstractmethod
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
-        """Return what ``rank`` of ``size`` goes on with after ``len(states)`` ranks: all alike, and such that the mean over ranks stays."""
+        """Return what ``rank`` of ``size`` goes on with after ``len(states)`` ranks: all alike, and such that the mean
+        over ranks stays.
+        """
 
     def gain(self, rank: int, size: int) -> float:
         """Return what the words of ``rank`` are multiplied by in the sum."""
@@ -185,7 +201,9 @@ class Additive(Feedback):
         return self.settle(state, said[state.rank], said, self.total(said, coder), rate, coder)
 
     def reply(self, state: FeedbackState, said: Sequence[Said], begin: int, coder: Coder) -> Compressed:
-        """Return what goes back to all ranks about the range of ``coder.dimension`` coordinates from ``begin``, given everybody's parts of it."""
+        """Return what goes back to all ranks about the range of ``coder.dimension`` coordinates from ``begin``, given
+        everybody's parts of it.
+        """
         return SumVector.of(self.total(said, coder), [one.message for one in said if one.body], coder.dtype)
 
     def reply_bytes(self, words: Parting, size: int, coder: Coder) -> float | None:
@@ -193,9 +211,17 @@ class Additive(Feedback):
         return expected_sum_bytes(words.share, size, coder.dimension, coder.dtype.itemsize)
 
     def resolve(
-        self, state: FeedbackState, own: Said, said: Sequence[Said], replies: Sequence[Compressed], rate: float, coder: Coder
-    ) -> Tensor:  # fmt: skip
-        """Return the mean, given this rank's ``own`` words in full, everybody's parts of this rank's range, and all ranges' ``replies``, in order."""
+        self,
+        state: FeedbackState,
+        own: Said,
+        said: Sequence[Said],
+        replies: Sequence[Compressed],
+        rate: float,
+        coder: Coder,
+    ) -> Tensor:
+        """Return the mean, given this rank's ``own`` words in full, everybody's parts of this rank's range, and all
+        ranges' ``replies``, in order.
+        """
         return self.settle(state, own, said, self.joined(replies, coder), rate, coder)
 
     @abstractmethod
@@ -262,7 +288,9 @@ def check_init(init: str) -> None:
 def alike(
     state: FeedbackState, rank: int, size: int, own: dict[str, Tensor], shared: dict[str, Tensor]
 ) -> FeedbackState:
-    """Return ``state`` as that of one of ``size`` ranks that all hold ``own`` and weigh what those before weighed in the mean."""
+    """Return ``state`` as that of one of ``size`` ranks that all hold ``own`` and weigh what those before weighed in
+    the mean.
+    """
     weights = [sum(state.weights) / len(state.weights)] * size
     own = {name: value.clone() for name, value in own.items()}
     return replace(state, rank=rank, weights=weights, own=own, shared=shared)

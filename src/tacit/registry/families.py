@@ -186,7 +186,17 @@ FAMILIES: Final[Mapping[str, Family]] = {
     )
 }
 _SINGULAR: Final = {
-    "strategies": "strategy", "periods": "period", "compressors": "compressor", "feedbacks": "feedback", "topologies": "topology",
-    "outer": "outer optimizer", "workloads": "workload", "schedules": "schedule", "delays": "delay", "faults": "fault",
-    "cluster": "part of a cluster", "local_steps": "number of local steps", "rates": "rate",
-}  # fmt: skip
+    "strategies": "strategy",
+    "periods": "period",
+    "compressors": "compressor",
+    "feedbacks": "feedback",
+    "topologies": "topology",
+    "outer": "outer optimizer",
+    "workloads": "workload",
+    "schedules": "schedule",
+    "delays": "delay",
+    "faults": "fault",
+    "cluster": "part of a cluster",
+    "local_steps": "number of local steps",
+    "rates": "rate",
+}

@@ -27,16 +27,22 @@ _QUOTED: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
 _PHRASE: Final = re.compile(r"[A-Za-z][\w+ -]*")
 _NUMBERS: Final = {"inf": math.inf, "nan": math.nan}
 _PLAIN_WORDS: Final[Mapping[Any, str]] = {
-    int: "a whole number", float: "a number", str: "a text in quotes", bool: "True or False", types.NoneType: "None",
-    torch.dtype: "a torch dtype", Sequence: "a list", Mapping: "a dict",
-}  # fmt: skip
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+    bool: "True or False",
+    types.NoneType: "None",
+    torch.dtype: "a torch dtype",
+    Sequence: "a list",
+    Mapping: "a dict",
+}
 
 
 def parse(text: str, family: str | None = None) -> Any:
     """Return the object that ``text`` names: ``LocalSGD(period=Every(8))``; ``AllReduce`` stands for ``AllReduce()``.
 
-    Names are found however they are cased or hyphenated. ``family`` says where the outermost name must come from. Where that is "strategies",
-    papers' names are read too: ``DiLoCo`` is a ``LocalSGD`` (``tacit.registry.ALIASES``).
+    Names are found however they are cased or hyphenated. ``family`` says where the outermost name must come from. Where
+    that is "strategies", papers' names are read too: ``DiLoCo`` is a ``LocalSGD`` (``tacit.registry.ALIASES``).
     Whatever is wrong becomes a ``ValueError`` that says what and what would be right.
     """
     if _PHRASE.fullmatch(text.strip()) and (alias := find_alias(text.strip(), family)) is not None:
@@ -56,7 +62,10 @@ def parse(text: str, family: str | None = None) -> Any:
 
 
 def strategy(text: str) -> Strategy[Any]:
-    """Return the strategy that ``text`` describes, e.g. ``LocalSGD(period=Every(8))``: the notation of the command line and of TOML files."""
+    """Return the strategy that ``text`` describes, e.g.
+
+    ``LocalSGD(period=Every(8))``: the notation of the command line and of TOML files.
+    """
     parsed: Strategy[Any] = parse(text, "strategies")
     return parsed
 

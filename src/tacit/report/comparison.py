@@ -150,7 +150,9 @@ class Comparison:
 
     @cached_property
     def predictions(self) -> list[Prediction]:
-        """Strategies that were both measured on real processes and simulated; the comparison is then a check and no race."""
+        """Strategies that were both measured on real processes and simulated; the comparison is then a check and no
+        race.
+        """
         return predictions([run for entry in self.entries for run in entry.runs])
 
     @property

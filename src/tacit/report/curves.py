@@ -85,7 +85,10 @@ def period_rows(run: Run) -> Sequence[Row]:
 
 
 def spread_rows(run: Run) -> list[Row]:
-    """Return the widest spread of every round: the saw-tooth in between hides the trend. Without rounds on the way, every row."""
+    """Return the widest spread of every round: the saw-tooth in between hides the trend.
+
+    Without rounds on the way, every row.
+    """
     history = rows_of(run)
     if not any(row["round"] for row in history[:-1]):
         return [row for row in history if _finite(row.get("spread")) and row["spread"] > 0]

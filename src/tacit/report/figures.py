@@ -18,11 +18,23 @@ from tacit.report.timeline import Bar, Strip, first_run, strip, window_s
 Figure = dict[str, Any]
 Curves = dict[str, list[Curve | None]]  # by axis, one per strategy
 
-# First what colour-blind readers tell apart: Okabe and Ito's palette, less the yellow that vanishes on white, and two of Paul Tol's. Then four more
-# that differ from these, and from each other, at least as much as the two blues do (CIELAB), and can be seen on white and on black.
+# First what colour-blind readers tell apart: Okabe and Ito's palette, less the yellow that vanishes on white, and two
+# of Paul Tol's. Then four more that differ from these, and from each other, at least as much as the two blues do
+# (CIELAB), and can be seen on white and on black.
 PALETTE: Final = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#6A5ACD", "#D81B60", "#1B5E20", "#00838F",
-)  # fmt: skip
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#882255",
+    "#999933",
+    "#6A5ACD",
+    "#D81B60",
+    "#1B5E20",
+    "#00838F",
+)
 GREY: Final = "#767676"
 DASHES: Final = ("solid", "dash", "dot", "dashdot")  # tell apart what shares a colour when there are more than twelve
 ACTIVITY_COLOURS: Final = {
@@ -94,12 +106,16 @@ def _strip_figure(drawn: Strip) -> Figure:
         bars = [bar for bar in drawn.bars if bar.activity == activity]
         if bars:
             figure.add_bar(
-                y=[names[bar.rank] for bar in bars], base=[_short(bar.start_s) for bar in bars],
-                x=[_short(bar.end_s - bar.start_s) for bar in bars], text=[_hover(bar) for bar in bars],
-                orientation="h", name=activity,
+                y=[names[bar.rank] for bar in bars],
+                base=[_short(bar.start_s) for bar in bars],
+                x=[_short(bar.end_s - bar.start_s) for bar in bars],
+                text=[_hover(bar) for bar in bars],
+                orientation="h",
+                name=activity,
                 marker={"color": colour, "line": {"width": 0.5, "color": "rgba(255,255,255,.85)"}},
-                textposition="none", hovertemplate="%{y} %{text}<extra></extra>",
-            )  # fmt: skip
+                textposition="none",
+                hovertemplate="%{y} %{text}<extra></extra>",
+            )
     if drawn.faults:
         marks = {"symbol": "x", "size": 9, "color": "#000", "line": {"color": "#fff", "width": 1}}
         text = [_safe(fault.label) for fault in drawn.faults]

@@ -37,7 +37,9 @@ def topologies_of(comparison: Comparison) -> list[tuple[Topology, int, list[str]
 
 
 def topology_of(strategy: str) -> Topology | None:
-    """Return the topology in a strategy's spelling, or its class's default; None where it has none, or one from a script."""
+    """Return the topology in a strategy's spelling, or its class's default; None where it has none, or one from a
+    script.
+    """
     try:
         call = ast.parse(strategy, mode="eval").body
     except (SyntaxError, ValueError):
@@ -54,7 +56,9 @@ def topology_of(strategy: str) -> Topology | None:
 
 
 def graph_figure(used: Topology, size: int) -> Figure:
-    """Return the graph over ``size`` ranks: arrows where edges carry one way, a colour for each round where they change."""
+    """Return the graph over ``size`` ranks: arrows where edges carry one way, a colour for each round where they
+    change.
+    """
     places = _places(used, size)
     figure = go.Figure()
     rounds = used.cycle(size)
@@ -208,12 +212,16 @@ def _add_ranks(figure: go.Figure, places: np.ndarray, rounds: list[Neighbours]) 
         "opacity": 1,
     }
     figure.add_scatter(
-        x=_numbers(places[:, 0]), y=_numbers(places[:, 1]),
-        mode="markers+text" if size <= _LABELLED else "markers", marker=marks,
-        text=[str(rank) for rank in range(size)], textposition="middle center",
+        x=_numbers(places[:, 0]),
+        y=_numbers(places[:, 1]),
+        mode="markers+text" if size <= _LABELLED else "markers",
+        marker=marks,
+        text=[str(rank) for rank in range(size)],
+        textposition="middle center",
         textfont={"color": "#fff", "size": 11 if size <= 20 else 9},
-        hovertext=texts, hovertemplate="%{hovertext}<extra></extra>",
-    )  # fmt: skip
+        hovertext=texts,
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
 
 
 def _pixels(ranks: int) -> int:

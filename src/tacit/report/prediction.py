@@ -1,4 +1,6 @@
-"""A run measured on real processes and its simulation are no race: the question is how well the simulation predicted it."""
+"""A run measured on real processes and its simulation are no race: the question is how well the simulation predicted
+it.
+"""
 
 from __future__ import annotations
 

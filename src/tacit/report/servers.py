@@ -1,4 +1,6 @@
-"""What a report says of servers that wait for K of P: the age of gradients, what waiting and cancelling cost, K, and the pace beside theory's."""
+"""What a report says of servers that wait for K of P: the age of gradients, what waiting and cancelling cost, K, and
+the pace beside theory's.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,15 @@ from tacit.theory import TimeBounds, update_time_bounds
 from tacit.trace import NOTE
 
 HEADINGS: Final = (
-    "updates", "seconds per update", "by theory", "mean staleness", "oldest", "fresh gradients", "idle", "cancelled",
-)  # fmt: skip
+    "updates",
+    "seconds per update",
+    "by theory",
+    "mean staleness",
+    "oldest",
+    "fresh gradients",
+    "idle",
+    "cancelled",
+)
 _KINDS: Final = {"KSync": "k-sync", "KBatchSync": "k-batch-sync", "KAsync": "k-async", "KBatchAsync": "k-batch-async"}
 _MOST_LEARNERS: Final = 40
 _MOST_AGES: Final = 60
@@ -45,10 +54,15 @@ class Served:
         summary, made = self.run.summary(), len(self.update_times_s)
         per_update_s = float(self.update_times_s[-1]) / made
         cells = [
-            units.count(made), units.seconds(per_update_s), "" if self.predicted is None else _between(self.predicted),
-            f"{self.ages.mean():.2f}", f"{int(self.ages.max())}", units.share(float((self.ages == 0).mean())),
-            units.share(summary["idle"]), units.share(summary["cancelled"]),
-        ]  # fmt: skip
+            units.count(made),
+            units.seconds(per_update_s),
+            "" if self.predicted is None else _between(self.predicted),
+            f"{self.ages.mean():.2f}",
+            f"{int(self.ages.max())}",
+            units.share(float((self.ages == 0).mean())),
+            units.share(summary["idle"]),
+            units.share(summary["cancelled"]),
+        ]
         return [cell.replace(" ", "\u00a0") for cell in cells]  # a number stays with its unit
 
 
@@ -65,7 +79,9 @@ def served(comparison: Comparison) -> list[Served]:
 
 
 def predicted_time(run: Run) -> TimeBounds | None:
-    """Return the seconds per update that theory expects of a simulated run whose messages cost nothing; None where it knows nothing of it."""
+    """Return the seconds per update that theory expects of a simulated run whose messages cost nothing; None where it
+    knows nothing of it.
+    """
     kind, arguments = _call(run.strategy)
     cluster = run.config.get("cluster")
     if kind not in _KINDS or not isinstance(cluster, dict) or arguments.get("maximum_staleness") is not None:
@@ -91,9 +107,14 @@ def staleness_figure(one: Served) -> Figure:
     names = [f"learner {learner}" for learner in learners]
     figure = go.Figure(go.Heatmap(z=shares.round(4).tolist(), x=list(range(oldest + 1)), y=names))
     figure.update_traces(
-        colorscale=[[0.0, "rgba(0,114,178,0)"], [1.0, "rgba(0,114,178,1)"]], zmin=0, zmax=float(shares.max()), xgap=1, ygap=1,
-        showscale=False, hovertemplate="%{y}: %{z:.1%} of its gradients %{x} updates old<extra></extra>",
-    )  # fmt: skip
+        colorscale=[[0.0, "rgba(0,114,178,0)"], [1.0, "rgba(0,114,178,1)"]],
+        zmin=0,
+        zmax=float(shares.max()),
+        xgap=1,
+        ygap=1,
+        showscale=False,
+        hovertemplate="%{y}: %{z:.1%} of its gradients %{x} updates old<extra></extra>",
+    )
     figure.update_layout(height=76 + 15 * len(names), margin={"l": 76, "r": 22, "t": 8, "b": 52})
     figure.update_xaxes(
         title_text="updates between model and use",
@@ -118,14 +139,21 @@ def pace_figure(comparison: Comparison, found: list[Served]) -> Figure | None:
         at = np.unique(np.linspace(0, len(times_s) - 1, _POINTS).astype(int))
         hover = f"<b>{name}</b><br>%{{y}} updates at %{{x:.4~g}} s<extra></extra>"
         figure.add_scatter(
-            x=_short(times_s[at]), y=(at + 1).tolist(), mode="lines", line={"color": colour, "width": 2.4}, hovertemplate=hover
-        )  # fmt: skip
+            x=_short(times_s[at]),
+            y=(at + 1).tolist(),
+            mode="lines",
+            line={"color": colour, "width": 2.4},
+            hovertemplate=hover,
+        )
         for bound in sorted(set(one.predicted or ())):
             end_s = float(times_s[-1])
             figure.add_scatter(
-                x=[0, end_s], y=[0, end_s / bound], mode="lines", line={"color": colour, "width": 1.2, "dash": "dash"},
+                x=[0, end_s],
+                y=[0, end_s / bound],
+                mode="lines",
+                line={"color": colour, "width": 1.2, "dash": "dash"},
                 hovertemplate=f"<b>{name}</b><br>{units.seconds(bound)} an update, by theory<extra></extra>",
-            )  # fmt: skip
+            )
     return _against_time(figure, "updates of the server’s model")
 
 

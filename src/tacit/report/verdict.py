@@ -14,7 +14,9 @@ _SHOWN = 3  # predictions or failures that a sentence names
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return one plain sentence or two: which strategy won, by how much, and at which cost; of a single run, how it ended."""
+    """Return one plain sentence or two: which strategy won, by how much, and at which cost; of a single run, how it
+    ended.
+    """
     rows, target = comparison.rows, comparison.target
     if len(rows) == 1:
         return _alone(rows[0], comparison.workload)
@@ -64,7 +66,9 @@ def _against(baseline: TableRow, winner: TableRow, loss: str) -> str:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return what else a reader should know at once: what failed, which strategy sent least, which did not arrive, what is not equal."""
+    """Return what else a reader should know at once: what failed, which strategy sent least, which did not arrive, what
+    is not equal.
+    """
     rows, said = comparison.rows, []
     failed = [row for row in rows if _has_failed(row)]
     if len(rows) > 1 and len(failed) < len(rows):
@@ -85,7 +89,9 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def _of_gradients(rows: list[TableRow]) -> list[str]:
-    """Say that strategies did not use equally many gradients: a step is an update of the server's model, or a step of every worker."""
+    """Say that strategies did not use equally many gradients: a step is an update of the server's model, or a step of
+    every worker.
+    """
     used = [(row.gradients.mean, row.label) for row in rows if row.gradients.mean]
     used.sort(key=itemgetter(0))  # the first of equals is named
     (least, frugal), (most, _) = used[0] if used else (0, ""), used[-1] if used else (0, "")

@@ -1,7 +1,7 @@
 """What the C library does with the memory of messages that have gone.
 
-CURVE copies every message several times on its way. glibc gives freed blocks of some megabytes back to the kernel and has every page of the next ones
-mapped anew, which is a good part of what encryption costs: it is asked to keep them.
+CURVE copies every message several times on its way. glibc gives freed blocks of some megabytes back to the kernel and
+has every page of the next ones mapped anew, which is a good part of what encryption costs: it is asked to keep them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _SETTINGS: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_T
 
 
 def keep_memory() -> bool:
-    """Ask the C library to keep freed memory, and return whether it will. The user's own settings of it stand; others than glibc are left alone."""
+    """Ask the C library to keep freed memory, and return whether it will.
+
+    The user's own settings of it stand; others than glibc are left alone.
+    """
     if any(name in os.environ for name in _SETTINGS):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None

@@ -1,6 +1,8 @@
-"""A server in a process of its own: what ``tacit serve`` runs. It meets the workers through their store, and is none of them.
+"""A server in a process of its own: what ``tacit serve`` runs. It meets the workers through their store, and is none of
+them.
 
-The first worker sends the model to start from; in the end it gets back the last one, what was kept on the way, and the server's part of the trace.
+The first worker sends the model to start from; in the end it gets back the last one, what was kept on the way, and the
+server's part of the trace.
 """
 
 from __future__ import annotations
@@ -67,9 +69,17 @@ def serve(
         raise Disagreement(difference[0], difference[1], difference[2], SERVER, at_attach=True)
     life = _Served(model, optimizers, strategy, keep_every)
     post = Post(
-        SERVER, [*range(environment.size)], environment.store, host=address, security=security or ("token" if is_local else "curve"),
-        monitor=life.monitor, handler=_nothing, sent=life.sent, received=life.received, timeout_s=timeout_s or 1800.0,
-    )  # fmt: skip
+        SERVER,
+        [*range(environment.size)],
+        environment.store,
+        host=address,
+        security=security or ("token" if is_local else "curve"),
+        monitor=life.monitor,
+        handler=_nothing,
+        sent=life.sent,
+        received=life.received,
+        timeout_s=timeout_s or 1800.0,
+    )
     try:
         life.run(post, environment.size, steps, seed)
     finally:

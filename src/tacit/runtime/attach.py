@@ -43,20 +43,21 @@ def attach(
     security: str | None = None,
     server: str = "beside",
 ) -> Session:
-    """Let ``strategy`` happen in every ``optimizer.step()`` from now on, together with the other workers that torchrun started.
+    """Let ``strategy`` happen in every ``optimizer.step()`` from now on, together with the other workers that torchrun
+    started.
 
-    optimizer: one that holds all trainable parameters, or a list of several that do so together; a step is then one step of each of them.
-    steps: how many steps each worker will take; None where nobody knows (the end then costs one round more).
-    seed: of the strategy's own draws, the same on all ranks.
-    buffers: of the model, when models are averaged: "average", "keep" each worker's own, or "recalibrate" BatchNorm on ``calibration``
+    optimizer: one that holds all trainable parameters, or a list of several that do so together; a step is then one
+    step of each of them. steps: how many steps each worker will take; None where nobody knows (the end then costs one
+    round more). seed: of the strategy's own draws, the same on all ranks. buffers: of the model, when models are
+    averaged: "average", "keep" each worker's own, or "recalibrate" BatchNorm on ``calibration``
         batches when the model is reported.
-    optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset" its moments.
-    rescue: folder in which the survivors leave a checkpoint when a worker is lost, and all of them when SIGTERM asks one to end.
-    log: "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with write(step, numbers) and close().
+    optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset" its moments. rescue: folder
+    in which the survivors leave a checkpoint when a worker is lost, and all of them when SIGTERM asks one to end. log:
+    "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with write(step, numbers) and close().
     timeout_s: how long to wait for the others in a round; None: chosen from what was measured, five minutes at least.
-    interface: network interface for traffic between machines; None: the one that leads to the master.
-    security: of messages: "token" (default on one machine), "curve" (default between machines), "plain" (trusted links).
-    server: of a server strategy: "beside" the worker of rank 0, or "apart", a process of its own that ``tacit serve`` starts.
+    interface: network interface for traffic between machines; None: the one that leads to the master. security: of
+    messages: "token" (default on one machine), "curve" (default between machines), "plain" (trusted links). server: of
+    a server strategy: "beside" the worker of rank 0, or "apart", a process of its own that ``tacit serve`` starts.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={model!r} must be a torch.nn.Module.")
@@ -75,9 +76,12 @@ def attach(
     check_optimizers(optimizers, model, strategy)
     refuse_second(model)
     policies = Policies(
-        buffers=buffers, optimizer_state=optimizer_state, calibration=calibration,
-        rescue=None if rescue is None else Path(rescue), log=log,
-    )  # fmt: skip
+        buffers=buffers,
+        optimizer_state=optimizer_state,
+        calibration=calibration,
+        rescue=None if rescue is None else Path(rescue),
+        log=log,
+    )
     if SERVES in os.environ:
         table = common_table(model, optimizers, strategy, steps, seed, policies)
         where = {"interface": interface, "security": security, "timeout_s": timeout_s}
@@ -94,9 +98,14 @@ def attach(
 
 
 def _serve_and_leave(
-    model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], table: dict[str, Any], steps: int | None, seed: int,
+    model: nn.Module,
+    optimizers: Optimizers,
+    strategy: Strategy[Any],
+    table: dict[str, Any],
+    steps: int | None,
+    seed: int,
     where: dict[str, Any],
-) -> NoReturn:  # fmt: skip
+) -> NoReturn:
     """This process is the server: what follows in the script is for workers."""
     from tacit.runtime.apart import serve  # pyzmq, which a run without messages does not need
 

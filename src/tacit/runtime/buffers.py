@@ -1,4 +1,6 @@
-"""Buffers that travel, used again once whoever got a view of one has dropped it: fresh memory costs more than the copy into it."""
+"""Buffers that travel, used again once whoever got a view of one has dropped it: fresh memory costs more than the copy
+into it.
+"""
 
 from __future__ import annotations
 

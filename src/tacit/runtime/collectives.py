@@ -30,9 +30,17 @@ class Collectives:
     """One process's part in them. ``address``: of this process; ``backend``: of the strategy's groups."""
 
     def __init__(
-        self, environment: Environment, endings: Endings, termination: Termination, monitor: Monitor, patience: Patience, *,
-        address: str, backend: str, now_s: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self,
+        environment: Environment,
+        endings: Endings,
+        termination: Termination,
+        monitor: Monitor,
+        patience: Patience,
+        *,
+        address: str,
+        backend: str,
+        now_s: Callable[[], float],
+    ) -> None:
         self._environment, self._endings, self._termination = environment, endings, termination
         self._monitor, self._patience, self._now_s = monitor, patience, now_s
         self._address, self._backend, self._rank = address, backend, environment.rank
@@ -60,9 +68,14 @@ class Collectives:
         if (name, ranks) not in self._groups:
             with self._monitor.released():
                 self._groups[name, ranks] = Group(
-                    self._environment.store, f"{name}/{ranks}", list(ranks), self._rank, address=self._address, backend=backend,
+                    self._environment.store,
+                    f"{name}/{ranks}",
+                    list(ranks),
+                    self._rank,
+                    address=self._address,
+                    backend=backend,
                     timeout_s=lambda: self._patience.timeout_s,
-                )  # fmt: skip
+                )
         return self._groups[name, ranks]
 
     def shut(self) -> None:
@@ -79,7 +92,9 @@ class Collectives:
     # Who takes part.
 
     def take_part(self, ranks: Sequence[int] | None, what: str) -> tuple[int, ...]:
-        """Return who takes part in a collective of ``ranks`` (None: all); raise where this worker or the run is to end instead."""
+        """Return who takes part in a collective of ``ranks`` (None: all); raise where this worker or the run is to end
+        instead.
+        """
         if self._failure is not None:
             raise self._failure
         chosen = self._everyone if ranks is None else tuple(ranks)
@@ -172,7 +187,9 @@ class Collectives:
         self._patience.collective_done(self._now_s())
 
     def end_on_termination(self, *, at_collective: bool) -> None:
-        """Raise where SIGTERM has come and this is the moment to end: ``PeerLost`` if a worker is lost, else ``Interrupted``."""
+        """Raise where SIGTERM has come and this is the moment to end: ``PeerLost`` if a worker is lost, else
+        ``Interrupted``.
+        """
         if self._termination.is_due(at_collective=at_collective):
             raise self._ended(self._endings.agree(self._endings.asked()), "this run")
 
@@ -189,7 +206,9 @@ class Collectives:
         return failure
 
     def end(self, failure: BaseException, *, ends_run: bool = True) -> None:
-        """End this worker's collectives because of ``failure``: publish that where it ``ends_run``, then let those hear of it who wait here."""
+        """End this worker's collectives because of ``failure``: publish that where it ``ends_run``, then let those hear
+        of it who wait here.
+        """
         self._failure = self._failure or failure
         self._endings.leave(failure if ends_run else None)
         self.shut()

@@ -1,7 +1,7 @@
 """The thread with which pyzmq gives back buffers that were sent without a copy.
 
-pyzmq starts one per process and keeps it for ever. A run that is closed leaves no thread behind, so the last post in the process ends it, unless
-somebody else's zmq had started it before us.
+pyzmq starts one per process and keeps it for ever. A run that is closed leaves no thread behind, so the last post in
+the process ends it, unless somebody else's zmq had started it before us.
 """
 
 from __future__ import annotations

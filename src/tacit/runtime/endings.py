@@ -1,7 +1,8 @@
 """Why a run ends before its time: one cause, the same for all workers.
 
-A worker that ends publishes the cause in the store, unless another worker has published one, then marks itself as leaving, and only then closes its
-groups and sockets. So a process that is gone without such a mark was lost, and never one that has only ended earlier than others.
+A worker that ends publishes the cause in the store, unless another worker has published one, then marks itself as
+leaving, and only then closes its groups and sockets. So a process that is gone without such a mark was lost, and never
+one that has only ended earlier than others.
 
     cause           the first one published, for all
     leaving/RANK    this worker knows that the run ends; what becomes of its process after that means nothing
@@ -22,7 +23,8 @@ from tacit.runtime.environment import Environment
 from tacit.runtime.liveness import Liveness
 
 _CAUSE_S: Final = 15.0
-"""How long a worker whose round failed waits for a cause: for somebody who is gone, or somebody who says why it ends."""
+"""How long a worker whose round failed waits for a cause: for somebody who is gone, or somebody who says why it ends.
+"""
 _ARRIVAL_S: Final = 3.0
 """How long a worker whose round timed out waits for the others to notice before it names those that did not."""
 _SETTLE_S: Final = 0.5
@@ -36,7 +38,9 @@ LOST, FAILED, ASKED, TIMED_OUT = "lost", "failed", "asked", "timed out"
 
 @dataclass(frozen=True)
 class Cause:
-    """What ended a run. kind: LOST, FAILED, ASKED (to end, by SIGTERM) or TIMED_OUT; ranks: who was lost, failed, was asked, or did not come."""
+    """What ended a run. kind: LOST, FAILED, ASKED (to end, by SIGTERM) or TIMED_OUT; ranks: who was lost, failed, was
+    asked, or did not come.
+    """
 
     kind: str
     ranks: Sequence[int]
@@ -45,7 +49,10 @@ class Cause:
 
 
 class Endings:
-    """One process's view of how the run ends. ``now_s`` is the run's clock; no ``liveness``: a process alone, or one that is no worker."""
+    """One process's view of how the run ends.
+
+    ``now_s`` is the run's clock; no ``liveness``: a process alone, or one that is no worker.
+    """
 
     def __init__(self, environment: Environment, now_s: Callable[[], float], liveness: Liveness | None = None) -> None:
         self._environment, self._now_s, self.liveness = environment, now_s, liveness
@@ -69,7 +76,10 @@ class Endings:
         return None if text is None else Cause(**json.loads(text))
 
     def lost(self) -> list[int]:
-        """Return the workers that are gone and did not say that they end. First gone, then not leaving: the order matters."""
+        """Return the workers that are gone and did not say that they end.
+
+        First gone, then not leaving: the order matters.
+        """
         if self.liveness is None:
             return []
         others = [rank for rank in range(self._environment.size) if rank != self._environment.rank]
@@ -90,7 +100,10 @@ class Endings:
         return mine if text is None else Cause(**json.loads(text))
 
     def leave(self, failure: BaseException | None = None) -> None:
-        """Say that this worker ends, because of ``failure`` where it does not end as planned. Before its groups and sockets are closed."""
+        """Say that this worker ends, because of ``failure`` where it does not end as planned.
+
+        Before its groups and sockets are closed.
+        """
         if failure is not None:
             self.agree(self._cause_of(failure))
         self._environment.mark("leaving")
@@ -112,7 +125,8 @@ class Endings:
     # When a round has failed.
 
     def find(self, *, is_timeout: bool, places: Callable[[], str | None]) -> Cause | None:
-        """Return why a round failed; None if that does not come out. Others must have been let go: this worker's groups are closed.
+        """Return why a round failed; None if that does not come out. Others must have been let go: this worker's groups
+        are closed.
 
         places: returns who waits where, if in different calls.
         """

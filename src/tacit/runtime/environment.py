@@ -54,7 +54,8 @@ class Environment:
         found = (self.find(f"{key}/{rank}") for rank in range(self.size))
         return [json.loads(text) for text in found if text is not None]
 
-    # Where a run ends, the store may be gone with its host. The first failed call says so, and is the last: each takes long to fail.
+    # Where a run ends, the store may be gone with its host. The first failed call says so, and is the last: each takes
+    # long to fail.
 
     def has(self, name: str) -> bool:
         """Whether ``name`` is in the store; not, where the store is gone."""
@@ -66,7 +67,10 @@ class Environment:
         return None if found is None else found.decode()
 
     def decide(self, name: str, value: str) -> str | None:
-        """Put ``value`` into the store unless something is there; return what is there then. None where the store is gone."""
+        """Put ``value`` into the store unless something is there; return what is there then.
+
+        None where the store is gone.
+        """
         decided = self._ask(lambda: self.store.compare_set(name, "", value))
         return None if decided is None else decided.decode()
 
@@ -85,7 +89,9 @@ class Environment:
 
 
 def _find(timeout_s: float) -> tuple[int, int, Store]:
-    """Return rank, size and store: of the group the user has begun, of the launcher's environment, or of a process alone."""
+    """Return rank, size and store: of the group the user has begun, of the launcher's environment, or of a process
+    alone.
+    """
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
@@ -115,9 +121,11 @@ def machine() -> str:
 
 
 def own_address(interface: str | None) -> str | None:
-    """Return the IP by which other machines reach this one: of ``interface`` where named, else of the way to the master.
+    """Return the IP by which other machines reach this one: of ``interface`` where named, else of the way to the
+    master.
 
-    None where that way is loopback: on the master itself, if it has its own name at 127.0.1.1 in /etc/hosts, as Debian and Ubuntu write it.
+    None where that way is loopback: on the master itself, if it has its own name at 127.0.1.1 in /etc/hosts, as Debian
+    and Ubuntu write it.
     """
     if interface is not None:
         return _address_of(interface)

@@ -1,4 +1,7 @@
-"""Process groups of our own: gloo, or NCCL where every worker has a GPU to itself. The user's groups are never touched."""
+"""Process groups of our own: gloo, or NCCL where every worker has a GPU to itself.
+
+The user's groups are never touched.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,20 @@ _NCCL_TIMEOUT: Final = timedelta(days=7)
 
 
 class Call:
-    """A collective under way in a group that may be closed before it ends; ``group`` and ``number`` say which, the same on all ``ranks``."""
+    """A collective under way in a group that may be closed before it ends; ``group`` and ``number`` say which, the same
+    on all ``ranks``.
+    """
 
     def __init__(
-        self, work: dist.Work, timeout: timedelta | None, group: str, number: int, ranks: tuple[int, ...], *,
+        self,
+        work: dist.Work,
+        timeout: timedelta | None,
+        group: str,
+        number: int,
+        ranks: tuple[int, ...],
+        *,
         is_broadcast: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.group, self.number, self.ranks, self.is_broadcast = group, number, ranks, is_broadcast
         self._work: dist.Work | None = work
         self._timeout = timeout
@@ -48,21 +59,30 @@ class Call:
 class Group:
     """One process group of the ranks ``ranks``, of whom this process is one.
 
-    timeout_s: how long each call waits, asked when it begins. gloo gets it with the call: a ``wait`` that gives up on a call that goes on would
-    leave the group's destructor waiting for it.
+    timeout_s: how long each call waits, asked when it begins. gloo gets it with the call: a ``wait`` that gives up on a
+    call that goes on would leave the group's destructor waiting for it.
     """
 
     def __init__(
-        self, store: Store, name: str, ranks: list[int], rank: int, *, address: str, backend: str,
+        self,
+        store: Store,
+        name: str,
+        ranks: list[int],
+        rank: int,
+        *,
+        address: str,
+        backend: str,
         timeout_s: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._timeout_s, self._name, self._begun = timeout_s, name, 0
         self._calls: WeakSet[Call] = WeakSet()
         self.ranks, self.place, self.size, self.backend = ranks, ranks.index(rank), len(ranks), backend
         prefixed = PrefixStore(name, store)
-        self._group: Any = _gloo(prefixed, self.place, self.size, address) if backend == "gloo" else _nccl(
-            prefixed, self.place, self.size
-        )  # fmt: skip
+        self._group: Any = (
+            _gloo(prefixed, self.place, self.size, address)
+            if backend == "gloo"
+            else _nccl(prefixed, self.place, self.size)
+        )
 
     def all_reduce(self, tensor: Tensor, timeout_s: float | None = None) -> Call:
         """Begin to replace ``tensor`` by the sum over all ranks."""
@@ -98,9 +118,13 @@ class Group:
             options.timeout = timeout
         self._begun += 1
         call = Call(
-            getattr(self._group, name)(*arguments, options), timeout if self.backend == "nccl" else None, self._name, self._begun,
-            tuple(self.ranks), is_broadcast=name == "broadcast",
-        )  # fmt: skip
+            getattr(self._group, name)(*arguments, options),
+            timeout if self.backend == "nccl" else None,
+            self._name,
+            self._begun,
+            tuple(self.ranks),
+            is_broadcast=name == "broadcast",
+        )
         self._calls.add(call)
         return call
 
@@ -114,7 +138,8 @@ def swap(
     wait: Callable[[Started], object],
     device: torch.device = _HOST,
 ) -> list[bytes]:
-    """Give ``given[j]`` to the j-th rank of a process group, gloo's or NCCL's, and return what every rank gave to this one.
+    """Give ``given[j]`` to the j-th rank of a process group, gloo's or NCCL's, and return what every rank gave to this
+    one.
 
     Lengths travel first, because they differ; they are not counted anywhere. ``device``: where the group moves memory.
     all_to_all: begins a call of the group, from received and sent numbers and how many of each.

@@ -32,12 +32,15 @@ Came = tuple[int, Message | Purpose]
 
 _STAMP: Final = struct.Struct("<16siB")
 _LARGE_STAMP: Final = struct.Struct("<16siB107x")
-"""zmq hands the first 8 KB to the kernel by themselves, and then what is left of a large tensor. Behind a first frame of 54 to 68 bytes that begins
-up to 15 bytes before a page, and to copy it takes twice as long (4 KB aliasing), so the stamp makes that frame longer."""
+"""zmq hands the first 8 KB to the kernel by themselves, and then what is left of a large tensor. Behind a first frame
+of 54 to 68 bytes that begins up to 15 bytes before a page, and to copy it takes twice as long (4 KB aliasing), so the
+stamp makes that frame longer."""
 _PURPOSES: Final = tuple(Purpose)
 _LARGE: Final = int(Purpose.LARGE_MESSAGE)
 _AWAKE_S: Final = 200e-6
-"""How long one who waits for a message stays awake: to fall asleep and be woken takes longer than a small message is under way."""
+"""How long one who waits for a message stays awake: to fall asleep and be woken takes longer than a small message is
+under way.
+"""
 _NOW: Final = int(zmq.NOBLOCK)
 _give_way: Final = getattr(os, "sched_yield", lambda: None)
 _QUEUE_MESSAGES: Final = 16
@@ -51,7 +54,10 @@ def stamp(token: bytes, source: int, purpose: Purpose = Purpose.MESSAGE) -> byte
 
 
 class Intake:
-    """A bound PULL socket: whoever connects can hear nothing, and is not heard without the token. Used by one thread at a time."""
+    """A bound PULL socket: whoever connects can hear nothing, and is not heard without the token.
+
+    Used by one thread at a time.
+    """
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], host: str, token: bytes, peers: Collection[int], keys: Keys

@@ -1,4 +1,6 @@
-"""Workers as processes of this machine, started and watched by torchrun's own agent; for several machines, the line to type."""
+"""Workers as processes of this machine, started and watched by torchrun's own agent; for several machines, the line to
+type.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,23 @@ class Ended:
 def launch(arguments: Sequence[str], workers: int, *, threads: int, logs: Path, shows_all: bool) -> list[Ended]:
     """Run ``python -m …arguments`` in ``workers`` processes; return how those ended that failed, none when all is well.
 
-    logs: a folder for what workers write to their standard error, gone again when all is well; ``shows_all`` lets it through instead, torchrun's
-    own words included. Ctrl-C is passed on, and raised again as KeyboardInterrupt once all workers have ended.
+    logs: a folder for what workers write to their standard error, gone again when all is well; ``shows_all`` lets it
+    through instead, torchrun's own words included. Ctrl-C is passed on, and raised again as KeyboardInterrupt once all
+    workers have ended.
     """
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=workers, run_id=str(uuid.uuid4()), rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", local_addr="127.0.0.1", max_restarts=0,
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=workers,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.NONE if shows_all else Std.ERR),
-    )  # fmt: skip
+    )
     codes: dict[int, int] = {}
     try:
         with _undisturbed(shows_all, {"OMP_NUM_THREADS": str(threads)}):
@@ -69,10 +78,23 @@ def launch(arguments: Sequence[str], workers: int, *, threads: int, logs: Path, 
 
 
 def torchrun_line(arguments: Sequence[str], workers: int, nodes: int, host: str, name: str) -> str:
-    """Return the line that starts ``python -m …arguments`` when it is typed on each of ``nodes`` machines; ``host`` is one of them."""
-    where = ["--standalone"] if nodes == 1 else [
-        "--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:29500", "--rdzv-id", name,
-    ]  # fmt: skip
+    """Return the line that starts ``python -m …arguments`` when it is typed on each of ``nodes`` machines; ``host`` is
+    one of them.
+    """
+    where = (
+        ["--standalone"]
+        if nodes == 1
+        else [
+            "--nnodes",
+            str(nodes),
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            f"{host}:29500",
+            "--rdzv-id",
+            name,
+        ]
+    )
     return shlex.join(["torchrun", *where, "--nproc-per-node", str(workers // nodes), "-m", *arguments])
 
 

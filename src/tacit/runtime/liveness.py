@@ -1,8 +1,8 @@
 """Which processes of a run still exist, told from their sockets.
 
-Every process holds a listening socket that it never accepts on, and a connection to everybody else's. The kernel keeps such a connection open as long
-as the process exists, also while it computes for minutes or is stopped, and resets it when the process ends, however it ends. So nobody has to answer
-in time, and a busy machine changes nothing.
+Every process holds a listening socket that it never accepts on, and a connection to everybody else's. The kernel keeps
+such a connection open as long as the process exists, also while it computes for minutes or is stopped, and resets it
+when the process ends, however it ends. So nobody has to answer in time, and a busy machine changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Liveness:
                 self._connect(rank, host, port)
 
     def is_gone(self, rank: int) -> bool:
-        """Whether the process of ``rank`` has ended. A machine that cannot be reached says nothing, and is not taken for gone."""
+        """Whether the process of ``rank`` has ended.
+
+        A machine that cannot be reached says nothing, and is not taken for gone.
+        """
         if rank in self._connections:
             try:
                 if not self._connections[rank].recv(1):

@@ -1,4 +1,6 @@
-"""How processes find each other when a session begins: on one machine or several, by which address, with GPUs of their own or not."""
+"""How processes find each other when a session begins: on one machine or several, by which address, with GPUs of their
+own or not.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def are_local(places: Sequence[dict[str, Any]]) -> bool:
 
 
 def _address_between_machines(environment: Environment, interface: str | None) -> str:
-    """Return the IP by which the others reach this process; a machine that sees the master at loopback asks its way to another one."""
+    """Return the IP by which the others reach this process; a machine that sees the master at loopback asks its way to
+    another one.
+    """
     own = own_address(interface)
     environment.publish("address", own)
     offered = [address for address in environment.gather("address") if address is not None]

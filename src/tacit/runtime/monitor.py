@@ -33,7 +33,9 @@ class Monitor:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Give the lock up, however often it was entered, and take it back afterwards; nothing to do for one who does not hold it."""
+        """Give the lock up, however often it was entered, and take it back afterwards; nothing to do for one who does
+        not hold it.
+        """
         depth = self.give_up()
         try:
             yield

@@ -18,7 +18,9 @@ from tacit.runtime.directory import Directory, Entry
 _WINDOW_MESSAGES: Final = 64
 """Messages to one peer that may wait before ``send`` from a hook blocks."""
 _WINDOW_BYTES: Final = 256 * 2**20
-"""Bytes of one sender's large messages that may wait before ``send`` from a hook blocks, and before the next handler starts."""
+"""Bytes of one sender's large messages that may wait before ``send`` from a hook blocks, and before the next handler
+starts.
+"""
 _COPY_BYTES: Final = 2**19
 """Frames up to this size are copied by zmq, which is cheaper than to be told when they are sent."""
 _SETTLE_S: Final = 0.1
@@ -75,7 +77,8 @@ class Outlet:
         self._socket = context.socket(zmq.PUSH)
         self._socket.linger = 0
         self._socket.sndhwm = _WINDOW_MESSAGES
-        # A host that vanishes says nothing; the kernel asks. zmq's own heartbeats would take a peer that reads nothing for dead.
+        # A host that vanishes says nothing; the kernel asks. zmq's own heartbeats would take a peer that reads nothing
+        # for dead.
         self._socket.tcp_keepalive, self._socket.tcp_keepalive_idle = 1, 10
         self._socket.tcp_keepalive_intvl, self._socket.tcp_keepalive_cnt = 5, 3
         guard_sender(self._socket, mine, entry.public_key)
@@ -84,7 +87,10 @@ class Outlet:
         self._put = super(zmq.Socket, self._socket).send  # past pyzmq's wrapper for options that PUSH has not
 
     def offer(self, frames: Frames, *, may_queue: bool) -> bool:
-        """Send ``frames`` if there is room, else put them in line or return False. For a peer that is gone they are dropped."""
+        """Send ``frames`` if there is room, else put them in line or return False.
+
+        For a peer that is gone they are dropped.
+        """
         with self._lock:
             if self.gone_s is not None:
                 return True
@@ -111,7 +117,9 @@ class Outlet:
                     self._line_up(farewell)
 
     def look(self, now_s: float) -> None:
-        """Notice whether the peer is lost: a connection that broke may have swallowed messages, so it is not taken up again."""
+        """Notice whether the peer is lost: a connection that broke may have swallowed messages, so it is not taken up
+        again.
+        """
         while not self._events.closed and self._events.poll(0):
             event = recv_monitor_message(self._events)["event"]
             self._refusals += event == zmq.EVENT_CONNECT_RETRIED

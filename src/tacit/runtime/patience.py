@@ -25,7 +25,9 @@ class Patience:
         return _AT_FIRST_S if self._seen < 3 else max(_LEAST_S, _TIMES * self._longest_s)
 
     def notice_s(self, longest_wait_s: float) -> float:
-        """Return after which wait to say where workers are: well above the waits and pauses seen so far, and well below the time-out."""
+        """Return after which wait to say where workers are: well above the waits and pauses seen so far, and well below
+        the time-out.
+        """
         usual_s = max(self._longest_s, longest_wait_s)
         return min(max(_NOTICE_S, _NOTICE_TIMES * usual_s), _NOTICE_PART * self.timeout_s)
 

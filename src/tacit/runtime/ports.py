@@ -223,9 +223,15 @@ class Mean:
         size, elements = self._members.size, self._buffer.numel()
         sent = ring_all_reduce_bytes(elements, self._buffer.element_size(), size)[self._members.place]
         self._stage.trace.record(
-            EXCHANGE, self.rank, self._started_s, self._done_s or now_s, round=self._round, size_bytes=sent,
-            value=float(self._overlaps), label=self._label,
-        )  # fmt: skip
+            EXCHANGE,
+            self.rank,
+            self._started_s,
+            self._done_s or now_s,
+            round=self._round,
+            size_bytes=sent,
+            value=float(self._overlaps),
+            label=self._label,
+        )
         return self._result(into)
 
     @property

@@ -1,7 +1,8 @@
 """Messages between real processes: one endpoint's sending, receiving and handling, over ZeroMQ.
 
-Sends go straight from the calling thread to the peer's socket. Receiving has one reader at a time: the post's own thread while the worker computes,
-and the worker itself while it blocks in ``receive``, so that no message has to be handed from thread to thread.
+Sends go straight from the calling thread to the peer's socket. Receiving has one reader at a time: the post's own
+thread while the worker computes, and the worker itself while it blocks in ``receive``, so that no message has to be
+handed from thread to thread.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ _FAREWELL_S: Final = 5.0
 class Post:
     """One endpoint's way to its peers.
 
-    Make all posts of a process before using one: the first call of ``send``, ``receive`` or ``start_handling`` waits for everybody's address.
-    A server's post (one with a negative address) raises ``PeerLost`` from ``receive`` once for each lost peer, so that it can continue without.
-    ``sent`` is told of every message, in whatever thread sends it, and ``received`` when one is handed over, the monitor taken: its calls come in the
-    order in which messages take effect. Neither may block.
+    Make all posts of a process before using one: the first call of ``send``, ``receive`` or ``start_handling`` waits
+    for everybody's address. A server's post (one with a negative address) raises ``PeerLost`` from ``receive`` once for
+    each lost peer, so that it can continue without. ``sent`` is told of every message, in whatever thread sends it, and
+    ``received`` when one is handed over, the monitor taken: its calls come in the order in which messages take effect.
+    Neither may block.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class Post:
                 self._await_room(outlet, frames, to)
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        """Return the oldest message of ``kind`` (from ``source``) and where it came from, waiting with the monitor released."""
+        """Return the oldest message of ``kind`` (from ``source``) and where it came from, waiting with the monitor
+        released.
+        """
         if self._monitor.is_handling:
             raise MisplacedCall(
                 f"a handler may not block (it waited for {kind.__name__}); keep it in the state and let a hook wait."
@@ -165,7 +169,9 @@ class Post:
         return self._intake.bad_messages
 
     def close(self) -> None:
-        """Say goodbye, wait a bounded time until peers have read what was sent, and leave no thread and no socket behind."""
+        """Say goodbye, wait a bounded time until peers have read what was sent, and leave no thread and no socket
+        behind.
+        """
         if self._is_closing:
             return
         self._is_closing = True
@@ -230,7 +236,10 @@ class Post:
                 self._wake.set()
 
     def _report_loss(self, kind: type[Message]) -> None:
-        """Raise if a peer is lost that this server has not been told of. All that came from it before is received by then."""
+        """Raise if a peer is lost that this server has not been told of.
+
+        All that came from it before is received by then.
+        """
         for peer in self._gone:
             outlet = self._outlets.open[peer]
             if outlet.is_silent(self._now_s):
@@ -285,7 +294,9 @@ class Post:
 
     @property
     def _longest_pause_s(self) -> float:
-        """How long to step aside: a worker that has been receiving for long will say when it is through, and without handlers nobody waits."""
+        """How long to step aside: a worker that has been receiving for long will say when it is through, and without
+        handlers nobody waits.
+        """
         since_s = self._receiving_since_s
         is_long = since_s is not None and time.monotonic() - since_s > _LOOK_S
         return _LOOK_S if is_long or not self._inbox.is_handling else 8 * _RETRY_S
@@ -293,7 +304,8 @@ class Post:
     def _read(self, now_s: float, kind: type[Message] | None = None, source: int | None = None) -> Letter | bool:
         """As the reader: take in one message if one comes soon, and look after the peers now and then.
 
-        Return the message if it is of ``kind`` and from ``source``; else put it in its place, and return whether one came.
+        Return the message if it is of ``kind`` and from ``source``; else put it in its place, and return whether one
+        came.
         """
         inbox, in_line = self._inbox, self._outlets.window.in_line
         if in_line or now_s - self._looked_s > _LOOK_S:
@@ -327,7 +339,10 @@ class Post:
                 outlet.answered_goodbye = True
 
     def _handle_due(self) -> None:
-        """Give messages to the handler, oldest first. None starts while the window is full, so replies need not wait."""
+        """Give messages to the handler, oldest first.
+
+        None starts while the window is full, so replies need not wait.
+        """
         while self._inbox.due and self._failure is None and not (self._is_closing or self._outlets.window.is_full):
             with self._monitor.handling(_LOOK_S) as is_mine, torch.no_grad():
                 if not is_mine:

@@ -1,4 +1,6 @@
-"""The server of a server strategy, or a shard of it: a second endpoint in a worker's process, with its own thread, monitor and post."""
+"""The server of a server strategy, or a shard of it: a second endpoint in a worker's process, with its own thread,
+monitor and post.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a worker's process has to do with its strategy's server: it is host to the server or a shard of it, or sends off one that is apart."""
+"""What a worker's process has to do with its strategy's server: it is host to the server or a shard of it, or sends off
+one that is apart.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ if TYPE_CHECKING:  # a run without messages needs no zmq
 
 @dataclass(frozen=True)
 class Remains(Message, wire="state"):
-    """What a server apart leaves behind. Known to every worker from the start: a kind that is not known yet is dropped."""
+    """What a server apart leaves behind.
+
+    Known to every worker from the start: a kind that is not known yet is dropped.
+    """
 
     parameters: Tensor
     record: bytes  # its part of the trace
@@ -36,7 +41,10 @@ class Remains(Message, wire="state"):
 
 @dataclass(frozen=True)
 class Survivors(Message, wire="alive"):
-    """From worker 0 to the others when the server is done: the ranks that close the run together. Not part of the strategy's traffic."""
+    """From worker 0 to the others when the server is done: the ranks that close the run together.
+
+    Not part of the strategy's traffic.
+    """
 
     ranks: Tensor
 
@@ -56,9 +64,16 @@ class ServerHost:
         self._server: ProcessServer | None = None
 
     def start(
-        self, life: ServerLife, model: ServerModel, size: int, steps: int | None, seed: int, *,
-        now_s: Callable[[], float], failed: Callable[[BaseException], None],
-    ) -> None:  # fmt: skip
+        self,
+        life: ServerLife,
+        model: ServerModel,
+        size: int,
+        steps: int | None,
+        seed: int,
+        *,
+        now_s: Callable[[], float],
+        failed: Callable[[BaseException], None],
+    ) -> None:
         """Let the server live in a thread of its own; ``failed`` is told if that goes wrong."""
         from tacit.runtime.server import ProcessServer
 
@@ -75,7 +90,9 @@ class ServerHost:
             post.send(SERVER, TensorMessage(model))
 
     def join(self, post: Post) -> Tensor | None:
-        """Wait until the server is done and return its model, or the shard's part; None where neither is this worker's business."""
+        """Wait until the server is done and return its model, or the shard's part; None where neither is this worker's
+        business.
+        """
         if self._server is not None:
             assert self.post is not None
             part = self._server.join()

@@ -35,7 +35,9 @@ if TYPE_CHECKING:  # a run without messages needs no zmq
 
 
 class Stamps:
-    """A clock whose every reading is later than the one before: the order of an endpoint's events can be told even while its clock stands still."""
+    """A clock whose every reading is later than the one before: the order of an endpoint's events can be told even
+    while its clock stands still.
+    """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s, self._last_s = now_s, -1.0
@@ -100,9 +102,15 @@ class ProcessStage:
         self.address = meeting.address
         self._endings.liveness = Liveness(self._environment, self.address)
         self.collectives = Collectives(
-            self._environment, self._endings, self._termination, self.monitor, self._patience, address=self.address,
-            backend=meeting.backend, now_s=self.now_s,
-        )  # fmt: skip
+            self._environment,
+            self._endings,
+            self._termination,
+            self.monitor,
+            self._patience,
+            address=self.address,
+            backend=meeting.backend,
+            now_s=self.now_s,
+        )
         if may_send(self._strategy):  # now and by all: a message may come before this rank sends or receives one
             self._security = self._security or ("token" if meeting.is_local else "curve")
             self.post = self._open_post(self.rank, self.monitor, self._mail)
@@ -133,10 +141,18 @@ class ProcessStage:
 
         assert self._security is not None
         return Post(
-            address, peers, self._environment.store, host=self.address, security=self._security, monitor=monitor,
-            handles=self._strategy.handles if address >= 0 else (), handler=self._handle, sent=sent, received=received,
+            address,
+            peers,
+            self._environment.store,
+            host=self.address,
+            security=self._security,
+            monitor=monitor,
+            handles=self._strategy.handles if address >= 0 else (),
+            handler=self._handle,
+            sent=sent,
+            received=received,
             timeout_s=self._patience.timeout_s,
-        )  # fmt: skip
+        )
 
     # Clock and trace.
 
@@ -223,7 +239,9 @@ class ProcessStage:
         return self.monitor.is_handling
 
     def abandon(self) -> bool:
-        """The backward pass under way goes on to its end, and the session drops its gradient; in a hook there is none under way."""
+        """The backward pass under way goes on to its end, and the session drops its gradient; in a hook there is none
+        under way.
+        """
         return self._is_computing
 
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:

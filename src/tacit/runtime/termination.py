@@ -12,7 +12,9 @@ _PATIENCE_S: Final = 10.0
 """How long after SIGTERM a step boundary without a collective is good enough: torchrun kills after 30 seconds."""
 
 _ECHO_S: Final = 3.0
-"""How long after SIGTERM another one is the same: a scheduler asks workers and torchrun alike, and torchrun passes it on."""
+"""How long after SIGTERM another one is the same: a scheduler asks workers and torchrun alike, and torchrun passes it
+on.
+"""
 
 
 class Termination:

@@ -46,11 +46,12 @@ def train(
     progress: Progress | None = None,
     **attached: Any,
 ) -> Run:
-    """Train ``workload`` with ``strategy`` on the processes that torchrun started, and return the run: on rank 0 all of it.
+    """Train ``workload`` with ``strategy`` on the processes that torchrun started, and return the run: on rank 0 all of
+    it.
 
     From equal seeds every worker draws the batches it would draw in ``tacit.simulate``. Evaluations stop the clock.
-    checkpoints: a folder to write to every ``checkpoint_every`` steps; a run that finds a checkpoint there goes on from it.
-    Everything else is as in ``tacit.simulate`` and ``tacit.attach``.
+    checkpoints: a folder to write to every ``checkpoint_every`` steps; a run that finds a checkpoint there goes on from
+    it. Everything else is as in ``tacit.simulate`` and ``tacit.attach``.
     """
     streams, me = Streams(seed), rank()
     problem = workload.open(size(), streams)
@@ -77,9 +78,14 @@ def train(
 
 
 def _play(
-    session: Session, loop: Loop, steps: int, every: int, folder: Path | None, checkpoint_every: int | None,
+    session: Session,
+    loop: Loop,
+    steps: int,
+    every: int,
+    folder: Path | None,
+    checkpoint_every: int | None,
     progress: Progress | None,
-) -> None:  # fmt: skip
+) -> None:
     """Take all steps, in step with the others; evaluations and checkpoints are common to all."""
     if folder is not None and step_of(folder) is not None:
         loop.skip(session.resume(folder))
@@ -94,10 +100,18 @@ def _play(
 
 
 def _play_with_server(
-    session: Session, loop: Loop, steps: int, every: int, folder: Path | None, checkpoint_every: int | None,
+    session: Session,
+    loop: Loop,
+    steps: int,
+    every: int,
+    folder: Path | None,
+    checkpoint_every: int | None,
     progress: Progress | None,
-) -> None:  # fmt: skip
-    """Compute gradients until the server has made its updates. It keeps copies of its model, which are measured after the run."""
+) -> None:
+    """Compute gradients until the server has made its updates.
+
+    It keeps copies of its model, which are measured after the run.
+    """
     session.keep_models(every)
     if folder is not None and step_of(folder) is not None:
         session.resume(folder)

@@ -1,6 +1,7 @@
 """Say where each worker waits when a wait takes long: in which call, and at which line of the script.
 
-A wait costs two assignments. A thread looks at them about once a second, and only where a wait is long does it write to the store:
+A wait costs two assignments. A thread looks at them about once a second, and only where a wait is long does it write to
+the store:
 
     waiting/RANK    the ``Place`` at which this worker waits; null where it does not wait, or not for long
 """
@@ -47,7 +48,9 @@ _METHODS: Final = {
 
 
 class Wait(NamedTuple):
-    """A wait under way. group, number: which call it is, the same on all ``ranks``; ``can_pass``: members need not all be in it at once."""
+    """A wait under way. group, number: which call it is, the same on all ``ranks``; ``can_pass``: members need not all
+    be in it at once.
+    """
 
     what: str
     group: str
@@ -71,7 +74,10 @@ class Place:
     line: str
 
     def is_same_call(self, other: Place) -> bool:
-        """Whether two workers wait in one call. Messages have no common calls; two receivers never count as being in different ones."""
+        """Whether two workers wait in one call.
+
+        Messages have no common calls; two receivers never count as being in different ones.
+        """
         if self.group == other.group == _MESSAGES:
             return True
         return (self.group, self.number, self.what) == (other.group, other.number, other.what)
@@ -191,7 +197,9 @@ class WaitNotices:
                 _log.warning(notice)
 
     def _notice(self, waited_s: float, *, is_late: bool) -> str | None:
-        """Return what to say about this worker's wait; None where it is normal, not yet known, or for a lower rank to say."""
+        """Return what to say about this worker's wait; None where it is normal, not yet known, or for a lower rank to
+        say.
+        """
         places = self._places()
         mine = places[self._rank]  # this worker has published its own
         here = [rank for rank in mine.ranks if rank in places and places[rank].is_same_call(mine)]
@@ -221,7 +229,10 @@ class WaitNotices:
 
 
 def _place(wait: Wait) -> Place:
-    """Look at the frames of the thread that waits. The method is the outermost of the session, the line the innermost of the user."""
+    """Look at the frames of the thread that waits.
+
+    The method is the outermost of the session, the line the innermost of the user.
+    """
     method = line = ""
     frame: FrameType | None = sys._current_frames().get(wait.thread)
     while frame is not None:

@@ -21,9 +21,15 @@ def common_table(
 ) -> Table:
     """Return what everybody who takes part in a run must come with alike."""
     return table_of(
-        model, optimizers, tacit=installed_version(), strategy=str(strategy), seed=seed, steps=steps,
-        buffers=policies.buffers, optimizer_state=policies.optimizer_state,
-    )  # fmt: skip
+        model,
+        optimizers,
+        tacit=installed_version(),
+        strategy=str(strategy),
+        seed=seed,
+        steps=steps,
+        buffers=policies.buffers,
+        optimizer_state=policies.optimizer_state,
+    )
 
 
 def installed_version() -> str:

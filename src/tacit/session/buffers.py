@@ -23,7 +23,9 @@ def report(model: nn.Module, policy: str, batches: Calibration | None, mean: Cal
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> None:
-    """Measure BatchNorm statistics anew: the plain mean over ``batches``, each an input or a tuple whose first part is one."""
+    """Measure BatchNorm statistics anew: the plain mean over ``batches``, each an input or a tuple whose first part is
+    one.
+    """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     modes = [(m, m.training) for m in model.modules()]
     momenta = [norm.momentum for norm in norms]

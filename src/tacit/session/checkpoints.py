@@ -3,8 +3,8 @@
     folder/manifest.json            which step is whole, how many workers wrote it, which shards it has
     folder/step-00000120/rank-0.pt  model, optimizer, session and random state of one rank
 
-A reader believes the manifest alone, so a checkpoint that was never finished does not exist, and the one before it does. Shards hold tensors, numbers
-and text; they are read with ``weights_only=True``, which unpickles no code.
+A reader believes the manifest alone, so a checkpoint that was never finished does not exist, and the one before it
+does. Shards hold tensors, numbers and text; they are read with ``weights_only=True``, which unpickles no code.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ def write(folder: Path, stage: Stage, shard: Shard, step: int) -> Path:
 
 
 def write_surviving(folder: Path, rank: int, alive: Sequence[int], shard: Shard, step: int, ending: str | None) -> Path:
-    """Write this rank's shard without help from a group that is broken; the first of the survivors waits for the others' files.
+    """Write this rank's shard without help from a group that is broken; the first of the survivors waits for the
+    others' files.
 
-    It is never taken for whole: the round that could not be played any more is made up for by the mean from which all go on.
-    ending: what all survivors know the run's end by. Their steps may differ, and the checkpoint's is that of the slowest. None where they cannot tell
-    each other: the checkpoint then holds those whose steps agree with the first survivor's.
+    It is never taken for whole: the round that could not be played any more is made up for by the mean from which all
+    go on. ending: what all survivors know the run's end by. Their steps may differ, and the checkpoint's is that of the
+    slowest. None where they cannot tell each other: the checkpoint then holds those whose steps agree with the first
+    survivor's.
     """
     place = folder / f"step-{ending or f'{step:08d}'}.rescued"
     failure = _save_step(place, rank, step) or _save(place / f"rank-{rank}.pt", shard)
@@ -94,7 +96,9 @@ def read(folder: Path, rank: int, size: int) -> list[Shard]:
 
 
 def is_whole(folder: Path, size: int) -> bool:
-    """Whether ``size`` workers wrote the checkpoint in ``folder`` and none is missing, so that each finds its own shard."""
+    """Whether ``size`` workers wrote the checkpoint in ``folder`` and none is missing, so that each finds its own
+    shard.
+    """
     manifest = _manifest(folder)
     return bool(manifest["size"] == size == len(manifest["ranks"]))
 
@@ -118,10 +122,17 @@ def random_state() -> dict[str, Any]:
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     version, internal, gauss = random.getstate()
     return {
-        "torch": torch.get_rng_state(), "cuda": cuda,
-        "numpy": [str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": cuda,
+        "numpy": [
+            str(name),
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ],
         "python": [version, list(internal), gauss],
-    }  # fmt: skip
+    }
 
 
 def restore_random(stored: dict[str, Any]) -> None:

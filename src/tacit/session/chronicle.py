@@ -1,4 +1,6 @@
-"""What a worker writes down of its run beside the stage's trace: its losses, the user's evaluations; and the run made of it all."""
+"""What a worker writes down of its run beside the stage's trace: its losses, the user's evaluations; and the run made
+of it all.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ class Chronicle:
             self._log.write(step, {"training/loss": seen.loss, "time_s": now_s})
 
     def add_evaluation(self, step: int, measured: Mapping[str, object]) -> None:
-        """Put what the user measured into the history. Where losses are among it, the history is made of nothing else."""
+        """Put what the user measured into the history.
+
+        Where losses are among it, the history is made of nothing else.
+        """
         numbers = as_numbers(measured)
         self._rows.append({"step": step, "time_s": self._stage.now_s(), **numbers})
         self._log.write(step, {f"evaluation/{name}": value for name, value in numbers.items()})
@@ -64,9 +69,13 @@ class Chronicle:
             "steps": self._steps,
         }
         run.record = {
-            "tacit": installed_version(), "torch": torch.__version__, "python": platform.python_version(),
-            "device": str(model.device), "threads": torch.get_num_threads(), "world": self._stage.world,
-        }  # fmt: skip
+            "tacit": installed_version(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": str(model.device),
+            "threads": torch.get_num_threads(),
+            "world": self._stage.world,
+        }
 
     def close(self) -> None:
         self._log.close()

@@ -1,6 +1,7 @@
 """Closures given to ``optimizer.step``, for strategies that need the gradient before the step.
 
-The closure is evaluated once, then the strategy's hook has its gradient, and the optimizer gets a stand-in that returns the loss.
+The closure is evaluated once, then the strategy's hook has its gradient, and the optimizer gets a stand-in that returns
+the loss.
 """
 
 from __future__ import annotations

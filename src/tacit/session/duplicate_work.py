@@ -11,13 +11,19 @@ from tacit.session.stage import Stage
 
 _logger: Final = logging.getLogger("tacit")
 _STEPS: Final = 2
-"""Losses that must be equal. In the first step they may be equal by chance: a last layer of zeros gives every batch the same loss."""
+"""Losses that must be equal.
+
+In the first step they may be equal by chance: a last layer of zeros gives every batch the same loss.
+"""
 _LAST_LOOK: Final = 64
 _NAME: Final = "first losses"
 
 
 class DuplicateWork:
-    """Compares the losses that workers observe in their first steps. No worker waits: rank 0 looks at steps 2, 4, 8 … 64 until all are there."""
+    """Compares the losses that workers observe in their first steps.
+
+    No worker waits: rank 0 looks at steps 2, 4, 8 … 64 until all are there.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self._stage, self._losses = stage, list[float]()
@@ -41,5 +47,6 @@ class DuplicateWork:
             _logger.warning(
                 "all %d workers observed the same losses in their first two steps (%s): they train on the same batches. Give each worker "
                 "its own data, for example with DistributedSampler(data, num_replicas=tacit.size(), rank=tacit.rank()), or seed by tacit.rank().",
-                self._stage.size, shown,
-            )  # fmt: skip
+                self._stage.size,
+                shown,
+            )

@@ -1,7 +1,8 @@
 """A user's model as one flat vector: parameters become views into one buffer, gradients are gathered when asked for.
 
-Most models have one dtype on one device, and the vector *is* the buffer. A model that mixes them (float32 norms in a bfloat16 model, layers on two
-devices) has a buffer for each and a vector of the widest dtype on the first device, filled when a hook asks for it and written back after the hook.
+Most models have one dtype on one device, and the vector *is* the buffer. A model that mixes them (float32 norms in a
+bfloat16 model, layers on two devices) has a buffer for each and a vector of the widest dtype on the first device,
+filled when a hook asks for it and written back after the hook.
 """
 
 from __future__ import annotations
@@ -103,14 +104,18 @@ class FlatModel:
             torch._foreach_copy_(self._buffers, self.split(self._vector))
 
     def split(self, vector: Tensor, begin: int = 0, end: int | None = None) -> list[Tensor]:
-        """Return views of ``vector``, one shaped like each parameter; it may be the stretch from ``begin`` to ``end`` of the whole."""
+        """Return views of ``vector``, one shaped like each parameter; it may be the stretch from ``begin`` to ``end``
+        of the whole.
+        """
         inside = self.places if end is None else [place for place in self.places if begin <= place.start < end]
         return [_part(vector, place.parameter, place.start - begin) for place in inside]
 
     # Gradients.
 
     def gather_gradient(self) -> Tensor:
-        """Return the gradients as one flat vector that lives until the next step; a parameter without one counts as zero."""
+        """Return the gradients as one flat vector that lives until the next step; a parameter without one counts as
+        zero.
+        """
         self.check()
         if self._gradient is None:
             self._gradient = torch.empty_like(self._vector)

@@ -60,7 +60,9 @@ def merged(records: Sequence[bytes]) -> tuple[Trace, list[Row]]:
 
 
 def _told_apart(rows: list[PlainEvent]) -> list[PlainEvent]:
-    """Split each rank's part of a collective into waiting for the last to come and the exchange itself, as the simulator writes it."""
+    """Split each rank's part of a collective into waiting for the last to come and the exchange itself, as the
+    simulator writes it.
+    """
     begun_s: dict[tuple[int, str], float] = defaultdict(float)
     for row in rows:
         if row[2] == EXCHANGE:
@@ -80,7 +82,9 @@ def _told_apart(rows: list[PlainEvent]) -> list[PlainEvent]:
 
 
 def _history(trace: Trace, curves: Sequence[Sequence[tuple[int, float, float | None, float]]]) -> list[Row]:
-    """Return a row for every step that all workers have one for: the time of the last to get there, the weighted mean of their losses."""
+    """Return a row for every step that all workers have one for: the time of the last to get there, the weighted mean
+    of their losses.
+    """
     if not curves:
         return []
     tables = [{row[0]: row for row in rows} for rows in curves]

@@ -1,4 +1,6 @@
-"""Where the numbers of a run are shown while it goes on: TensorBoard, Weights & Biases, MLflow, or something with a ``write``."""
+"""Where the numbers of a run are shown while it goes on: TensorBoard, Weights & Biases, MLflow, or something with a
+``write``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Log(Protocol):
 
 
 def open_log(where: str | Log | None, rank: int) -> Log:
-    """Return the log that ``where`` names: "tensorboard", "tensorboard:FOLDER", "wandb", "mlflow", or a log of the user's own."""
+    """Return the log that ``where`` names: "tensorboard", "tensorboard:FOLDER", "wandb", "mlflow", or a log of the
+    user's own.
+    """
     if where is None or rank != 0:
         return NoLog()
     if not isinstance(where, str):

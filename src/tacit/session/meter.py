@@ -1,4 +1,6 @@
-"""What a worker saw: steps, samples and losses, counted once and read by whoever wants to know what came since it last looked."""
+"""What a worker saw: steps, samples and losses, counted once and read by whoever wants to know what came since it last
+looked.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from tacit.errors import NotFinite
 from tacit.worker import Observed
 
 SKIPPED_WEIGHT = 2.0**-60
-"""The weight of a step that a GradScaler skipped: vanishes beside any other, and is not the 0 of a rank whose data has ended."""
+"""The weight of a step that a GradScaler skipped: vanishes beside any other, and is not the 0 of a rank whose data has
+ended.
+"""
 
 
 class Meter:
@@ -78,9 +82,13 @@ class Meter:
 
     def state_dict(self) -> dict[str, float | int | None]:
         return {
-            "step": self.step, "steps": self.steps, "weight": self._weight, "losses": self._losses, "loss": float(self._loss),
+            "step": self.step,
+            "steps": self.steps,
+            "weight": self._weight,
+            "losses": self._losses,
+            "loss": float(self._loss),
             "first": None if self._first is None else float(self._first),
-        }  # fmt: skip
+        }
 
     def load_state_dict(self, stored: dict[str, float | int | None]) -> None:
         self.step, self.steps = int(stored["step"] or 0), int(stored["steps"] or 0)

@@ -1,4 +1,7 @@
-"""Values that workers share outside the strategy: metrics, decisions, meeting points. Collective, and not counted as traffic of the strategy."""
+"""Values that workers share outside the strategy: metrics, decisions, meeting points.
+
+Collective, and not counted as traffic of the strategy.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from tacit.session.stage import Stage, level_clocks
 
 
 def mean_over_workers(stage: Stage, value: float | Tensor) -> float | Tensor:
-    """Return the plain mean of ``value`` over all workers, a number for a number and a tensor for a tensor, computed in float64.
+    """Return the plain mean of ``value`` over all workers, a number for a number and a tensor for a tensor, computed in
+    float64.
 
     The run's clock stops while values are exchanged. It counts the time until the last worker arrives.
     """
@@ -34,7 +38,8 @@ def mean_over_workers(stage: Stage, value: float | Tensor) -> float | Tensor:
 
 
 def gather_over_workers(stage: Stage, value: Any) -> list[Any]:
-    """Return every worker's ``value``, in rank order. A value is a number, text, tensor, None, or a list, tuple or dict of these.
+    """Return every worker's ``value``, in rank order. A value is a number, text, tensor, None, or a list, tuple or dict
+    of these.
 
     The run's clock stops while values are exchanged. It counts the time until the last worker arrives.
     """

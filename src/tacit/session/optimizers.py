@@ -1,4 +1,6 @@
-"""The optimizers of one model: one, or several that share its parameters (Muon for matrices, AdamW for the rest) and take a step together."""
+"""The optimizers of one model: one, or several that share its parameters (Muon for matrices, AdamW for the rest) and
+take a step together.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ class Optimizers:
 
 
 def optimizers_of(given: object) -> Optimizers:
-    """Return the optimizers that the user gave to ``attach``: one, or a list. Wrappers of accelerate and Lightning are taken off."""
+    """Return the optimizers that the user gave to ``attach``: one, or a list.
+
+    Wrappers of accelerate and Lightning are taken off.
+    """
     several = list(given) if isinstance(given, list | tuple) else [given]
     require(bool(several), "optimizer=[] must hold at least one torch.optim optimizer.")
     optimizers = [_unwrapped(one) for one in several]
@@ -82,7 +87,9 @@ def _unwrapped(given: object) -> Optimizer:
 
 
 def check_optimizers(optimizers: Optimizers, model: nn.Module, strategy: Strategy[Any]) -> None:
-    """Raise unless the optimizers hold every trainable parameter of ``model`` once, and no others, and step as ``strategy`` needs."""
+    """Raise unless the optimizers hold every trainable parameter of ``model`` once, and no others, and step as
+    ``strategy`` needs.
+    """
     for optimizer in optimizers:
         require(
             not (evaluates_several_times(optimizer) and needs_gradient(strategy)),
@@ -123,5 +130,7 @@ def evaluates_several_times(optimizer: Optimizer) -> bool:
 
 
 def is_moment(value: object, parameter: Tensor) -> bool:
-    """Whether a value of an optimizer's state can be averaged over ranks: real numbers, one for each of the parameter's."""
+    """Whether a value of an optimizer's state can be averaged over ranks: real numbers, one for each of the
+    parameter's.
+    """
     return isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point()

@@ -1,4 +1,6 @@
-"""One worker of an attached run, as strategies see it: the user's own model and optimizer behind the ``Worker`` protocol."""
+"""One worker of an attached run, as strategies see it: the user's own model and optimizer behind the ``Worker``
+protocol.
+"""
 
 from __future__ import annotations
 

@@ -20,8 +20,14 @@ class Reporting:
     """One worker's part in it. ``serving`` is None where workers have the model among themselves."""
 
     def __init__(
-        self, stage: Stage, module: nn.Module, flat: FlatModel, policies: Policies, stepper: Stepper, serving: Serving | None
-    ) -> None:  # fmt: skip
+        self,
+        stage: Stage,
+        module: nn.Module,
+        flat: FlatModel,
+        policies: Policies,
+        stepper: Stepper,
+        serving: Serving | None,
+    ) -> None:
         self._stage, self._module, self._flat, self._policies = stage, module, flat, policies
         self._stepper, self._serving = stepper, serving
 
@@ -64,7 +70,9 @@ class Reporting:
 
     @torch.no_grad()
     def level_out(self) -> None:
-        """At the end everybody gets the model to report: the server's, or, where data ended early, that of a rank that took the last updates."""
+        """At the end everybody gets the model to report: the server's, or, where data ended early, that of a rank that
+        took the last updates.
+        """
         if self._serving is not None:
             self._serving.level_out()
             return

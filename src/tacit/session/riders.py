@@ -1,7 +1,7 @@
 """What travels beside the parameters when models are averaged: buffers, and the optimizer's moments where asked.
 
-They ride at the end of the strategy's own all-reduce, so that a round stays one message. A model that is reported by other means (servers, gossip)
-has its buffers averaged then.
+They ride at the end of the strategy's own all-reduce, so that a round stays one message. A model that is reported by
+other means (servers, gossip) has its buffers averaged then.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Riders:
         return list({id(b): b for b in held if b.is_floating_point()}.values())
 
     def agree_on_moments(self, exchange: Callable[[bytes], list[bytes]]) -> None:
-        """Find out, once, which moments the ranks hold: one whose first step was skipped has none yet and rides with zeros."""
+        """Find out, once, which moments the ranks hold: one whose first step was skipped has none yet and rides with
+        zeros.
+        """
         if self.optimizer_state != "average" or self._moments is not None:
             return
         own = sorted(
@@ -82,7 +84,9 @@ class Riders:
         return [t.detach().reshape(-1).to(like) for t in self._tensors()]
 
     def take_over(self, mean: Tensor, sent: Tensor | None) -> None:
-        """Write the mean back; where training went on meanwhile (``sent`` is what was averaged) add what the mean changed."""
+        """Write the mean back; where training went on meanwhile (``sent`` is what was averaged) add what the mean
+        changed.
+        """
         at = 0
         for tensor in self._tensors():
             part = slice(at, at + tensor.numel())
@@ -182,7 +186,10 @@ class RidingNetwork:
 
 
 class RidingPending:
-    """An all-reduce under way, with its riders as they were sent. A checkpoint that finds it so stores what came of it."""
+    """An all-reduce under way, with its riders as they were sent.
+
+    A checkpoint that finds it so stores what came of it.
+    """
 
     def __init__(
         self, pending: Pending | None, riders: Riders, riding: Tensor | None = None, received: Tensor | None = None

@@ -1,10 +1,11 @@
 """GradScaler: a step it would skip is a step all the same (rule 9).
 
-A scaler that found an overflow would not call ``optimizer.step()`` at all, and one rank would miss a collective that the others join. An optimizer
-that says it handles scaling itself is always called, with the scale and the finding as attributes; both are taken from it here, before it looks.
+A scaler that found an overflow would not call ``optimizer.step()`` at all, and one rank would miss a collective that
+the others join. An optimizer that says it handles scaling itself is always called, with the scale and the finding as
+attributes; both are taken from it here, before it looks.
 
-With several optimizers the gradients of all are unscaled before the first one's step, because the strategy communicates them then. An overflow in the
-gradients of one skips the step of all.
+With several optimizers the gradients of all are unscaled before the first one's step, because the strategy communicates
+them then. An overflow in the gradients of one skips the step of all.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class Scaling:
                 setattr(optimizer, _FLAG, before)
 
     def begin_step(self, optimizer: Optimizer) -> bool:
-        """Unscale all gradients if a scaler is at work, and return whether the step is to be skipped. ``optimizer`` steps first."""
+        """Unscale all gradients if a scaler is at work, and return whether the step is to be skipped.
+
+        ``optimizer`` steps first.
+        """
         self._found = _take(optimizer)
         if self._found is None:
             return False

@@ -1,4 +1,6 @@
-"""A server's own copy of the model, or of its shard's part, with optimizers like rank 0's; and the server's life around it."""
+"""A server's own copy of the model, or of its shard's part, with optimizers like rank 0's; and the server's life around
+it.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class ServerModel:
 
     @torch.no_grad()
     def update(self, gradient: Tensor, learning_rate: float | None, now_s: float) -> None:
-        """Apply the optimizers; ``learning_rate`` is of the first one's first group, and the other groups keep their ratio to it."""
+        """Apply the optimizers; ``learning_rate`` is of the first one's first group, and the other groups keep their
+        ratio to it.
+        """
         factor = 1.0 if learning_rate is None or not self._first_rate else learning_rate / self._first_rate
         for group, rate in zip(self._optimizers.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor

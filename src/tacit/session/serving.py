@@ -1,7 +1,8 @@
 """A session's dealings with its strategy's server: where it lives, the model it holds, and what is kept of it.
 
-The shards of a server live beside the workers of the first ranks, one each. Learners are never in step, so nothing here is collective but the end:
-an evaluation asks the server for its model, and a checkpoint is the server's alone; learners that go on from one take its model.
+The shards of a server live beside the workers of the first ranks, one each. Learners are never in step, so nothing here
+is collective but the end: an evaluation asks the server for its model, and a checkpoint is the server's alone; learners
+that go on from one take its model.
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ class Serving:
         return checkpoints.write_server(folder, {"strategy": str(self._strategy), **kept}, updates)
 
     def resume(self, folder: Path, stepper: Stepper) -> int:
-        """Go on from the server's checkpoint: all workers take its model. Return the updates behind it. Before the first step."""
+        """Go on from the server's checkpoint: all workers take its model.
+
+        Return the updates behind it. Before the first step.
+        """
         self._refuse_shards()
         stored = checkpoints.read_server(folder)
         if stored["strategy"] != str(self._strategy):

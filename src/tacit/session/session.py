@@ -112,11 +112,15 @@ class Session:
             _logger.warning(
                 "steps=None with feedback=%s: each worker sends its estimate back in full when its data ends, %d bytes to every other worker; "
                 "give steps=… to avoid that.",
-                feedback, size_bytes,
-            )  # fmt: skip
+                feedback,
+                size_bytes,
+            )
 
     def _refuse_wrappers(self, parameters: Sequence[nn.Parameter]) -> None:
-        """At attach and, for wrappers made after it, in the first step. Under the simulator there are no process groups, hence no wrappers."""
+        """At attach and, for wrappers made after it, in the first step.
+
+        Under the simulator there are no process groups, hence no wrappers.
+        """
         if self._stage.world == "processes":
             refuse_wrappers(self._module, parameters)
 
@@ -129,16 +133,22 @@ class Session:
 
     @property
     def updates(self) -> int:
-        """Updates behind the model this worker holds: its steps, or in server strategies the server's. Schedules go by this."""
+        """Updates behind the model this worker holds: its steps, or in server strategies the server's.
+
+        Schedules go by this.
+        """
         return self._replica.step if self._serving is None else self._replica.updates
 
     @property
     def is_done(self) -> bool:
-        """Whether all announced steps are taken, or in server strategies the server's updates made: ``while not session.is_done:``."""
+        """Whether all announced steps are taken, or in server strategies the server's updates made: ``while not
+        session.is_done:``.
+        """
         return self._is_over or (self.steps is not None and self.updates >= self.steps)
 
     def observe(self, loss: float | Tensor, samples: float | None = None) -> None:
-        """Tell the loss of this step's mini-batch, before ``optimizer.step()``; once per micro-batch where gradients are accumulated.
+        """Tell the loss of this step's mini-batch, before ``optimizer.step()``; once per micro-batch where gradients
+        are accumulated.
 
         ``LossPeriod`` and ``AdaCommPeriod`` use the loss of the first step after each averaging: call it in every step.
         samples: how many samples are behind it. Tell it on all ranks or on none: rounds are then weighted by it.
@@ -155,18 +165,25 @@ class Session:
     def log(self, **measured: float | Tensor | None) -> None:
         """Put an evaluation into the run's history; on rank 0, where the history is kept.
 
-        ``loss``, ``metric`` and ``gradient_norm_squared`` have places of their own in the report; numbers under other names are kept and shown too.
+        ``loss``, ``metric`` and ``gradient_norm_squared`` have places of their own in the report; numbers under other
+        names are kept and shown too.
         """
         self._chronicle.add_evaluation(self.step, measured)
 
     def mean(self, value: float | Tensor) -> float | Tensor:
-        """Return the mean of ``value`` over all workers, e.g. of an accuracy. Every rank must call it; the exchange is not counted as traffic."""
+        """Return the mean of ``value`` over all workers, e.g. of an accuracy.
+
+        Every rank must call it; the exchange is not counted as traffic.
+        """
         self._refuse_if_over("mean()")
         with self._failing():
             return mean_over_workers(self._stage, value)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every worker's ``value`` in rank order: numbers, texts, tensors, or lists, tuples and dicts of these. Every rank must call it."""
+        """Return every worker's ``value`` in rank order: numbers, texts, tensors, or lists, tuples and dicts of these.
+
+        Every rank must call it.
+        """
         self._refuse_if_over("gather()")
         with self._failing():
             return gather_over_workers(self._stage, value)
@@ -179,10 +196,12 @@ class Session:
 
     @contextmanager
     def reported_model(self) -> Iterator[nn.Module]:
-        """Swap in, for a while, the model the strategy would report now. Collective; the run's clock stands still meanwhile.
+        """Swap in, for a while, the model the strategy would report now. Collective; the run's clock stands still
+        meanwhile.
 
-        That is the mean of the workers' models, or the last round's model with a compressor or an outer optimizer (``Strategy.reported``).
-        In server strategies, whose workers are not in step, it is neither: whoever calls it gets the server's model.
+        That is the mean of the workers' models, or the last round's model with a compressor or an outer optimizer
+        (``Strategy.reported``). In server strategies, whose workers are not in step, it is neither: whoever calls it
+        gets the server's model.
         """
         self._refuse_if_over("reported_model()")
         with self._reporting.swapped_in(self._failing()):
@@ -194,7 +213,9 @@ class Session:
         return self._serving is not None and self._stage.server_is_apart
 
     def keep_models(self, every: int) -> None:
-        """Let the server keep a copy of its model every so many updates: after the run, rank 0 finds them in ``kept_models``."""
+        """Let the server keep a copy of its model every so many updates: after the run, rank 0 finds them in
+        ``kept_models``.
+        """
         if self._serving is not None:
             self._serving.keep_models(every)
 
@@ -229,7 +250,8 @@ class Session:
     # Checkpoints.
 
     def model_state_dict(self) -> dict[str, Any]:
-        """Return a copy of ``model.state_dict()`` in which no tensor shares memory with another, or with the flat buffer; also after ``close``.
+        """Return a copy of ``model.state_dict()`` in which no tensor shares memory with another, or with the flat
+        buffer; also after ``close``.
 
         Inside ``reported_model()`` it is the model the strategy reports, otherwise this worker's own.
         """
@@ -240,7 +262,9 @@ class Session:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything the strategy remembers on this rank: local, never communicates, safe under ``if rank == 0``."""
+        """Return everything the strategy remembers on this rank: local, never communicates, safe under ``if rank ==
+        0``.
+        """
         return self._snapshots.state_dict()
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
@@ -248,7 +272,8 @@ class Session:
         self._snapshots.load_state_dict(stored)
 
     def checkpoint(self, folder: str | Path) -> Path:
-        """Write model, optimizer and session of all ranks into ``folder``; collective. The previous one lives until this one is whole.
+        """Write model, optimizer and session of all ranks into ``folder``; collective. The previous one lives until
+        this one is whole.
 
         In server strategies it is the server's alone and not collective: rank 0 writes it, other ranks return at once.
         """
@@ -260,10 +285,12 @@ class Session:
             return self._snapshots.write(Path(folder))
 
     def resume(self, folder: str | Path) -> int:
-        """Go on from the checkpoint in ``folder``; collective. Return the steps it had completed, so that the loop can skip their data.
+        """Go on from the checkpoint in ``folder``; collective. Return the steps it had completed, so that the loop can
+        skip their data.
 
-        Exact with the number of workers that wrote it. With another, all start from the mean of the models it holds. In server strategies the
-        server goes on and all workers take its model, however many they are; what is returned are its updates.
+        Exact with the number of workers that wrote it. With another, all start from the mean of the models it holds. In
+        server strategies the server goes on and all workers take its model, however many they are; what is returned are
+        its updates.
         """
         self._refuse_if_over("resume()")
         require(self.step == 0, f"resume() comes right after attach; {self.step} steps have been taken already.")
@@ -350,7 +377,9 @@ class Session:
             error.add_note(f"The server's model is in {kept}; the same command resumes from it.")
 
     def _end_with_process(self) -> None:
-        """The script is over and ``close`` was not called: end the session for the script's error, or say what is missing."""
+        """The script is over and ``close`` was not called: end the session for the script's error, or say what is
+        missing.
+        """
         if self._is_over:
             return
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # what Python has just printed

@@ -1,4 +1,6 @@
-"""What a worker keeps of a session to go on from later: state dicts, its shard of a checkpoint, and what survivors rescue."""
+"""What a worker keeps of a session to go on from later: state dicts, its shard of a checkpoint, and what survivors
+rescue.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,14 @@ class Snapshots:
     """Of one worker: its model and optimizer, its part of the strategy, and what it has written down."""
 
     def __init__(
-        self, stage: Stage, model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], stepper: Stepper, chronicle: Chronicle
-    ) -> None:  # fmt: skip
+        self,
+        stage: Stage,
+        model: nn.Module,
+        optimizers: Optimizers,
+        strategy: Strategy[Any],
+        stepper: Stepper,
+        chronicle: Chronicle,
+    ) -> None:
         self._stage, self._model, self._optimizers, self._strategy = stage, model, optimizers, strategy
         self._stepper, self._chronicle = stepper, chronicle
 
@@ -31,9 +39,13 @@ class Snapshots:
         """Return everything but model and optimizer."""
         with self._stage.monitor:
             return {
-                "format": checkpoints.FORMAT, "strategy": str(self._strategy), "size": self._stage.size, "time_s": self._stage.now_s(),
-                **self._stepper.state_dict(), **self._chronicle.state_dict(),
-            }  # fmt: skip
+                "format": checkpoints.FORMAT,
+                "strategy": str(self._strategy),
+                "size": self._stage.size,
+                "time_s": self._stage.now_s(),
+                **self._stepper.state_dict(),
+                **self._chronicle.state_dict(),
+            }
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` returned."""
@@ -47,7 +59,9 @@ class Snapshots:
         return checkpoints.write(folder, self._stage, self._shard(), self._stepper.step)
 
     def resume(self, folder: Path) -> None:
-        """Go on from the checkpoint in ``folder``: exactly, or where another number of workers wrote it, from the mean of its models."""
+        """Go on from the checkpoint in ``folder``: exactly, or where another number of workers wrote it, from the mean
+        of its models.
+        """
         shards = checkpoints.read(folder, self._stage.rank, self._stage.size)
         if checkpoints.is_whole(folder, self._stage.size):
             self._resume_exactly(shards[0])
@@ -66,9 +80,12 @@ class Snapshots:
 
     def _shard(self) -> dict[str, Any]:
         return {
-            "model": self._model.state_dict(), "optimizer": self._optimizers.state_dict(), "session": self.state_dict(),
-            "random": checkpoints.random_state(), "trace": self._chronicle.packed(),
-        }  # fmt: skip
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizers.state_dict(),
+            "session": self.state_dict(),
+            "random": checkpoints.random_state(),
+            "trace": self._chronicle.packed(),
+        }
 
     def _resume_exactly(self, shard: dict[str, Any]) -> None:
         self._model.load_state_dict(shard["model"])
@@ -78,7 +95,9 @@ class Snapshots:
         checkpoints.restore_random(shard["random"])
 
     def _resume_from_mean(self, shards: list[dict[str, Any]]) -> None:
-        """Start from the mean of the models, at the step of the slowest: steps differ in gossip, and where a last round ended on some ranks only."""
+        """Start from the mean of the models, at the step of the slowest: steps differ in gossip, and where a last round
+        ended on some ranks only.
+        """
         models = [shard["model"] for shard in shards]
         steps = [int(shard["session"]["meter"]["step"]) for shard in shards]
         if not self._strategy.is_gossip:  # ranks must agree on what a strategy remembers

@@ -1,7 +1,7 @@
 """What a session asks of the world it plays in: real processes, or the simulator's fibers.
 
-A strategy sees the port alone; a session also needs a clock, a trace, agreement before the first step, and exchanges of its own that are no part of
-the strategy's traffic and are not counted with it.
+A strategy sees the port alone; a session also needs a clock, a trace, agreement before the first step, and exchanges of
+its own that are no part of the strategy's traffic and are not counted with it.
 """
 
 from __future__ import annotations
@@ -55,10 +55,15 @@ class Stage(Protocol):
         """Let the clock go on from ``time_s``, where a checkpoint left it."""
 
     def compute(self, step: int) -> None:
-        """Step ``step`` (from 1) has its gradient: charge its time where time is virtual, and raise what makes going on pointless."""
+        """Step ``step`` (from 1) has its gradient: charge its time where time is virtual, and raise what makes going on
+        pointless.
+        """
 
     def landed(self, step: int, is_dropped: bool) -> None:
-        """The step takes effect, or is dropped, from here on: put it into the trace. With its first hook, if it has one, in the monitor."""
+        """The step takes effect, or is dropped, from here on: put it into the trace.
+
+        With its first hook, if it has one, in the monitor.
+        """
 
     def hooked(self) -> None:
         """A hook has ended: what comes now is the worker's own computing."""
@@ -101,7 +106,10 @@ class Stage(Protocol):
         """``session`` is ready: from now on give messages of its strategy's ``handles`` to ``handler``."""
 
     def start_server(self, life: ServerLife | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
-        """Let a shard of the strategy's server live beside this worker, where it has one (``life``). All workers call it."""
+        """Let a shard of the strategy's server live beside this worker, where it has one (``life``).
+
+        All workers call it.
+        """
 
     @property
     def server_monitor(self) -> AbstractContextManager[Any]:
@@ -126,7 +134,9 @@ class Stage(Protocol):
 
     @property
     def ending(self) -> str | None:
-        """What all workers know the end of this run by, where it ends before its time; None where they cannot tell each other."""
+        """What all workers know the end of this run by, where it ends before its time; None where they cannot tell each
+        other.
+        """
 
     def close(self, failure: BaseException | None) -> None:
         """Leave nothing behind: no thread, no socket, no group. Others are told the reason of a failure."""
@@ -149,7 +159,9 @@ class ScriptContext(Protocol):
 
     @property
     def strategy(self) -> Strategy[Any] | None:
-        """The strategy that every session uses in place of the one that the script gives to ``attach``; None: the script's own."""
+        """The strategy that every session uses in place of the one that the script gives to ``attach``; None: the
+        script's own.
+        """
 
     def open_stage(self) -> Stage:
         """Return the stage of one more session."""
@@ -191,7 +203,8 @@ def size() -> int:
 
 
 def shared(load: Callable[[], Loaded]) -> Loaded:
-    """Return ``load()``; under ``tacit simulate script.py`` all workers get the first one's result, so that data is loaded once.
+    """Return ``load()``; under ``tacit simulate script.py`` all workers get the first one's result, so that data is
+    loaded once.
 
     Treat what it returns as read-only: simulated workers hold the very same object.
     """

@@ -1,4 +1,6 @@
-"""A strategy's state as plain tables of tensors and numbers, and back: what a checkpoint may hold without pickling code."""
+"""A strategy's state as plain tables of tensors and numbers, and back: what a checkpoint may hold without pickling
+code.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ _MESSAGE = "a message"
 
 
 def store(value: Any, path: str = "state") -> Any:
-    """Return ``value`` with dataclasses as dicts. A round under way is waited for, and stored as what came of it; as nothing if it failed."""
+    """Return ``value`` with dataclasses as dicts.
+
+    A round under way is waited for, and stored as what came of it; as nothing if it failed.
+    """
     if isinstance(value, Message):
         return {_MESSAGE: value.pack()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -44,7 +49,9 @@ def store(value: Any, path: str = "state") -> Any:
 
 
 def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
-    """Return ``stored`` in the shape of ``template``, a fresh state; rounds that were under way go on with ``finished`` (None: forgotten)."""
+    """Return ``stored`` in the shape of ``template``, a fresh state; rounds that were under way go on with ``finished``
+    (None: forgotten).
+    """
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
         inner = {
             field.name: restore(getattr(template, field.name), stored[field.name], finished)

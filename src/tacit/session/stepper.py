@@ -83,7 +83,9 @@ class Stepper:
             self._strategy.join(self._replica, self.state)
 
     def reported(self) -> Tensor:
-        """Return this worker's share of the model to report, whose mean over workers is reported; in server strategies the whole. In a hook."""
+        """Return this worker's share of the model to report, whose mean over workers is reported; in server strategies
+        the whole. In a hook.
+        """
         share = self._strategy.reported(self._replica, self.state)
         return self._replica.parameters if share is None else share
 
@@ -213,7 +215,9 @@ class Stepper:
                     optimizer.state.clear()
 
     def _hold(self) -> None:
-        """Keep handlers out from the hook before the update to the end of the one after it: the end of a step is one action, in both worlds."""
+        """Keep handlers out from the hook before the update to the end of the one after it: the end of a step is one
+        action, in both worlds.
+        """
         self._stage.monitor.__enter__()
         self._is_held = True
 
@@ -238,9 +242,12 @@ class Stepper:
         """Return what strategy and worker remember, as tensors, numbers and text."""
         replica = self._replica
         return {
-            "meter": replica.meter.state_dict(), "quiet": self.quiet, "state": store(self.state),
-            "random": store_generator(replica.random), "shared_random": store_generator(replica.shared_random),
-        }  # fmt: skip
+            "meter": replica.meter.state_dict(),
+            "quiet": self.quiet,
+            "state": store(self.state),
+            "random": store_generator(replica.random),
+            "shared_random": store_generator(replica.shared_random),
+        }
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` returned."""
@@ -272,7 +279,9 @@ class Stepper:
             self._strategy.finish(self._replica, self.state)
 
     def _drain(self) -> None:
-        """Take the steps this rank has no data for, with weight 0, until no rank has any weight; at most up to the announced number."""
+        """Take the steps this rank has no data for, with weight 0, until no rank has any weight; at most up to the
+        announced number.
+        """
         replica = self._replica
         replica.is_ghost = True
         while replica.steps is None or replica.step < replica.steps:

@@ -1,6 +1,7 @@
 """The turns that the optimizers of a session take in one step, and which gradients each of them sees.
 
-A strategy that communicates gradients does so before the first turn. A gradient that is computed later would stay this rank's own, so it is refused.
+A strategy that communicates gradients does so before the first turn. A gradient that is computed later would stay this
+rank's own, so it is refused.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Turns:
     def communicated(self, first: Optimizer, *, overflowed: bool) -> None:
         """The gradients of all are those that the strategy left, before the turn of ``first``.
 
-        Where they had overflowed on this rank, a scaler must find that in the gradients of the later optimizers, too, to lower its scale.
+        Where they had overflowed on this rank, a scaler must find that in the gradients of the later optimizers, too,
+        to lower its scale.
         """
         self._is_communicated = True
         if overflowed:

@@ -1,7 +1,7 @@
 """Find wrappers around an attached model that communicate on their own: DDP and FSDP.
 
-Frameworks wrap the model themselves and hand the inner one to callbacks. Such a wrapper all-reduces every gradient, whatever the strategy decides,
-and its bytes are counted nowhere.
+Frameworks wrap the model themselves and hand the inner one to callbacks. Such a wrapper all-reduces every gradient,
+whatever the strategy decides, and its bytes are counted nowhere.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def _sharded_in_place(model: nn.Module) -> str | None:
 
 
 def _living(parameters: Sequence[nn.Parameter]) -> str | None:
-    """Return the class of a wrapper that holds one of ``parameters``; None if there is none. Looks at every object of the process."""
+    """Return the class of a wrapper that holds one of ``parameters``; None if there is none.
+
+    Looks at every object of the process.
+    """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     kinds: tuple[type[nn.Module], ...] = (DistributedDataParallel,)
     if fsdp is not None:

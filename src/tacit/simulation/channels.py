@@ -1,4 +1,7 @@
-"""What sessions of one simulated script have apart: messages, collectives, servers and trace. A run of a workload has one channel."""
+"""What sessions of one simulated script have apart: messages, collectives, servers and trace.
+
+A run of a workload has one channel.
+"""
 
 from __future__ import annotations
 

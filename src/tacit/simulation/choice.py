@@ -1,6 +1,8 @@
-"""Which engine evaluates gradients: a fixed rule of module kinds, sizes and device, so that equal runs have equal digests.
+"""Which engine evaluates gradients: a fixed rule of module kinds, sizes and device, so that equal runs have equal
+digests.
 
-vmap and plain autograd differ in the last bits, hence the choice is part of a run's record and never depends on what was measured in it.
+vmap and plain autograd differ in the last bits, hence the choice is part of a run's record and never depends on what
+was measured in it.
 """
 
 from __future__ import annotations
@@ -25,8 +27,14 @@ LARGEST_CONVOLVED_BY_VMAP_ON_CPU: Final = 256  # numbers in a sample: 8x8 pictur
 LARGEST_FOR_VMAP_ON_CPU: Final = 1_500_000  # parameters; the gain has shrunk to a tenth there, and memory grows
 
 _DRAWING: Final = (
-    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU,
-)  # fmt: skip
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    nn.RReLU,
+)
 _CONVOLVING: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 

@@ -1,8 +1,10 @@
-"""The gradient engine: worker parameters are rows of one matrix, and what workers ask for is done together, as late as possible.
+"""The gradient engine: worker parameters are rows of one matrix, and what workers ask for is done together, as late as
+possible.
 
-A worker's wishes (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows depend on nobody else's. As soon as somebody needs to
-see a result, all queues are worked off in lockstep: all gradients at the heads of queues in one ``torch.func.vmap`` call, all updates in one call of
-an elementwise optimizer. Quiet steps, queued ahead of their virtual time as one wish, are what fills the calls.
+A worker's wishes (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows depend on nobody else's.
+As soon as somebody needs to see a result, all queues are worked off in lockstep: all gradients at the heads of queues
+in one ``torch.func.vmap`` call, all updates in one call of an elementwise optimizer. Quiet steps, queued ahead of their
+virtual time as one wish, are what fills the calls.
 """
 
 from __future__ import annotations
@@ -128,7 +130,9 @@ class Engine:
     # The work.
 
     def settle(self, rank: int | None = None) -> None:
-        """Work off the queues in lockstep: all of them, or until the one of ``rank`` is empty; the longer the others', the fuller the next calls."""
+        """Work off the queues in lockstep: all of them, or until the one of ``rank`` is empty; the longer the others',
+        the fuller the next calls.
+        """
         while True:
             if self._looks:
                 self._settle_snapshots()
@@ -184,7 +188,9 @@ class Engine:
         return [same[start : start + at_once] for same in by_size.values() for start in range(0, len(same), at_once)]
 
     def _settle_call(self, ranks: list[int], wishes: list[Wish], ahead: int) -> None:
-        """Evaluate one call's gradients, ``ahead`` steps into each wish; those of quiet steps go straight into the optimizer."""
+        """Evaluate one call's gradients, ``ahead`` steps into each wish; those of quiet steps go straight into the
+        optimizer.
+        """
         kinds = [kind for kind, _, _ in wishes]
         steps = [step + ahead for _, step, _ in wishes]
         batch = self.problem.collate(ranks, [tokens[ahead] for _, _, tokens in wishes])

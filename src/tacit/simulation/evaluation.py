@@ -1,7 +1,8 @@
 """Evaluations along a simulated run: the reported model, measured on all data, at chosen steps, free of virtual time.
 
-The model at step s is the mean over workers of what ``Strategy.reported`` returns after *their* step s, whatever moment that was for each: no worker
-waits for an evaluation. Its row of the history carries the time at which the last worker got there.
+The model at step s is the mean over workers of what ``Strategy.reported`` returns after *their* step s, whatever moment
+that was for each: no worker waits for an evaluation. Its row of the history carries the time at which the last worker
+got there.
 """
 
 from __future__ import annotations

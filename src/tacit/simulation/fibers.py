@@ -1,10 +1,10 @@
 """Fibers: the only place that suspends a worker, and the only one that knows greenlet.
 
-A fiber runs a body until it parks or ends, and goes on where it parked when it is resumed. Two hosts do this alike: greenlets (about a
-microsecond a switch) and threads, one at a time, which need no greenlet and serve as its oracle.
+A fiber runs a body until it parks or ends, and goes on where it parked when it is resumed. Two hosts do this alike:
+greenlets (about a microsecond a switch) and threads, one at a time, which need no greenlet and serve as its oracle.
 
-Torch keeps its grad mode per thread, so a ``no_grad`` left open in one greenlet would leak into all others: parking saves and restores it. Parking
-inside ``backward()`` would switch stacks under autograd's feet and is refused.
+Torch keeps its grad mode per thread, so a ``no_grad`` left open in one greenlet would leak into all others: parking
+saves and restores it. Parking inside ``backward()`` would switch stacks under autograd's feet and is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class Stopped(BaseException):
-    """Raised where a fiber is parked to end it: a crash, or the end of the simulation. Not an ``Exception``, so that no strategy swallows it."""
+    """Raised where a fiber is parked to end it: a crash, or the end of the simulation.
+
+    Not an ``Exception``, so that no strategy swallows it.
+    """
 
 
 class Fiber(Protocol):

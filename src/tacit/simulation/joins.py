@@ -1,4 +1,6 @@
-"""Faults that bring a worker in while others train: refused at the start where nothing gives that worker the trained model."""
+"""Faults that bring a worker in while others train: refused at the start where nothing gives that worker the trained
+model.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def check_joins(strategy: Strategy[Any], cluster: Cluster) -> None:
 
 
 def check_script_joins(cluster: Cluster) -> None:
-    """Raise if a worker of a script would return or join: a script starts at its first line, and the others have trained."""
+    """Raise if a worker of a script would return or join: a script starts at its first line, and the others have
+    trained.
+    """
     for fault in cluster.joins:
         raise ValueError(
             f"faults contains {fault}, but a script cannot start while others train; {_way_out(fault)}, "

@@ -1,8 +1,8 @@
 """What travelling costs: messages that share NICs, and collectives priced from their messages.
 
-A worker's NIC has one pipe out and one in. Whatever is in a pipe at once shares it evenly, as TCP flows do; a transfer is done when both its pipes
-and, where its link is slower than the NICs, the link let it through. Collectives run on links of their own price: all ranks of a ring send at once,
-each to its neighbour, so no pipe is shared.
+A worker's NIC has one pipe out and one in. Whatever is in a pipe at once shares it evenly, as TCP flows do; a transfer
+is done when both its pipes and, where its link is slower than the NICs, the link let it through. Collectives run on
+links of their own price: all ranks of a ring send at once, each to its neighbour, so no pipe is shared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ Array = NDArray[np.float64]
 
 
 class Price(NamedTuple):
-    """Of a collective, by position in its group: seconds until done after everybody joined, and bytes each rank put on the wire."""
+    """Of a collective, by position in its group: seconds until done after everybody joined, and bytes each rank put on
+    the wire.
+    """
 
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
@@ -95,7 +97,10 @@ class Fabric:
         self._matrices: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
-        """Carry a message and call ``delivered`` at its arrival. Return whether it is under way: a lost one never arrives."""
+        """Carry a message and call ``delivered`` at its arrival.
+
+        Return whether it is under way: a lost one never arrives.
+        """
         if self._is_sound:
             self._carry(source, target, size_bytes, self._in_order(source, target, delivered))
             return True
@@ -187,9 +192,11 @@ class Fabric:
         return self._ring(key, group, (np.roll(sizes, stage) for stage in range(len(group) - 1)))
 
     def price_all_to_all(self, group: Sequence[int], sizes_bytes: Sequence[Sequence[int]]) -> Price:
-        """Each rank to each other directly: n−1 stages, in the s-th of which the i-th rank sends to the (i+s)-th, nobody waiting for a stage.
+        """Each rank to each other directly: n−1 stages, in the s-th of which the i-th rank sends to the (i+s)-th,
+        nobody waiting for a stage.
 
-        What a rank sends goes out behind what it sent before, and what it receives comes in behind what it received before: NICs are not shared.
+        What a rank sends goes out behind what it sent before, and what it receives comes in behind what it received
+        before: NICs are not shared.
         """
         n, sizes = len(group), np.asarray(sizes_bytes, np.int64)
         latency_s, bandwidth = self._links_within(tuple(group))

@@ -1,8 +1,9 @@
 """The cluster that a run on real processes was measured on: its simulation then predicts that run, or others like it.
 
-Step times are those of the run: all that a worker did on its own between two steps, drawn again at random, with each worker's mean pace as its speed.
-Waiting and exchanges are left out, since the simulator makes them again. Where workers took means in rounds, the network is such that one takes as
-long as it took on average; elsewhere the network is the one in the run's settings.
+Step times are those of the run: all that a worker did on its own between two steps, drawn again at random, with each
+worker's mean pace as its speed. Waiting and exchanges are left out, since the simulator makes them again. Where workers
+took means in rounds, the network is such that one takes as long as it took on average; elsewhere the network is the one
+in the run's settings.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def measured_cluster(run: Run) -> Cluster:
 
 
 def _step_times_s(run: Run) -> dict[int, np.ndarray]:
-    """Return, by rank, what each step took: its computation and all else that the worker did before the next, but for waits and exchanges."""
+    """Return, by rank, what each step took: its computation and all else that the worker did before the next, but for
+    waits and exchanges.
+    """
     columns = run.trace.columns()
     found = {}
     for rank in range(run.workers):

@@ -61,7 +61,9 @@ class Pace:
         return self._after_work(start_s, work_s / self._speed)
 
     def _draw(self, count: int) -> None:
-        """Have at least ``count`` more; always drawn in blocks of one size, so that the stream does not depend on who asks."""
+        """Have at least ``count`` more; always drawn in blocks of one size, so that the stream does not depend on who
+        asks.
+        """
         self._drawn = self._drawn[self._used :]
         self._used = 0
         while len(self._drawn) < count:

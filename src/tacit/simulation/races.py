@@ -1,15 +1,15 @@
 """Races: timing-only runs of the four kinds of server on a network that costs nothing, without fibers or messages.
 
-Where nothing but the learners' computing takes time, a run is a heap of (end of a step, learner), as in the paper's own simulator (Dutta et al.,
-arXiv 1803.01113):
+Where nothing but the learners' computing takes time, a run is a heap of (end of a step, learner), as in the paper's own
+simulator (Dutta et al., arXiv 1803.01113):
 
     K-sync          pop K learners; all restart with fresh times
     K-batch-sync    pop K times, each one popped going on; all restart with fresh times
     K-async         pop K learners; these restart, the others keep their times
     K-batch-async   pop, restart, and count to K
 
-A race writes the very events that fibers write, as a test checks, at about a tenth of the cost. That holds as long as no two steps end at one moment:
-where they do, the order of messages decides, and fibers must run instead.
+A race writes the very events that fibers write, as a test checks, at about a tenth of the cost. That holds as long as
+no two steps end at one moment: where they do, the order of messages decides, and fibers must run instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _LONG: Final = 50_000  # pushes and cancelled steps noted before they are writte
 
 
 def run_race(world: World) -> bool:
-    """Let everything happen, as ``world.run`` would; return False, with nothing done, where only fibers can tell what happens."""
+    """Let everything happen, as ``world.run`` would; return False, with nothing done, where only fibers can tell what
+    happens.
+    """
     if not _is_race(world):
         return False
     race = Race(world)
@@ -210,8 +212,8 @@ class Race:
         record(RECEIVE, ranks[arrive], sent_s[arrive], sent_s[arrive], peer=SERVER, size_bytes=size_bytes, label=label)
 
     def _reached_at_last(self, pending: list[int]) -> set[int]:
-        """Return who gets a model of the last update: the run is over when the server has sent them all, and its window lets it send one more
-        whenever one has arrived."""
+        """Return who gets a model of the last update: the run is over when the server has sent them all, and its window
+        lets it send one more whenever one has arrived."""
         kind = self._kind
         sent_to = list(range(len(self._paces))) if kind.cancels else pending if kind.waits else pending[-1:]
         return set(sent_to[: max(0, len(sent_to) - WINDOW)])

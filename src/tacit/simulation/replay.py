@@ -1,8 +1,9 @@
 """Replay: the simulator follows the order in which real processes took their steps and their messages.
 
-What an asynchronous strategy computes follows from its seeds and from who came first. The latter a real run's trace tells, endpoint by endpoint: when
-a step was over, a message handled or received, a collective left. Here everybody does the same in the same order and, where that holds nobody up, at
-the same time. Messages themselves are not in the record: the simulated workers make them again, and both runs reach the same model.
+What an asynchronous strategy computes follows from its seeds and from who came first. The latter a real run's trace
+tells, endpoint by endpoint: when a step was over, a message handled or received, a collective left. Here everybody does
+the same in the same order and, where that holds nobody up, at the same time. Messages themselves are not in the record:
+the simulated workers make them again, and both runs reach the same model.
 """
 
 from __future__ import annotations

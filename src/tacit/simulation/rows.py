@@ -1,7 +1,7 @@
 """Optimizers over rows: the parameters of many workers in one matrix, stepped together where that is the same thing.
 
-An elementwise optimizer does to a row what it would do to that worker's own tensors, so all rows with the same learning rate and step count take one
-call. Any other optimizer steps worker by worker.
+An elementwise optimizer does to a row what it would do to that worker's own tensors, so all rows with the same learning
+rate and step count take one call. Any other optimizer steps worker by worker.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class ServerRow:
         self.parameters = model
 
     def update(self, gradient: Tensor, learning_rate: float | None, updates: int) -> None:
-        """Take the step of the ``updates``-th update; ``learning_rate`` is of the first group, and the others keep their ratio to it."""
+        """Take the step of the ``updates``-th update; ``learning_rate`` is of the first group, and the others keep
+        their ratio to it.
+        """
         factor = None if learning_rate is None else learning_rate / self._optimizer.base_rate
         self._optimizer.step([0], [updates - 1], self._layout.split(gradient.unsqueeze(0)), factor)
 
@@ -77,7 +79,9 @@ class ServerRow:
 
 
 class _Template:
-    """The optimizer that ``factory`` makes for one worker: its groups by parameter name, base learning rates, state before the first step."""
+    """The optimizer that ``factory`` makes for one worker: its groups by parameter name, base learning rates, state
+    before the first step.
+    """
 
     def __init__(self, factory: Factory, module: nn.Module, layout: Layout) -> None:
         named = dict(module.named_parameters())

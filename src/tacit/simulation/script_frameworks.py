@@ -1,8 +1,9 @@
-"""accelerate, and what is built on it (Hugging Face Trainer), under the simulator: each worker is a process of its own, without process groups.
+"""accelerate, and what is built on it (Hugging Face Trainer), under the simulator: each worker is a process of its own,
+without process groups.
 
-accelerate reads torchrun's variables and opens a process group when it finds them. Scripts read them too, so they stay set; only accelerate does not
-see them while it makes its state. That state is a singleton, and workers share one interpreter: each worker has a copy that is put in place in its
-turn.
+accelerate reads torchrun's variables and opens a process group when it finds them. Scripts read them too, so they stay
+set; only accelerate does not see them while it makes its state. That state is a singleton, and workers share one
+interpreter: each worker has a copy that is put in place in its turn.
 """
 
 from __future__ import annotations

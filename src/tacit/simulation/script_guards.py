@@ -1,4 +1,6 @@
-"""What a script may not do, or does differently, while it is simulated: output of one rank, no loader processes, no process groups."""
+"""What a script may not do, or does differently, while it is simulated: output of one rank, no loader processes, no
+process groups.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,30 @@ _INSTEAD: Final = {
     "barrier": "leave it out; the strategy waits where it must",
     **dict.fromkeys(
         (
-            "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single", "broadcast",
-            "broadcast_object_list", "gather", "gather_object", "irecv", "isend", "monitored_barrier", "recv", "reduce",
-            "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+            "all_gather",
+            "all_gather_into_tensor",
+            "all_gather_object",
+            "all_reduce",
+            "all_to_all",
+            "all_to_all_single",
+            "broadcast",
+            "broadcast_object_list",
+            "gather",
+            "gather_object",
+            "irecv",
+            "isend",
+            "monitored_barrier",
+            "recv",
+            "reduce",
+            "reduce_scatter",
+            "reduce_scatter_tensor",
+            "scatter",
+            "scatter_object_list",
+            "send",
         ),
         _TALK,
     ),
-}  # fmt: skip
+}
 _WRAPPER: Final = (
     "leave the model as it is; tacit.attach(model, optimizer, tacit.AllReduce()) does what the wrapper does"
 )

@@ -1,4 +1,6 @@
-"""What a simulated script's worker and its sessions see of the world: ranks and shared data, and for each session a stage of its own."""
+"""What a simulated script's worker and its sessions see of the world: ranks and shared data, and for each session a
+stage of its own.
+"""
 
 from __future__ import annotations
 
@@ -202,8 +204,8 @@ class SimulatedContext:
     def share(self, load: Callable[[], Loaded]) -> Loaded:
         """Return what the first worker's ``load()`` returned in the same call of the script.
 
-        The same call is the same code, called as often before. Where the first worker drew random numbers in it, the others' generators go on from
-        where its were afterwards, as if they had drawn them too.
+        The same call is the same code, called as often before. Where the first worker drew random numbers in it, the
+        others' generators go on from where its were afterwards, as if they had drawn them too.
         """
         code = getattr(load, "__code__", None) or getattr(getattr(load, "__func__", None), "__code__", None)
         where = (code, code.co_filename) if code is not None else repr(load)

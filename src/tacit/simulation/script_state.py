@@ -1,9 +1,11 @@
-"""What of this process belongs to one simulated worker: its ``__main__`` and modules, arguments, environment, random generators.
+"""What of this process belongs to one simulated worker: its ``__main__`` and modules, arguments, environment, random
+generators.
 
-Workers take turns in one interpreter, so these are swapped when another worker's turn begins; that must stay cheap beside a training step. torch's
-and python's generators are copied (1 and 12 µs). numpy's would cost 70 µs, so every worker has a bit generator of its own, put in place for 0.3 µs;
-only the one number that numpy keeps outside of it, the second of a pair of Gaussians, has to be fetched, and only where the generator's memory shows
-that the worker has drawn since.
+Workers take turns in one interpreter, so these are swapped when another worker's turn begins; that must stay cheap
+beside a training step. torch's and python's generators are copied (1 and 12 µs). numpy's would cost 70 µs, so every
+worker has a bit generator of its own, put in place for 0.3 µs; only the one number that numpy keeps outside of it, the
+second of a pair of Gaussians, has to be fetched, and only where the generator's memory shows that the worker has drawn
+since.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ Handler = Callable[[int, Message], None]
 class ScriptWorker(Endpoint):
     """A worker whose steps are those of a script.
 
-    Its clock stands still in exchanges among sessions. After an evaluation it may therefore be behind the agenda by as long as it had to wait for the
-    slowest, and steps that are over by the agenda's time land at once.
+    Its clock stands still in exchanges among sessions. After an evaluation it may therefore be behind the agenda by as
+    long as it had to wait for the slowest, and steps that are over by the agenda's time land at once.
     """
 
     world: ScriptWorld
@@ -96,14 +96,17 @@ class ScriptWorker(Endpoint):
             )
         if any(stage.is_open for stage in stages):
             raise ScriptFailed(
-                self.rank, f"ended after step {self.context.attached[-1][0].step} without session.close(): nobody played the last round. "
-                f"Add session.close() after the loop, or write: with tacit.attach(…) as session."
-            )  # fmt: skip
+                self.rank,
+                f"ended after step {self.context.attached[-1][0].step} without session.close(): nobody played the last round. "
+                f"Add session.close() after the loop, or write: with tacit.attach(…) as session.",
+            )
 
     # Time.
 
     def compute(self, step: int, trace: Trace) -> None:
-        """Let the time of a step pass, whose gradient the script has just computed, and put it into its session's trace."""
+        """Let the time of a step pass, whose gradient the script has just computed, and put it into its session's
+        trace.
+        """
         world, pace, start_s = self.world, self.pace, self.clock_s
         work_s = self.watch.read_s() if world.is_measured else None
         end_s = pace.times_of_steps(start_s, 1)[-1] if work_s is None else pace.end_of_work(start_s, work_s)
@@ -176,8 +179,15 @@ class ScriptServer(Endpoint):
     knows_split = False  # data are the script's own
 
     def __init__(
-        self, world: ScriptWorld, channel: Channel, shard: int, life: ServerLife, model: ServerModel, steps: int | None, seed: int
-    ) -> None:  # fmt: skip
+        self,
+        world: ScriptWorld,
+        channel: Channel,
+        shard: int,
+        life: ServerLife,
+        model: ServerModel,
+        steps: int | None,
+        seed: int,
+    ) -> None:
         super().__init__(world, server_address(shard), channel)
         self.shard, self._model, self._life, self._steps = shard, model, life, steps
         self._own_random = Streams(seed).numpy("strategy", self.rank)

@@ -86,9 +86,10 @@ class ScriptWorld(Surroundings):
     def settle(self) -> None:
         if not any(worker.context.attached for worker in self.workers):
             raise ScriptFailed(
-                0, "ended without tacit.attach on any worker: there is nothing to simulate; after the optimizer is made "
-                "write session = tacit.attach(model, optimizer, strategy)."
-            )  # fmt: skip
+                0,
+                "ended without tacit.attach on any worker: there is nothing to simulate; after the optimizer is made "
+                "write session = tacit.attach(model, optimizer, strategy).",
+            )
 
     def _is_over(self) -> bool:
         return self._living == 0

@@ -1,4 +1,6 @@
-"""``tacit simulate train.py``: a user's own script on a simulated cluster, the very file that torchrun starts on a real one."""
+"""``tacit simulate train.py``: a user's own script on a simulated cluster, the very file that torchrun starts on a real
+one.
+"""
 
 from __future__ import annotations
 
@@ -43,31 +45,49 @@ def simulate_script(
 ) -> Run:
     """Run the script ``path`` on every worker of a simulated ``cluster`` and return the run of its last session.
 
-    strategy: used by every session of the script in place of the one that the script gives to ``attach``; None: the script's own.
-    measured: a step takes as long as it takes on this machine (times the worker's slowness), instead of what ``cluster.compute`` draws. Such runs do
+    strategy: used by every session of the script in place of the one that the script gives to ``attach``; None: the
+    script's own. measured: a step takes as long as it takes on this machine (times the worker's slowness), instead of
+    what ``cluster.compute`` draws. Such runs do
         not repeat to the bit.
     progress: called with step, steps, virtual time and None now and then.
 
     An error in the run (and Ctrl-C) carries what there is of it as ``error.run``.
     """
     return simulate_compiled(
-        compiled(path, arguments), cluster=Cluster() if cluster is None else cluster, strategy=strategy, seed=seed,
-        measured=measured, host=host, progress=progress,
-    )  # fmt: skip
+        compiled(path, arguments),
+        cluster=Cluster() if cluster is None else cluster,
+        strategy=strategy,
+        seed=seed,
+        measured=measured,
+        host=host,
+        progress=progress,
+    )
 
 
 def simulate_compiled(
-    script: Script, *, cluster: Cluster, strategy: Strategy[Any] | None, seed: int, measured: bool,
-    host: str | None = None, progress: Progress | None = None,
-) -> Run:  # fmt: skip
+    script: Script,
+    *,
+    cluster: Cluster,
+    strategy: Strategy[Any] | None,
+    seed: int,
+    measured: bool,
+    host: str | None = None,
+    progress: Progress | None = None,
+) -> Run:
     """Do what ``simulate_script`` does, with a script that has been read."""
     check_script_joins(cluster)
     require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
     interpreter = Interpreter(script.path.parent, Streams(seed))
     world = ScriptWorld(
-        script, cluster, interpreter, seed=seed, host=host or default_host(), measured=measured, progress=progress,
+        script,
+        cluster,
+        interpreter,
+        seed=seed,
+        host=host or default_host(),
+        measured=measured,
+        progress=progress,
         strategy=strategy,
-    )  # fmt: skip
+    )
     try:
         with interpreter, guarded(lambda: interpreter.is_heard, script.line), one_process_each([*environment_of(0, 1)]):
             world.run()
@@ -106,8 +126,12 @@ def _run_of(world: ScriptWorld, status: str | None) -> Run:
             sent = Tally(trace).at(world.agenda.now_s)
             _logger.warning(
                 "session %d of %d, %s: %d rounds, %d bytes sent; the run that is returned is that of the last session.",
-                number, len(attached), session.strategy, sent["round"], sent["bytes_sent"],
-            )  # fmt: skip
+                number,
+                len(attached),
+                session.strategy,
+                sent["round"],
+                sent["bytes_sent"],
+            )
     if status is not None:
         run.status = status
         trace.cut(world.agenda.now_s)
@@ -134,9 +158,13 @@ def script_configuration(
         table["compute"] = "measured"
     given = {} if strategy is None else {"strategy": str(strategy)}
     return {
-        "script": str(script.path), "arguments": list(script.arguments), **given, "seed": seed,
-        "threads": torch.get_num_threads(), "cluster": table,
-    }  # fmt: skip
+        "script": str(script.path),
+        "arguments": list(script.arguments),
+        **given,
+        "seed": seed,
+        "threads": torch.get_num_threads(),
+        "cluster": table,
+    }
 
 
 def _record(world: ScriptWorld) -> dict[str, Any]:
@@ -145,7 +173,11 @@ def _record(world: ScriptWorld) -> dict[str, Any]:
     except PackageNotFoundError:
         own = "not installed"
     return {
-        "tacit": own, "torch": torch.__version__, "host": world.host, "world": "simulated", "engine": "script",
+        "tacit": own,
+        "torch": torch.__version__,
+        "host": world.host,
+        "world": "simulated",
+        "engine": "script",
         "script_sha256": world.script.sha256,
         "strategies": [str(session.strategy) for session, _ in world.workers[0].context.attached],
-    }  # fmt: skip
+    }

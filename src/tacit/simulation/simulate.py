@@ -63,16 +63,16 @@ def simulate(
 ) -> Run:
     """Train ``workload`` with ``strategy`` on a simulated ``cluster`` and return the run.
 
-    steps: optimizer steps per worker; for server strategies, updates of the server's model.
-    start: flat parameters to start from, or a run to go on from: its reported model, and of a server's run also the server's
+    steps: optimizer steps per worker; for server strategies, updates of the server's model. start: flat parameters to
+    start from, or a run to go on from: its reported model, and of a server's run also the server's
         optimizer and counters (``steps`` then counts those behind it too); None: the workload's own.
     optimizer: a name (with lr, momentum, weight_decay) or a function from parameters to a ``torch.optim`` optimizer.
-    schedule: the factor on the learning rate at a step, as a function of the step or a named schedule.
-    evaluate_every: steps between rows of the history; None: about a hundred rows.
-    engine: "vmap" evaluates gradients together, "loop" one by one, "auto" chooses by a fixed rule.
-    host: what carries workers, "greenlet" or "thread"; None: the first that is installed, and neither where there is a shorter way to the same trace.
-    timing_only: compute no gradients: only time and bytes are real.
-    replay: a run on real processes whose order of steps and messages to follow, in place of a cluster: all the rest being equal, an
+    schedule: the factor on the learning rate at a step, as a function of the step or a named schedule. evaluate_every:
+    steps between rows of the history; None: about a hundred rows. engine: "vmap" evaluates gradients together, "loop"
+    one by one, "auto" chooses by a fixed rule. host: what carries workers, "greenlet" or "thread"; None: the first that
+    is installed, and neither where there is a shorter way to the same trace. timing_only: compute no gradients: only
+    time and bytes are real. replay: a run on real processes whose order of steps and messages to follow, in place of a
+    cluster: all the rest being equal, an
         asynchronous strategy then reaches the model it reached there.
     progress: called with step, steps, virtual time and loss at every evaluation.
 
@@ -106,18 +106,46 @@ def simulate(
     servers = [] if model is None else _servers(model, strategy.shards, problem, factory, factor)
     kind = World if replay is None else partial(ReplayWorld, turns_of(replay.trace))
     world = kind(
-        strategy, cluster, problem, made, evaluator, steps=steps, seed=seed, host=host, servers=servers, server_model=model
-    )  # fmt: skip
+        strategy,
+        cluster,
+        problem,
+        made,
+        evaluator,
+        steps=steps,
+        seed=seed,
+        host=host,
+        servers=servers,
+        server_model=model,
+    )
     run = Run(
-        workload=str(workload), strategy=str(strategy), workers=cluster.workers, steps=steps, seed=seed,
-        cluster=str(cluster) if replay is None else described(replay), metric_name=problem.metric_name, trace=world.trace,
+        workload=str(workload),
+        strategy=str(strategy),
+        workers=cluster.workers,
+        steps=steps,
+        seed=seed,
+        cluster=str(cluster) if replay is None else described(replay),
+        metric_name=problem.metric_name,
+        trace=world.trace,
         config=configuration(
-            workload, strategy, cluster=cluster, steps=steps, seed=seed, optimizer=optimizer, lr=lr, momentum=momentum,
-            weight_decay=weight_decay, schedule=schedule, evaluate_every=evaluate_every, engine=engine, device=device,
+            workload,
+            strategy,
+            cluster=cluster,
+            steps=steps,
+            seed=seed,
+            optimizer=optimizer,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            schedule=schedule,
+            evaluate_every=evaluate_every,
+            engine=engine,
+            device=device,
             timing_only=timing_only,
         ),
-        record=_record(made, host, target), module=problem.module, model_path=problem.model_path,
-    )  # fmt: skip
+        record=_record(made, host, target),
+        module=problem.module,
+        model_path=problem.model_path,
+    )
     begun = 0
     if isinstance(start, Run) and start.server:
         _check_resumed(start, strategy, steps)
@@ -182,9 +210,14 @@ def _start(problem: Problem, start: Tensor | None, device: torch.device) -> Tens
 
 
 def _engine(
-    problem: Problem, first: Tensor, factory: Factory, factor: Callable[[int], float], wanted: str, workers: int,
+    problem: Problem,
+    first: Tensor,
+    factory: Factory,
+    factor: Callable[[int], float],
+    wanted: str,
+    workers: int,
     streams: Streams,
-) -> Engine:  # fmt: skip
+) -> Engine:
     choice = choose_engine(wanted, problem, workers, first.device)
     matrix = first.repeat(workers, 1)
     optimizer = row_optimizer(factory, problem.module, Layout.of(problem.module), matrix, factor)
@@ -270,16 +303,25 @@ def configuration(
     device: str | torch.device,
     timing_only: bool = False,
 ) -> dict[str, Any]:
-    """Return what reproduces a run, in the words of ``tacit simulate --config``; a function of the user's own is only named."""
+    """Return what reproduces a run, in the words of ``tacit simulate --config``; a function of the user's own is only
+    named.
+    """
     is_own = schedule is not None and not isinstance(schedule, Schedule)
     return {
-        "workload": str(workload), "strategy": str(strategy), "seed": seed, "steps": steps,
+        "workload": str(workload),
+        "strategy": str(strategy),
+        "seed": seed,
+        "steps": steps,
         "optimizer": optimizer if isinstance(optimizer, str) else f"<{_name_of(optimizer)}>",
         **({"lr": lr, "momentum": momentum, "weight_decay": weight_decay} if isinstance(optimizer, str) else {}),
         "schedule": None if schedule is None else f"<{_name_of(schedule)}>" if is_own else str(schedule),
-        "evaluate_every": evaluate_every or max(1, steps // _ROWS), "engine": engine, "device": str(torch.device(device)),
-        "threads": torch.get_num_threads(), "timing_only": timing_only, "cluster": cluster.table(),
-    }  # fmt: skip
+        "evaluate_every": evaluate_every or max(1, steps // _ROWS),
+        "engine": engine,
+        "device": str(torch.device(device)),
+        "threads": torch.get_num_threads(),
+        "timing_only": timing_only,
+        "cluster": cluster.table(),
+    }
 
 
 def _name_of(function: object) -> str:
@@ -292,7 +334,13 @@ def _record(engine: Engine | TimingEngine, host: str, device: torch.device) -> d
     except PackageNotFoundError:
         own = "not installed"
     return {
-        "tacit": own, "torch": torch.__version__, "python": platform.python_version(), "host": host,
-        "device": str(device), "threads": torch.get_num_threads(),
-        "engine": engine.choice.engine, "engine_reason": engine.choice.reason, "world": "simulated",
-    }  # fmt: skip
+        "tacit": own,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "host": host,
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "engine": engine.choice.engine,
+        "engine_reason": engine.choice.reason,
+        "world": "simulated",
+    }

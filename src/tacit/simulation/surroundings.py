@@ -1,4 +1,6 @@
-"""What every simulation has, whoever lives in it: one agenda, one trace, links, meetings, and what is done about faults."""
+"""What every simulation has, whoever lives in it: one agenda, one trace, links, meetings, and what is done about
+faults.
+"""
 
 from __future__ import annotations
 

@@ -222,7 +222,9 @@ class SimulatedWorker(Endpoint):
         engine.advance(rank, queued, batches[queued - first :])
 
     def accept(self, envelope: Envelope) -> None:
-        """Give handled kinds to ``on_message``, also after the last step; a paused worker takes nothing before it wakes."""
+        """Give handled kinds to ``on_message``, also after the last step; a paused worker takes nothing before it
+        wakes.
+        """
         agenda = self.world.agenda
         awake_s = self.pace.awake_from(agenda.now_s)
         if awake_s > agenda.now_s:

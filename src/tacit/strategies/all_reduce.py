@@ -2,8 +2,8 @@
 
     g ← Σ_i w_i g_i / Σ_i w_i,   x ← x − γ · optimizer(g)
 
-The baseline everything else is measured against, and what ``DistributedDataParallel`` does. By default w_i is the number of samples behind g_i;
-``weights="equal"`` makes all w_i = 1, as in ``DistributedDataParallel``.
+The baseline everything else is measured against, and what ``DistributedDataParallel`` does. By default w_i is the
+number of samples behind g_i; ``weights="equal"`` makes all w_i = 1, as in ``DistributedDataParallel``.
 """
 
 from __future__ import annotations

@@ -13,5 +13,7 @@ _COLLECTIVE: Final = (AllReduce, CompressedGradient, LocalSGD)
 
 
 def may_send(strategy: Strategy[Any]) -> bool:
-    """Whether ``strategy`` may use messages: every class that is not known to do without, also a subclass of one that is."""
+    """Whether ``strategy`` may use messages: every class that is not known to do without, also a subclass of one that
+    is.
+    """
     return type(strategy) not in _COLLECTIVE

@@ -2,13 +2,16 @@
 
     every rank says C(…) of its gradient to all; what all understood, averaged in rank order, is everybody's gradient
 
-What is compressed and remembered is the feedback's business: with EF21 (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203)
+What is compressed and remembered is the feedback's business: with EF21 (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021,
+arXiv 2106.05203)
     c_i ← C(∇f_i(x) − g_i),  g_i ← g_i + c_i,  x ← x − γ · optimizer((1/n) Σ g_i)
 
-The paper's objective is f = (1/n) Σ f_i: ranks count the same whatever their shards hold. That is ``weights="equal"``. The default, "size", weighs
-ranks by the samples behind their gradients, so that f is the mean over all samples; with equal batches the two are the same.
+The paper's objective is f = (1/n) Σ f_i: ranks count the same whatever their shards hold. That is ``weights="equal"``.
+The default, "size", weighs ranks by the samples behind their gradients, so that f is the mean over all samples; with
+equal batches the two are the same.
 
-Why: a gradient changes less from step to step than it weighs, so a hundredth of its numbers, well chosen, keeps everybody informed.
+Why: a gradient changes less from step to step than it weighs, so a hundredth of its numbers, well chosen, keeps
+everybody informed.
 """
 
 from __future__ import annotations
@@ -55,5 +58,7 @@ class CompressedGradient(Strategy[FeedbackState]):
         worker.gradient, _ = self._mean.take(worker, state, worker.gradient, weight, worker.learning_rate, "gradient")
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
-        """Where the number of workers changes, all go on alike: the mean over workers, which is all the model sees, stays what it was."""
+        """Where the number of workers changes, all go on alike: the mean over workers, which is all the model sees,
+        stays what it was.
+        """
         return self.feedback.merged(states, rank, size)

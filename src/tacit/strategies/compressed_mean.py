@@ -1,11 +1,13 @@
-"""The mean of the ranks' vectors, said in compressed words: what ``CompressedGradient`` and compressed rounds of ``LocalSGD`` share.
+"""The mean of the ranks' vectors, said in compressed words: what ``CompressedGradient`` and compressed rounds of
+``LocalSGD`` share.
 
 Words reach the others in one of two forms. They are exchanged in one round either way.
 
     gather    everybody hears everybody: each rank sends its words n − 1 times
     scatter   rank j sums the j-th range of coordinates for all: each rank sends every other its part of a range, then a reply about its own range.
-              2(n−1)/n times the words where a reply is as small as they are (a quantizer without feedback, EF21-BC); where it must be exact,
-              up to eight bytes a number that is not zero, which never is more than all the words together
+              2(n−1)/n times the words where a reply is as small as they are (a quantizer without feedback, EF21-BC);
+              where it must be exact, up to eight bytes a number that is not zero, which never is more than all the
+              words together
 """
 
 from __future__ import annotations
@@ -66,19 +68,33 @@ class CompressedMean:
         return self.feedback.begin(worker.rank, worker.size, worker.parameters)
 
     def take(
-        self, worker: Worker, state: FeedbackState, vector: Tensor, weight: float, rate: float, what: str, statistics: Tensor | None = None,
-    ) -> tuple[Tensor, Sequence[Said]]:  # fmt: skip
-        """Return the mean of all ranks' ``vector`` as far as it was understood, the same on every rank, and what each rank sent beside it.
+        self,
+        worker: Worker,
+        state: FeedbackState,
+        vector: Tensor,
+        weight: float,
+        rate: float,
+        what: str,
+        statistics: Tensor | None = None,
+    ) -> tuple[Tensor, Sequence[Said]]:
+        """Return the mean of all ranks' ``vector`` as far as it was understood, the same on every rank, and what each
+        rank sent beside it.
 
-        ``rate`` multiplies the mean in the model. A vector with NaN or infinity is refused before anything is said or remembered; ``what`` names
-        it. ``statistics`` travel to everybody as they are.
+        ``rate`` multiplies the mean in the model. A vector with NaN or infinity is refused before anything is said or
+        remembered; ``what`` names it. ``statistics`` travel to everybody as they are.
         """
         _require_finite(worker, vector, what)
         compressor, feedback = self.compressor, self.feedback
         coder = Coder(
-            compressor, worker.random, worker.shared_random, vector.numel(), vector.dtype, vector.device,
-            worker.layout.shapes, feedback.scale(compressor, vector.numel()),
-        )  # fmt: skip
+            compressor,
+            worker.random,
+            worker.shared_random,
+            vector.numel(),
+            vector.dtype,
+            vector.device,
+            worker.layout.shapes,
+            feedback.scale(compressor, vector.numel()),
+        )
         own = feedback.encode(state, vector, weight, rate, coder)
         if statistics is not None:
             own = Reported(own.weight, own.body, own.is_fresh, statistics)
@@ -94,7 +110,10 @@ class CompressedMean:
         return mean.to(vector.dtype), said
 
     def form(self, size: int, coder: Coder) -> Aggregate:
-        """Return "gather" or "scatter". What decides is nominal and known to all: number of ranks, length of the vector, compressor, feedback."""
+        """Return "gather" or "scatter".
+
+        What decides is nominal and known to all: number of ranks, length of the vector, compressor, feedback.
+        """
         if self.aggregate != "auto" or size == 1:
             return "gather" if size == 1 else self.aggregate
         words = parting(self.compressor, coder.dimension, coder.dtype.itemsize)

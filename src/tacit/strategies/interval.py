@@ -5,8 +5,9 @@
               begins     ends      round begins
                  [ local ][ averaged … ]
 
-F(x̄) is the loss of the first step after the models were averaged. A round that is waited for (d = 0) averages them where the interval begins.
-An overlapped round averages them d steps later, so the first loss of the interval is one at the rank's own model and does not count.
+F(x̄) is the loss of the first step after the models were averaged. A round that is waited for (d = 0) averages them
+where the interval begins. An overlapped round averages them d steps later, so the first loss of the interval is one at
+the rank's own model and does not count.
 """
 
 from __future__ import annotations

@@ -3,17 +3,20 @@
     x_i ← x_i − γ g_i            every step
     x_i ← Σ_j w_j x_j / Σ_j w_j   every τ steps, τ from a period rule
 
-LUPA-SGD and ADA-LUPA (Haddadpour et al., NeurIPS 2019, arXiv 1910.13598), CPSGD and ADPSGD (Jiang & Agrawal, arXiv 2007.06134), post-local SGD
-(Lin et al., arXiv 1808.07217) and, with an outer optimizer, SlowMo and DiLoCo are all this file with another period or outer rule.
+LUPA-SGD and ADA-LUPA (Haddadpour et al., NeurIPS 2019, arXiv 1910.13598), CPSGD and ADPSGD (Jiang & Agrawal, arXiv
+2007.06134), post-local SGD (Lin et al., arXiv 1808.07217) and, with an outer optimizer, SlowMo and DiLoCo are all this
+file with another period or outer rule.
 
-With ``overlap_steps`` the round that starts at step t travels while training goes on: the snapshot s of step t is averaged, and x += x̄ − s at step
-t + overlap_steps. Why it works: between rounds workers drift apart only by their own noise, so the mean of a few steps serves as well as one of each.
+With ``overlap_steps`` the round that starts at step t travels while training goes on: the snapshot s of step t is
+averaged, and x += x̄ − s at step t + overlap_steps. Why it works: between rounds workers drift apart only by their own
+noise, so the mean of a few steps serves as well as one of each.
 
-With a ``compressor`` a round says C(…) of x_i − r, the change since the last common model r, through the same feedback as gradients:
+With a ``compressor`` a round says C(…) of x_i − r, the change since the last common model r, through the same feedback
+as gradients:
     x_i ← r + what all understood of Σ_j w_j (x_j − r) / Σ_j w_j
-Weight, γ and what the period rule must know travel in the same messages. The variance among models before a round is then estimated from sketches of
-them: mean‖x_i − r‖² less what was understood of ‖x̄ − r‖² would count what compression left out as variance. Buffers and moments, where there are
-any, are averaged in an exchange of their own.
+Weight, γ and what the period rule must know travel in the same messages. The variance among models before a round is
+then estimated from sketches of them: mean‖x_i − r‖² less what was understood of ‖x̄ − r‖² would count what compression
+left out as variance. Buffers and moments, where there are any, are averaged in an exchange of their own.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ class LocalSGDState:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD(Strategy[LocalSGDState]):
-    """Train locally and average the models every ``period`` steps (LUPA-SGD, ADA-LUPA, CPSGD, ADPSGD; with ``outer`` SlowMo, DiLoCo)."""
+    """Train locally and average the models every ``period`` steps (LUPA-SGD, ADA-LUPA, CPSGD, ADPSGD; with ``outer``
+    SlowMo, DiLoCo).
+    """
 
     period: Period = field(default=Every(8), metadata=ALWAYS_SPELLED)
     outer: Outer | None = None  # None: the average itself
@@ -125,7 +130,9 @@ class LocalSGD(Strategy[LocalSGDState]):
             self._begin_round(worker, state, overlap=False)
 
     def reported(self, worker: Worker, state: LocalSGDState) -> Tensor | None:
-        """Return r, the model of the last round, where a round does not bring the mean of the models; no worker ever has that mean then."""
+        """Return r, the model of the last round, where a round does not bring the mean of the models; no worker ever
+        has that mean then.
+        """
         return None if self.compressor is None and self.outer is None else state.common
 
     def merged(self, states: Sequence[LocalSGDState], rank: int, size: int) -> LocalSGDState:
@@ -173,7 +180,9 @@ class LocalSGD(Strategy[LocalSGDState]):
     def _compressed_round(
         self, worker: Worker, state: LocalSGDState, parameters: Tensor, statistics: Tensor, weight: float
     ) -> None:
-        """Do what an all-reduce of parameters and statistics would: the models' mean is r plus what was understood of the mean of their changes."""
+        """Do what an all-reduce of parameters and statistics would: the models' mean is r plus what was understood of
+        the mean of their changes.
+        """
         assert state.common is not None and state.feedback is not None
         change = parameters - state.common
         if self.period.needs_variance:
@@ -215,7 +224,10 @@ class LocalSGD(Strategy[LocalSGDState]):
         statistics: list[float],
         variance: float | None,
     ) -> None:
-        """Take over the mean (through the outer optimizer), then let the period rule see the round. The mean may stand in ``parameters`` already."""
+        """Take over the mean (through the outer optimizer), then let the period rule see the round.
+
+        The mean may stand in ``parameters`` already.
+        """
         self._check_agreement(worker, state, statistics[0])
         reduced = self._reduced(worker, state, statistics, variance)
         model = mean
@@ -256,12 +268,16 @@ class LocalSGD(Strategy[LocalSGDState]):
 
     @property
     def _feedback(self) -> Feedback:
-        """Changes of models are as noisy as the batches behind them, and grow with the period: a debt minds that less than EF21's estimates do."""
+        """Changes of models are as noisy as the batches behind them, and grow with the period: a debt minds that less
+        than EF21's estimates do.
+        """
         return ErrorFeedback() if self.feedback is None else self.feedback
 
     @property
     def _needs_rate(self) -> bool:
-        """Whether γ decides anything: it then travels too, because a rank whose data has ended no longer follows the schedule."""
+        """Whether γ decides anything: it then travels too, because a rank whose data has ended no longer follows the
+        schedule.
+        """
         return self.period.needs_rate or (self.outer is not None and self.outer.needs_rate)
 
     def _check_agreement(self, worker: Worker, state: LocalSGDState, mean_period: float) -> None:

@@ -2,9 +2,10 @@
 
     s = Σ over the coordinates i ≡ b (mod m) of ±x_i,  for b = 0 … m − 1, the signs being drawn anew each time and the same on all ranks
 
-A sketch is linear, and ‖s‖² is on average ‖x‖², with a relative standard deviation of about √(2/m) at most, unless a few coordinates of one residue
-outweigh all others (Alon, Matias & Szegedy 1996; Charikar, Chen & Farach-Colton 2002). So the variance of the ranks' sketches estimates that of their
-models, however little of the models themselves is said. Vectors of at most m numbers are told exactly.
+A sketch is linear, and ‖s‖² is on average ‖x‖², with a relative standard deviation of about √(2/m) at most, unless a
+few coordinates of one residue outweigh all others (Alon, Matias & Szegedy 1996; Charikar, Chen & Farach-Colton 2002).
+So the variance of the ranks' sketches estimates that of their models, however little of the models themselves is said.
+Vectors of at most m numbers are told exactly.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ State = TypeVar("State")
 class Strategy(Spec, ABC, Generic[State]):
     """How workers talk. Subclasses are frozen keyword-only dataclasses; a hook that is not overridden does nothing.
 
-    Hooks run in the worker, one at a time, with gradients disabled. They may block on the network; handlers (``on_message``) may not.
+    Hooks run in the worker, one at a time, with gradients disabled. They may block on the network; handlers
+    (``on_message``) may not.
     """
 
     handles: ClassVar[tuple[type[Message], ...]] = ()
@@ -29,7 +30,9 @@ class Strategy(Spec, ABC, Generic[State]):
     """Whether steps may be abandoned: gradients are then evaluated only once they land."""
 
     is_gossip: ClassVar[bool] = False
-    """Whether nodes go their own ways: collectives of all leave out workers that are lost, and the worst single model is measured as well."""
+    """Whether nodes go their own ways: collectives of all leave out workers that are lost, and the worst single model
+    is measured as well.
+    """
 
     has_server: ClassVar[bool] = False
 
@@ -47,12 +50,17 @@ class Strategy(Spec, ABC, Generic[State]):
         """The local update is done."""
 
     def on_message(self, worker: Worker, state: State, source: int, message: Message) -> None:
-        """A message of a kind in ``handles`` arrived while the worker computes or blocks. May send; may not block or touch parameters."""
+        """A message of a kind in ``handles`` arrived while the worker computes or blocks.
+
+        May send; may not block or touch parameters.
+        """
 
     def join(self, worker: Worker, state: State) -> None:
-        """Called once, after ``init`` and before the first step, on a worker that comes (back) when others have trained. May block.
+        """Called once, after ``init`` and before the first step, on a worker that comes (back) when others have
+        trained. May block.
 
-        A strategy that does not override it takes no workers in mid-run: faults that bring one are refused (``takes_joiners``).
+        A strategy that does not override it takes no workers in mid-run: faults that bring one are refused
+        (``takes_joiners``).
         """
 
     @property
@@ -68,16 +76,20 @@ class Strategy(Spec, ABC, Generic[State]):
         """Bring the model to report into ``worker.parameters``, the same on every rank."""
 
     def reported(self, worker: Worker, state: State) -> Tensor | None:
-        """Return this worker's share of the model to evaluate now; None: ``worker.parameters``. Both worlds evaluate the mean of the shares.
+        """Return this worker's share of the model to evaluate now; None: ``worker.parameters``. Both worlds evaluate
+        the mean of the shares.
 
-        The mean must be a model that the run can really end with. The mean of all parameters is one where ``finish`` takes that mean exactly. Where
-        a round makes something else of the parameters (compression, an outer optimizer), return the model that the last round left on all workers.
-        May not change anything or communicate; a server strategy asks its server instead, and each worker's share is then the whole model.
+        The mean must be a model that the run can really end with. The mean of all parameters is one where ``finish``
+        takes that mean exactly. Where a round makes something else of the parameters (compression, an outer optimizer),
+        return the model that the last round left on all workers. May not change anything or communicate; a server
+        strategy asks its server instead, and each worker's share is then the whole model.
         """
         return None
 
     def merged(self, states: Sequence[State], rank: int, size: int) -> State:
-        """The state of ``rank`` when a run goes on with ``size`` workers from a checkpoint of ``len(states)``, all starting from the mean model."""
+        """The state of ``rank`` when a run goes on with ``size`` workers from a checkpoint of ``len(states)``, all
+        starting from the mean model.
+        """
         return states[rank % len(states)]
 
     def init_server(self, server: Server) -> State:
@@ -89,7 +101,9 @@ class Strategy(Spec, ABC, Generic[State]):
         raise TypeError(f"{type(self).__name__} has no server.")
 
     def dismiss(self, server: Server, state: State) -> None:
-        """Server strategies only: after ``serve``, where workers do not end with the server, answer those that still come until all have left."""
+        """Server strategies only: after ``serve``, where workers do not end with the server, answer those that still
+        come until all have left.
+        """
 
 
 def check_cancels(strategy: Strategy[Any]) -> None:

@@ -3,7 +3,8 @@
     "size"    w_i = samples behind rank i's vector: the mean is that of all samples, f = (1/N) Σ_s f_s
     "equal"   w_i = 1: every rank counts the same, whatever its shard holds, f = (1/n) Σ f_i
 
-The two agree where batches are equal. In both, a rank without data (its GradScaler skipped the step, or its shard has ended) does not count.
+The two agree where batches are equal. In both, a rank without data (its GradScaler skipped the step, or its shard has
+ended) does not count.
 """
 
 from __future__ import annotations
@@ -24,5 +25,7 @@ def check_weights(weights: str) -> None:
 
 
 def weigh(weights: Weights, samples: float) -> float:
-    """Return the weight of a rank that has so many ``samples``, relative to the nominal batch; a weight of no data stays as it is."""
+    """Return the weight of a rank that has so many ``samples``, relative to the nominal batch; a weight of no data
+    stays as it is.
+    """
     return samples if weights == "size" or samples < NOTHING else 1.0

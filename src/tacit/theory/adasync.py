@@ -1,12 +1,14 @@
 """AdaSync's rules for K while running (Dutta, Wang & Joshi, IEEE JSAIT 2021, arXiv 2003.10579).
 
-Over an interval of t seconds the bound on the mean ‖∇F‖² is u(K) = 2 F E[T_K]/(η t) + L η σ²/(m K), F the loss at its start. Its minimum:
+Over an interval of t seconds the bound on the mean ‖∇F‖² is u(K) = 2 F E[T_K]/(η t) + L η σ²/(m K), F the loss at its
+start. Its minimum:
 
     "square-root"    E[T_K] = K/(P μ), the batch kinds:                      K = K_0 √(F_0/F)
     "quadratic"      E[T_K] = log(P/(P−K))/μ, K-sync and K-async under exp:  K²/(P−K) = A,  A = K_0²/(P−K_0) · F_0/F,
                                                                              K = (−A + √(A² + 4 A P))/2, always below P
 
-Which of the two the paper prints for K-async is not known to us; the derivation gives the quadratic one. They differ little while K ≪ P.
+Which of the two the paper prints for K-async is not known to us; the derivation gives the quadratic one. They differ
+little while K ≪ P.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ RULES: Final = ("square-root", "quadratic")
 def next_k(rule: str, initial: int, workers: int, loss_ratio: float) -> float:
     """Return K for a loss that has fallen to 1/``loss_ratio`` of the first; unrounded, and not cut off at P.
 
-    rule: "square-root" or "quadratic". initial: K_0. loss_ratio: F_0/F, of gaps above F* where that is known; larger = K larger; may be infinite.
+    rule: "square-root" or "quadratic". initial: K_0. loss_ratio: F_0/F, of gaps above F* where that is known; larger =
+    K larger; may be infinite.
     """
     require(rule in RULES, f"rule={rule!r} is unknown{nearest(rule, RULES)}")
     check_whole("initial", initial)

@@ -12,8 +12,8 @@ from tacit.delays import Shares
 def fewer_than(k: int, groups: Sequence[tuple[Shares, int]]) -> Shares:
     """Return P(fewer than ``k`` events in all) at every moment.
 
-    groups: (law, workers) pairs; law[n, t] is the probability that one worker has n events by moment t, with n ≥ k left out. Every term is
-    positive, so that small probabilities keep their digits.
+    groups: (law, workers) pairs; law[n, t] is the probability that one worker has n events by moment t, with n ≥ k left
+    out. Every term is positive, so that small probabilities keep their digits.
     """
     total = np.ones((1, groups[0][0].shape[1]))
     for law, workers in groups:

@@ -34,7 +34,8 @@ def ef21_beta(contraction: float) -> float:
 
 @with_python_numbers
 def ef21_step_size(*, smoothness: float, mean_smoothness: float, contraction: float, pl: float | None = None) -> float:
-    """Return the largest γ that the theorem allows: 1/(L + L̃ √(β/θ)); with the PL constant ``pl`` = μ that of the linear rate.
+    """Return the largest γ that the theorem allows: 1/(L + L̃ √(β/θ)); with the PL constant ``pl`` = μ that of the
+    linear rate.
 
     smoothness: L. mean_smoothness: L̃ = √(mean L_i²), never below L. contraction: α, of Top-k k/d.
     """
@@ -57,7 +58,8 @@ def ef21_gradient_bound(
 ) -> float:
     """Return the nonconvex bound on the mean of ‖∇f(x^t)‖² over t = 0 … T−1: 2 gap/(γT) + G⁰/(θT).
 
-    gap: f(x⁰) − f_inf. step_size: γ, at most ``ef21_step_size``. distortion: G⁰, 0 where the first messages were full gradients.
+    gap: f(x⁰) − f_inf. step_size: γ, at most ``ef21_step_size``. distortion: G⁰, 0 where the first messages were full
+    gradients.
     """
     _check_run(gap, step_size, distortion)
     require(isinstance(steps, int) and steps >= 1, f"steps={steps} must be a whole number, at least 1.")

@@ -1,13 +1,15 @@
-"""EF21 with stochastic gradients (EF21-SGD: Fatkhullin et al., arXiv 2110.03294, after Richtárik et al., arXiv 2106.05203).
+"""EF21 with stochastic gradients (EF21-SGD: Fatkhullin et al., arXiv 2110.03294, after Richtárik et al., arXiv
+2106.05203).
 
-Rank i sends C(ĝ_i − g_i), ĝ_i the gradient of a batch of B with E ĝ_i = ∇f_i and E‖ĝ_i − ∇f_i‖² ≤ σ²/B. Symbols as in ``tacit.theory.ef21``;
-θ and β are those of half the contraction, α/2:
+Rank i sends C(ĝ_i − g_i), ĝ_i the gradient of a batch of B with E ĝ_i = ∇f_i and E‖ĝ_i − ∇f_i‖² ≤ σ²/B. Symbols as in
+``tacit.theory.ef21``; θ and β are those of half the contraction, α/2:
 
     E G^{t+1} ≤ (1−θ) G^t + β L̃² ‖x^{t+1} − x^t‖² + N,          N = (2/α − α/2) σ²/B
     γ ≤ 1/(L + L̃ √(β/θ))     (1/T) Σ E‖∇f(x^t)‖² ≤ 2 (f(x⁰) − f_inf)/(γ T) + G⁰/(θ T) + N/θ
 
-θ ≥ α/4, so the floor N/θ is at most 8 σ²/(α² B): an error of ε² needs batches of the order of σ²/(α² ε²) and T of the order of L̃/(α ε²), which are
-the paper's orders. The constants are derived here (docs/theory.md); the paper has free parameters in their place.
+θ ≥ α/4, so the floor N/θ is at most 8 σ²/(α² B): an error of ε² needs batches of the order of σ²/(α² ε²) and T of the
+order of L̃/(α ε²), which are the paper's orders. The constants are derived here (docs/theory.md); the paper has free
+parameters in their place.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def ef21_sgd_gradient_bound(
 ) -> float:
     """Return the bound on the mean of E‖∇f(x^t)‖² over t = 0 … T−1: 2 gap/(γT) + G⁰/(θT) + N/θ.
 
-    gap: f(x⁰) − f_inf. step_size: γ, at most ``ef21_sgd_step_size``. distortion: E G⁰, which is σ²/B where the first messages are not compressed.
+    gap: f(x⁰) − f_inf. step_size: γ, at most ``ef21_sgd_step_size``. distortion: E G⁰, which is σ²/B where the first
+    messages are not compressed.
     """
     noise = ef21_sgd_noise(variance=variance, batch_size=batch_size, contraction=contraction)
     transient = ef21_gradient_bound(

@@ -5,8 +5,9 @@
     k-async          K/P for exponential times: K of the P running steps are at the newest model
     k-batch-async    1 − (1 − 1/P)^l for the l-th gradient of an update and exponential times: its worker was among the last l to push
 
-p₀, which the error bounds ask for, is a lower bound on that probability whatever came before. For async it is at least 1/P where times are new
-shorter than used (hyper-exponential) and at most 1/P where they are new longer than used; with a fixed part it can be 0.
+p₀, which the error bounds ask for, is a lower bound on that probability whatever came before. For async it is at least
+1/P where times are new shorter than used (hyper-exponential) and at most 1/P where they are new longer than used; with
+a fixed part it can be 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tacit.theory.update_times import FRESH_KINDS, gradients_of
 def fresh_probability(
     kind: str, *, workers: int, compute: Delay, k: int | None = None, push: int | None = None
 ) -> float:
-    """Return the probability that a gradient is fresh: of the ``push``-th of an update, or the mean over all K where it is None.
+    """Return the probability that a gradient is fresh: of the ``push``-th of an update, or the mean over all K where it
+    is None.
 
     Exact for the sync kinds whatever the times, and for exponential times; for all others an error says so.
     """
@@ -46,7 +48,9 @@ def fresh_probability(
 
 @with_python_numbers
 def p0(kind: str, *, workers: int, compute: Delay, k: int | None = None) -> float:
-    """Return the largest lower bound on a gradient's probability to be fresh that is proven: 0 for most times of the stale kinds."""
+    """Return the largest lower bound on a gradient's probability to be fresh that is proven: 0 for most times of the
+    stale kinds.
+    """
     crew_of(workers, None, compute)
     k = gradients_of(kind, k, workers)
     if kind in FRESH_KINDS:

@@ -1,7 +1,8 @@
 """What a graph promises to gossip: how fast models that meet along its edges come together.
 
-n ranks. A: the adjacency of all rounds together, (A + Aᵀ)/2 where edges carry one way. L = D − A its Laplacian, 0 = λ₁ < λ₂ ≤ … its eigenvalues.
-r: the degree; where ranks differ, the *mean* degree. Γ = Σ ‖x_i − x̄‖², the consensus distance. W: the topology's mixing matrix.
+n ranks. A: the adjacency of all rounds together, (A + Aᵀ)/2 where edges carry one way. L = D − A its Laplacian, 0 = λ₁
+< λ₂ ≤ … its eigenvalues. r: the degree; where ranks differ, the *mean* degree. Γ = Σ ‖x_i − x̄‖², the consensus
+distance. W: the topology's mixing matrix.
 
     one drawn edge     x_i, x_j ← (x_i + x_j)/2 is a projection, W_e² = W_e = W_eᵀ, so E‖W_e x − x̄‖² = (x − x̄)ᵀ E[W_e] (x − x̄), and with edges
                        drawn uniformly E[W_e] = I − L/(r n):      E Γ' ≤ (1 − λ₂/(r n)) Γ, with equality for the eigenvector of λ₂.
@@ -10,7 +11,8 @@ r: the degree; where ranks differ, the *mean* degree. Γ = Σ ‖x_i − x̄‖�
                        is measured by ``simultaneous_contraction``; ``overlaps`` says how SwarmSGD weighs them.
     all at once        ‖W x − x̄‖ ≤ |λ₂(W)| ‖x − x̄‖ on undirected graphs; on directed ones |λ₂(W)| is the rate in the long run.
     SwarmSGD           its bounds grow with r²/λ₂² + 1 (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308). Proved for regular graphs; with the mean
-                       degree as r, E[W_e] = I − L/(r n) holds on irregular ones too, but what else the proof needs of regularity does not.
+                       degree as r, E[W_e] = I − L/(r n) holds on irregular ones too, but what else the proof needs of
+                       regularity does not.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from tacit.topology import Topology
 
 @dataclass(frozen=True)
 class GraphTheory(Parameters):
-    """The numbers of ``topology`` over ``size`` ranks. Eigenvalues of a thousand ranks take seconds, and are taken once."""
+    """The numbers of ``topology`` over ``size`` ranks.
+
+    Eigenvalues of a thousand ranks take seconds, and are taken once.
+    """
 
     topology: Topology
     size: int
@@ -80,7 +85,9 @@ class GraphTheory(Parameters):
 
     @cached_property
     def spectral_gap(self) -> float:
-        """1 − |λ₂(W)|, what each round with all neighbours takes off the distance to the mean; of graphs that change, the mean over a cycle."""
+        """1 − |λ₂(W)|, what each round with all neighbours takes off the distance to the mean; of graphs that change,
+        the mean over a cycle.
+        """
         rounds = [self.topology.mixing(self.size, t).numpy() for t in range(self.topology.cycle(self.size))]
         over_a_cycle = rounds[0]
         for mixing in rounds[1:]:
@@ -97,7 +104,9 @@ class GraphTheory(Parameters):
 
     @property
     def contraction(self) -> float:
-        """1 − λ₂/(r n): the most that is left of Γ, in expectation, after one atomic interaction along a uniformly drawn edge."""
+        """1 − λ₂/(r n): the most that is left of Γ, in expectation, after one atomic interaction along a uniformly
+        drawn edge.
+        """
         return max(0.0, 1 - self.algebraic_connectivity / (self.degree * self.size))
 
     def simultaneous_contraction(
@@ -108,11 +117,13 @@ class GraphTheory(Parameters):
         rounds: int = 4096,
         seed: int = 0,
     ) -> float:
-        """Return what is left of Γ after a round in which all ranks ask a random neighbour at the same moment: n exchanges that overlap.
+        """Return what is left of Γ after a round in which all ranks ask a random neighbour at the same moment: n
+        exchanges that overlap.
 
-        Compare it with ``contraction ** size``, n exchanges one after another. The weights are SwarmSGD's (``overlaps``); with 1/2 for both, models
-        take halves whatever overlaps. Of two starts the slower one counts: the eigenvector of λ₂, and that of the largest eigenvalue, in which
-        neighbours differ most, so that models swap. Measured over so many drawn ``rounds``: the standard error is about 0.3/√rounds.
+        Compare it with ``contraction ** size``, n exchanges one after another. The weights are SwarmSGD's
+        (``overlaps``); with 1/2 for both, models take halves whatever overlaps. Of two starts the slower one counts:
+        the eigenvector of λ₂, and that of the largest eigenvalue, in which neighbours differ most, so that models swap.
+        Measured over so many drawn ``rounds``: the standard error is about 0.3/√rounds.
         """
         for name, weight in (("overlapping_weight", overlapping_weight), ("crossing_weight", crossing_weight)):
             require(0 < weight <= 1 / 2, f"{name}={weight} must be above 0 and at most 1/2.")
@@ -136,16 +147,28 @@ class GraphTheory(Parameters):
 
     @property
     def busiest_meetings(self) -> float:
-        """Expected interactions of the busiest rank in that time: they come one after another, so no schedule is faster than them."""
+        """Expected interactions of the busiest rank in that time: they come one after another, so no schedule is faster
+        than them.
+        """
         met = self._adjacency.sum(0) + self._adjacency.sum(1)
         return self.consensus_interactions * float(met.max()) / float(self._adjacency.sum())
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it under the names above."""
         names = (
-            "size", "edges", "degree", "is_regular", "diameter", "algebraic_connectivity", "spectral_gap", "swarm_factor", "contraction",
-            "consensus_interactions", "consensus_time", "busiest_meetings",
-        )  # fmt: skip
+            "size",
+            "edges",
+            "degree",
+            "is_regular",
+            "diameter",
+            "algebraic_connectivity",
+            "spectral_gap",
+            "swarm_factor",
+            "contraction",
+            "consensus_interactions",
+            "consensus_time",
+            "busiest_meetings",
+        )
         return {"topology": str(self.topology), "is_directed": self.topology.is_directed} | {
             name: getattr(self, name) for name in names
         }

@@ -1,7 +1,8 @@
 """K-async with hyper-exponential times, exactly.
 
-Right after an update P−K workers go on with the step they are in. Each kind of step in the mixture is memoryless, so all that matters of the past
-is how many of the P−K are of which kind: a finite Markov chain, whose stationary law gives the mean time between updates.
+Right after an update P−K workers go on with the step they are in. Each kind of step in the mixture is memoryless, so
+all that matters of the past is how many of the P−K are of which kind: a finite Markov chain, whose stationary law gives
+the mean time between updates.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def k_async_time(means_s: Sequence[float], weights: Sequence[float], k: int, wor
 def _race(
     means_s: Sequence[float], left: Sequence[Kinds], workers: int
 ) -> tuple[dict[Kinds, float], dict[Kinds, NDArray[np.float64]]]:
-    """Return, for every mix of ``workers`` running steps, the mean time until one of ``left`` is left, and the law of which."""
+    """Return, for every mix of ``workers`` running steps, the mean time until one of ``left`` is left, and the law of
+    which.
+    """
     duration = dict.fromkeys(left, 0.0)
     after = dict(zip(left, np.eye(len(left)), strict=True))
     for running in range(sum(left[0]) + 1, workers + 1):

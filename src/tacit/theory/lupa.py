@@ -4,12 +4,13 @@ p workers, batches of B, variance σ²/B, F L-smooth and μ-PL, κ = L/μ, T ste
 
     E[F(x̄_T) − F*] ≤ a³/(T+a)³ (F(x_0) − F*) + 4 κ σ² T (T+2a) / (μ p B (T+a)³) + 256 κ² σ² T (τ−1) / (μ p B (T+a)³)
 
-and with periods τ_i that change, the last term is 128 κ² σ² Σ τ_i (τ_i − 1) / (μ p B (T+a)³). The error stays at O(1/(pBT)), a linear
-speed-up, up to τ = O(T^{2/3} / (pB)^{1/3}). The theorem has a = α τ + 4 with a side condition on α; a = max(8κ, τ + 4) works in practice, and below
-2κ the first steps are too long for the bound to hold. Step size and rates are the paper's; the constants 4, 256 and 128 are from memory of it.
+and with periods τ_i that change, the last term is 128 κ² σ² Σ τ_i (τ_i − 1) / (μ p B (T+a)³). The error stays at
+O(1/(pBT)), a linear speed-up, up to τ = O(T^{2/3} / (pB)^{1/3}). The theorem has a = α τ + 4 with a side condition on
+α; a = max(8κ, τ + 4) works in practice, and below 2κ the first steps are too long for the bound to hold. Step size and
+rates are the paper's; the constants 4, 256 and 128 are from memory of it.
 
-The paper allows a variance of C₁ ‖∇F‖² + σ²/B, with a condition on C₁ that we do not have. Objectives with ``variance_growth`` above 0 are
-therefore refused by the functions whose result would depend on it.
+The paper allows a variance of C₁ ‖∇F‖² + σ²/B, with a condition on C₁ that we do not have. Objectives with
+``variance_growth`` above 0 are therefore refused by the functions whose result would depend on it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def lupa_offset(*, objective: Objective, period: int) -> float:
 
 @with_python_numbers
 def lupa_step_size(*, step: ArrayLike, objective: Objective, offset: float) -> NDArray[np.float64]:
-    """Return η_t = 4/(μ (t + a)) of step t, counted from 0; as a schedule it is ``InverseTime(offset=a)`` on lr = 4/(μ a)."""
+    """Return η_t = 4/(μ (t + a)) of step t, counted from 0; as a schedule it is ``InverseTime(offset=a)`` on lr = 4/(μ
+    a).
+    """
     _check_offset(offset, objective)
     return np.asarray(4 / (objective.curvature * (counted("step", step) + offset)))
 
@@ -61,7 +64,9 @@ def lupa_step_size(*, step: ArrayLike, objective: Objective, offset: float) -> N
 def lupa_bound(
     *, steps: ArrayLike, period: int, workers: int, batch_size: int, objective: Objective, offset: float | None = None
 ) -> NDArray[np.float64]:
-    """Return the bound on E[F(x̄_T) − F*] after ``steps`` = T steps of every worker. offset: a; None takes ``lupa_offset``."""
+    """Return the bound on E[F(x̄_T) − F*] after ``steps`` = T steps of every worker. offset: a; None takes
+    ``lupa_offset``.
+    """
     counts = counted("steps", steps)
     check_whole("period", period)
     offset = lupa_offset(objective=objective, period=period) if offset is None else offset
@@ -98,9 +103,13 @@ def lupa_curve(
     check_not_negative("exchange_s", exchange_s, "how long an average takes")
     round_s = round_time(period=period, workers=workers, compute=compute, speed=speed) + exchange_s
     return lupa_bound(
-        steps=counted("times_s", times_s) / round_s * period, period=period, workers=workers, batch_size=batch_size, objective=objective,
+        steps=counted("times_s", times_s) / round_s * period,
+        period=period,
+        workers=workers,
+        batch_size=batch_size,
+        objective=objective,
         offset=offset,
-    )  # fmt: skip
+    )
 
 
 def _bound(

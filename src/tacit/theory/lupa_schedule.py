@@ -1,11 +1,13 @@
 """The conditions on changing periods τ_1 … τ_E of ADA-LUPA-SGD (Haddadpour et al., NeurIPS 2019, arXiv 1910.13598).
 
-p workers, batches of B, T steps of every worker. Under these conditions the error stays at O(1/(pBT)), the linear speed-up:
+p workers, batches of B, T steps of every worker. Under these conditions the error stays at O(1/(pBT)), the linear
+speed-up:
 
     (i)   Σ τ_i = T          (ii)  Σ τ_i (τ_i − 1) = O(T²)          (iii) (max τ_i)³ = O(T²/(pB))
 
-The paper gives no constants in O(·); here both are one parameter c. With c ≥ 1, (i) implies (ii), because Σ τ_i² ≤ (Σ τ_i)². The schedules of the
-paper's experiments (T = 5469, p = 4, B = 128) need a large c for (iii): τ = 91 needs c = 12.9, linear growth in 10 rounds c = 21,000.
+The paper gives no constants in O(·); here both are one parameter c. With c ≥ 1, (i) implies (ii), because Σ τ_i² ≤ (Σ
+τ_i)². The schedules of the paper's experiments (T = 5469, p = 4, B = 128) need a large c for (iii): τ = 91 needs c =
+12.9, linear growth in 10 rounds c = 21,000.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
     Pareto(x_m, a)          x_m Γ(P+1) Γ(P−k+1−1/a) / (Γ(P−k+1) Γ(P+1−1/a)),   infinite unless a (P−k+1) > 1
     any workers             ∫₀^∞ P(fewer than k have finished by t) dt
 
-The first integral is taken over w = log(v/(1−v)), where its integrand is a smooth bell and the trapezoidal rule converges geometrically.
+The first integral is taken over w = log(v/(1−v)), where its integrand is a smooth bell and the trapezoidal rule
+converges geometrically.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _NODES: Final = 16_001
 def order_statistic(compute: Delay, *, k: int, workers: int, speed: Mapping[int, float] | None = None) -> float:
     """Return the mean of the ``k``-th smallest of ``workers`` independent times; infinite where it is.
 
-    speed: as in ``Cluster``, {3: 0.2} for a worker 3 that is five times slower. Exact for identical workers with exponential, shifted, Pareto,
-    constant and recorded times; else by quadrature, to about 1e-10 for identical workers and 2e-5 for others.
+    speed: as in ``Cluster``, {3: 0.2} for a worker 3 that is five times slower. Exact for identical workers with
+    exponential, shifted, Pareto, constant and recorded times; else by quadrature, to about 1e-10 for identical workers
+    and 2e-5 for others.
     """
     crew = crew_of(workers, speed, compute)
     check_whole("k", k)
@@ -63,7 +65,9 @@ def expected_order_statistic(compute: Delay, k: int, crew: Crew) -> float:
 
 
 def by_quadrature(compute: Delay, k: int, workers: int) -> float:
-    """Return E[X_{k:P}] of identical workers of speed 1 for any smooth distribution of times whose tail is lighter than 1/x²."""
+    """Return E[X_{k:P}] of identical workers of speed 1 for any smooth distribution of times whose tail is lighter than
+    1/x².
+    """
     a, b = workers - k + 1, k
     centre, width = math.log(a / b), math.sqrt(1 / a + 1 / b)
     w = np.linspace(centre - 12 * width - 120 / a, centre + 12 * width + 120 / b, _POINTS)

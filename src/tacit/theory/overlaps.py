@@ -1,8 +1,10 @@
-"""Exchanges that overlap: what is left of Γ when all ranks ask a neighbour at the same moment, as SwarmSGD does with equal step times.
+"""Exchanges that overlap: what is left of Γ when all ranks ask a neighbour at the same moment, as SwarmSGD does with
+equal step times.
 
-Rank i sends x_i to j. When j receives it, both are to add a part w of the difference: j adds w (x_i − x_j) at once, and i adds w (x_j − x_i) when the
-answer comes. One exchange at a time, w = 1/2 makes both models the mean. If j has a request of its own under way, to k, it will also add a part of
-x_k − x_j with the x_j of the moment at which it asked: with w = 1/2 twice, nothing of x_j is left at j, and models swap instead of meeting.
+Rank i sends x_i to j. When j receives it, both are to add a part w of the difference: j adds w (x_i − x_j) at once, and
+i adds w (x_j − x_i) when the answer comes. One exchange at a time, w = 1/2 makes both models the mean. If j has a
+request of its own under way, to k, it will also add a part of x_k − x_j with the x_j of the moment at which it asked:
+with w = 1/2 twice, nothing of x_j is left at j, and models swap instead of meeting.
 
     j has asked i too     w = 1/4: the two exchanges together make both models the mean.
     j has asked k         w = 1/3: the Metropolis weight 1/(1 + d) of a node that takes part in d = 2 exchanges at once.
@@ -25,7 +27,8 @@ def gamma_after_a_round(
 ) -> float:
     """Return the mean over drawn rounds of Γ after one, from ``start``, over Γ before it.
 
-    In a round every rank asks a random neighbour at once. Requests arrive in random order, and all of them before any answer.
+    In a round every rank asks a random neighbour at once. Requests arrive in random order, and all of them before any
+    answer.
     """
     random, size = np.random.default_rng(seed), len(start)
     asked = np.tile(start - start.mean(), (rounds, 1))

@@ -1,12 +1,14 @@
-"""Workers that begin another step whenever one is done: when K steps are done by anybody, and how long the slowest needs for τ.
+"""Workers that begin another step whenever one is done: when K steps are done by anybody, and how long the slowest
+needs for τ.
 
     K-batch-sync     E[T] = ∫₀^∞ P(N_1(t) + … + N_P(t) < K) dt,   P(N_i(t) ≥ n) = P(X_1 + … + X_n ≤ t), all starting at 0
     a round of τ     E[max_i (X_1 + … + X_τ)_i] = ∫₀^∞ 1 − Π_i P((X_1 + … + X_τ)_i ≤ t) dt
 
-Neither has a closed form in general. Times are rounded to a grid of width h that spans all of the integral but its last 1e-5 or so, and sums are
-convolutions. T never falls when an X grows, so the error is at most n h, n the most steps anybody did by then; where X has a density roundings
-cancel and it is of the order of h². h is at most a 40th of E[X]. Seen by hand against exact values and finer grids: below 5e-4 of the result, mostly
-below 1e-4; 4e-3 for a mixture of steps of which some are 10,000 times longer than others.
+Neither has a closed form in general. Times are rounded to a grid of width h that spans all of the integral but its last
+1e-5 or so, and sums are convolutions. T never falls when an X grows, so the error is at most n h, n the most steps
+anybody did by then; where X has a density roundings cancel and it is of the order of h². h is at most a 40th of E[X].
+Seen by hand against exact values and finer grids: below 5e-4 of the result, mostly below 1e-4; 4e-3 for a mixture of
+steps of which some are 10,000 times longer than others.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ def _integral(
 
 
 def _step_law(compute: Delay, speed: float, width_s: float, cells: int) -> Shares:
-    """Return P(X/speed rounds to j h) for j = 0 … cells − 1; a recorded time is split between its two neighbours, so that its mean stays."""
+    """Return P(X/speed rounds to j h) for j = 0 … cells − 1; a recorded time is split between its two neighbours, so
+    that its mean stays.
+    """
     if isinstance(compute, Recorded):
         places = compute.values / (speed * width_s)
         below = np.floor(places).astype(int)

@@ -1,6 +1,8 @@
-"""How far K gradients per update get (Dutta et al., AISTATS 2018, arXiv 1803.01113): bounds on the error, per update and per second.
+"""How far K gradients per update get (Dutta et al., AISTATS 2018, arXiv 1803.01113): bounds on the error, per update
+and per second.
 
-F is c-strongly convex and L-smooth; a mini-batch of m has E‖g − ∇F‖² ≤ σ²/m + (M_G/m) ‖∇F‖². J updates with K gradients each and step η:
+F is c-strongly convex and L-smooth; a mini-batch of m has E‖g − ∇F‖² ≤ σ²/m + (M_G/m) ‖∇F‖². J updates with K gradients
+each and step η:
 
     E[F(w_J) − F*] ≤ floor + (1 − η c γ')^J (F(w_0) − F* − floor),     floor = η L σ² / (2 c γ' K m)
     (1/J) Σ_j E‖∇F(w_j)‖² ≤ 2 (F(w_0) − F*)/(η γ' J) + L η σ²/(γ' K m)     without convexity
@@ -9,12 +11,14 @@ F is c-strongly convex and L-smooth; a mini-batch of m has E‖g − ∇F‖² �
     sync kinds     γ' = 1
     stale kinds    γ' = 1 − γ + p₀/2,      E‖∇F(w_j) − ∇F(w_stale)‖² ≤ γ E‖∇F(w_j)‖², γ ≤ 1
 
-γ is an assumption about the run and unknown before it: curves of stale kinds are drawn for a γ, not predicted. The two bounds are from memory of
-the paper, not checked against its text; the condition on η is derived here. With g the mean of the K gradients of one update,
+γ is an assumption about the run and unknown before it: curves of stale kinds are drawn for a γ, not predicted. The two
+bounds are from memory of the paper, not checked against its text; the condition on η is derived here. With g the mean
+of the K gradients of one update,
 
     E‖g‖² ≤ σ²/(K m) + (M_G/(K m) + 1) (1/K) Σ_l E‖∇F(w_τ(l))‖²
 
-because the square of a mean is at most the mean of the squares; stale gradients may all be equal, so no factor 1/K can stand in place of the 1.
+because the square of a mean is at most the mean of the squares; stale gradients may all be equal, so no factor 1/K can
+stand in place of the 1.
 """
 
 from __future__ import annotations
@@ -65,7 +69,9 @@ class Objective(Spec):
 
 @with_python_numbers
 def largest_step_size(kind: str, *, k: int, objective: Objective, batch_size: int) -> float:
-    """Return the largest η for which the bounds hold, 1/(2L (M_G/(K m) + 1)). k: gradients in an update, which is P for "sync"."""
+    """Return the largest η for which the bounds hold, 1/(2L (M_G/(K m) + 1)). k: gradients in an update, which is P for
+    "sync".
+    """
     _check_update(kind, k, batch_size)
     return 1 / (2 * objective.smoothness * (objective.variance_growth / (k * batch_size) + 1))
 
@@ -84,7 +90,8 @@ def error_bound(
 ) -> NDArray[np.float64]:
     """Return the bound on E[F(w_J) − F*] after ``updates`` = J updates (a number or an array).
 
-    k: gradients in an update, which is P for "sync". gamma: γ of the stale kinds, larger = staler. p0: as ``theory.p0`` gives it, larger = fresher.
+    k: gradients in an update, which is P for "sync". gamma: γ of the stale kinds, larger = staler. p0: as ``theory.p0``
+    gives it, larger = fresher.
     """
     pull, noise = _pull_and_noise(kind, k, objective, step_size, batch_size, gamma, p0)
     contraction = step_size * objective.curvature * pull  # at most 3/4: η ≤ 1/(2L), c ≤ L, γ' ≤ 3/2
@@ -104,7 +111,9 @@ def gradient_bound(
     gamma: float | None = None,
     p0: float = 0.0,
 ) -> NDArray[np.float64]:
-    """Return the bound on the mean of E‖∇F(w_j)‖² over ``updates`` updates, which needs no convexity; arguments as of ``error_bound``."""
+    """Return the bound on the mean of E‖∇F(w_j)‖² over ``updates`` updates, which needs no convexity; arguments as of
+    ``error_bound``.
+    """
     pull, noise = _pull_and_noise(kind, k, objective, step_size, batch_size, gamma, p0)
     count = counted("updates", updates)
     require(bool(np.all(count > 0)), "updates=0: a mean over no update is none; begin with 1.")
@@ -126,9 +135,11 @@ def error_curve(
     gamma: float | None = None,
     p0: float | None = None,
 ) -> NDArray[np.float64]:
-    """Return ``error_bound`` at moments ``times_s``, with J = t/E[T] updates by then: what happens on average, drawn without running anything.
+    """Return ``error_bound`` at moments ``times_s``, with J = t/E[T] updates by then: what happens on average, drawn
+    without running anything.
 
-    Where E[T] has no closed form (K-async for most times) it is simulated, always with the same seed. p0: None takes the proven one.
+    Where E[T] has no closed form (K-async for most times) it is simulated, always with the same seed. p0: None takes
+    the proven one.
     """
     gradients = gradients_of(kind, k, workers)
     lower_s, upper_s = update_time_bounds(kind, workers=workers, compute=compute, k=k, speed=speed)
@@ -137,9 +148,15 @@ def error_curve(
     if p0 is None:
         p0 = proven_p0(kind, workers=workers, compute=compute, k=k) if kind not in FRESH_KINDS and not speed else 0.0
     return error_bound(
-        kind, updates=counted("times_s", times_s) / per_update_s, k=gradients, objective=objective, step_size=step_size,
-        batch_size=batch_size, gamma=gamma, p0=p0,
-    )  # fmt: skip
+        kind,
+        updates=counted("times_s", times_s) / per_update_s,
+        k=gradients,
+        objective=objective,
+        step_size=step_size,
+        batch_size=batch_size,
+        gamma=gamma,
+        p0=p0,
+    )
 
 
 def _pull_and_noise(

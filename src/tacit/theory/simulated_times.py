@@ -1,7 +1,8 @@
 """Seconds per update of K-async by simulation, for times without a closed form.
 
-After an update K workers start a new step and P − K continue the one they are in. The state is therefore the P remaining times: an update takes
-their K-th smallest, which is subtracted from the others, and the K that finished are drawn again. Many independent copies are simulated at once.
+After an update K workers start a new step and P − K continue the one they are in. The state is therefore the P
+remaining times: an update takes their K-th smallest, which is subtracted from the others, and the K that finished are
+drawn again. Many independent copies are simulated at once.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     η_j = min(C/‖w_j − w_τ(j)‖², η_max)   ⇒   E[η_j ‖w_j − w_τ(j)‖²] ≤ C
 
-With that condition no γ is assumed. The condition is the paper's; the constants are derived here, from F L-smooth, batches of m with
-E‖g − ∇F‖² ≤ σ²/m + (M_G/m) ‖∇F‖², K gradients in an update, each with a rate of its own that does not depend on its noise, and
-η_max ≤ 1/(L (M_G/(K m) + 1)):
+With that condition no γ is assumed. The condition is the paper's; the constants are derived here, from F L-smooth,
+batches of m with E‖g − ∇F‖² ≤ σ²/m + (M_G/m) ‖∇F‖², K gradients in an update, each with a rate of its own that does not
+depend on its noise, and η_max ≤ 1/(L (M_G/(K m) + 1)):
 
     Σ_j E[η_j ‖∇F(w_j)‖²] / Σ_j E[η_j]  ≤  (2 (F(w_0) − F*) + J L² C) / Σ_j E[η_j] + L σ² η_max/(K m)
 
@@ -27,8 +27,8 @@ def staleness_rate_bound(
 ) -> float:
     """Return the bound on the mean of ‖∇F(w_j)‖² over all updates, weighted by their rates.
 
-    rates: E[η_j] of each update, such as means over runs; of one update the mean of its K rates. c, maximum: as in ``StalenessRate``; larger c =
-    staler gradients at full rate. k: gradients in an update, 1 for async.
+    rates: E[η_j] of each update, such as means over runs; of one update the mean of its K rates. c, maximum: as in
+    ``StalenessRate``; larger c = staler gradients at full rate. k: gradients in an update, 1 for async.
     """
     check_positive("c", c)
     check_positive("maximum", maximum)

@@ -1,17 +1,20 @@
 """How far SwarmSGD gets (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
 
-n nodes on an r-regular graph, λ₂ of its Laplacian. In each interaction a uniformly drawn edge's two nodes take H local steps of size η each and then
-both hold the mean of their two models. μ_t: mean of all models after t interactions. Γ_t = Σ ‖X_i − μ_t‖². f = (1/n) Σ f_i, each f_i L-smooth;
-every stochastic gradient has E‖g̃‖² ≤ M². All models start equal. h₂ = E[H_i²], and s = E[(H_i − 1) H_i (2H_i − 1)]/(6H).
+n nodes on an r-regular graph, λ₂ of its Laplacian. In each interaction a uniformly drawn edge's two nodes take H local
+steps of size η each and then both hold the mean of their two models. μ_t: mean of all models after t interactions. Γ_t
+= Σ ‖X_i − μ_t‖². f = (1/n) Σ f_i, each f_i L-smooth; every stochastic gradient has E‖g̃‖² ≤ M². All models start equal.
+h₂ = E[H_i²], and s = E[(H_i − 1) H_i (2H_i − 1)]/(6H).
 
     derived here    E Γ_t ≤ n (4 r/λ₂ + 16 r²/λ₂²) η² h₂ M²
-                    (1/T) Σ_t E‖∇f(μ_t)‖² ≤ n (f(μ_0) − f*)/(η H T) + 2 L η h₂ M²/(n H) + 2 L² η² M² ((4 r/λ₂ + 16 r²/λ₂²) h₂ + s)
+                    (1/T) Σ_t E‖∇f(μ_t)‖² ≤ n (f(μ_0) − f*)/(η H T) + 2 L η h₂ M²/(n H) + 2 L² η² M² ((4 r/λ₂ + 16
+                    r²/λ₂²) h₂ + s)
     the paper's     (1/T) Σ_t E‖∇f(μ_t)‖² ≤ 4 (f(μ_0) − f*)/(√T H) + 2304 H² max(1, L²) M² (r²/λ₂² + 1)/√T
                     for η = n/√T, T ≥ n⁴ and geometric H_i of mean H
 
-The derived bounds hold for any η and for fixed H (h₂ = H², s = (H − 1)(2H − 1)/6) or geometric H_i (h₂ = 2H² − H, s = 2H² − 3H + 1);
-docs/theory.md has the derivation. Form and conditions of the paper's bound are the paper's; its constants 4 and 2304 are from memory. It is
-implied by the derived one. All three are about the blocking form, without compression, with one interaction at a time.
+The derived bounds hold for any η and for fixed H (h₂ = H², s = (H − 1)(2H − 1)/6) or geometric H_i (h₂ = 2H² − H, s =
+2H² − 3H + 1); docs/theory.md has the derivation. Form and conditions of the paper's bound are the paper's; its
+constants 4 and 2304 are from memory. It is implied by the derived one. All three are about the blocking form, without
+compression, with one interaction at a time.
 """
 
 from __future__ import annotations
@@ -38,10 +41,12 @@ def swarm_step_size(*, interactions: int, size: int) -> float:
 def swarm_consensus_bound(
     *, graph: GraphTheory, local_steps: float, step_size: float, second_moment: float, geometric: bool = False
 ) -> float:
-    """Return the derived bound on E Γ = E Σ ‖X_i − μ‖² after any number of interactions: n (4 r/λ₂ + 16 r²/λ₂²) η² h₂ M².
+    """Return the derived bound on E Γ = E Σ ‖X_i − μ‖² after any number of interactions: n (4 r/λ₂ + 16 r²/λ₂²) η² h₂
+    M².
 
-    graph: such as ``GraphTheory(Ring(), 16)``; undirected and regular. local_steps: H. second_moment: M². geometric: whether each node draws its
-    number of steps from the geometric distribution of mean H, as ``tacit.Geometric`` does; else it is H.
+    graph: such as ``GraphTheory(Ring(), 16)``; undirected and regular. local_steps: H. second_moment: M². geometric:
+    whether each node draws its number of steps from the geometric distribution of mean H, as ``tacit.Geometric`` does;
+    else it is H.
     """
     return graph.size * _spread(graph, local_steps, step_size, second_moment, geometric)
 

@@ -10,9 +10,9 @@ X: time of one mini-batch. X_{K:P}: the K-th smallest of P.   H_n = 1 + 1/2 + �
     k-async          between bounds                                m (H_P − H_{P−K})      between bounds
     k-batch-async    K E[X] / P                                    K m / P                K (Δ + m) / P
 
-Messages take no time here, and cancelled steps end at once. K-async is exact for exponential and hyper-exponential times (each kind of step is
-memoryless), for constant ones from a common start (E[X] / ⌊P/K⌋), and for K = 1 and K = P. For all others a simulation gives E[T] to a fraction of
-a percent (``method="simulated"``), and these bounds are proven:
+Messages take no time here, and cancelled steps end at once. K-async is exact for exponential and hyper-exponential
+times (each kind of step is memoryless), for constant ones from a common start (E[X] / ⌊P/K⌋), and for K = 1 and K = P.
+For all others a simulation gives E[T] to a fraction of a percent (``method="simulated"``), and these bounds are proven:
 
     K E[X]/P ≤ E[T] ≤ E[X_{K:K}]      nobody is faster than never waiting; the K who have just begun are all done by then
     E[T] ≤ E[X_{K:P}]                 new longer than used: what is left of a step is shorter than a new one
@@ -60,11 +60,12 @@ def update_time(
 ) -> float:
     """Return the expected seconds per update, in the long run.
 
-    kind: "sync", "k-sync", "k-batch-sync", "async", "k-async" or "k-batch-async". k: larger = fewer, better updates; of batches it may be above P.
-    speed: as in ``Cluster``, {3: 0.2} for a worker 3 that is five times slower.
-    method: "exact" raises an error where no exact value is known (K-async for most times). "simulated" is for async and K-async: 50,000 updates of 32
-    workers take about 0.2 s; equal ``seed``, equal result. The standard error is about 0.3 % for times with a coefficient of variation of 1; it
-    grows with that coefficient, and without a variance (``Pareto`` with shape ≤ 2) expect a few percent.
+    kind: "sync", "k-sync", "k-batch-sync", "async", "k-async" or "k-batch-async". k: larger = fewer, better updates; of
+    batches it may be above P. speed: as in ``Cluster``, {3: 0.2} for a worker 3 that is five times slower. method:
+    "exact" raises an error where no exact value is known (K-async for most times). "simulated" is for async and
+    K-async: 50,000 updates of 32 workers take about 0.2 s; equal ``seed``, equal result. The standard error is about
+    0.3 % for times with a coefficient of variation of 1; it grows with that coefficient, and without a variance
+    (``Pareto`` with shape ≤ 2) expect a few percent.
     """
     require(method in ("exact", "simulated"), f"method={method!r} is unknown; 'exact' or 'simulated'.")
     if method == "simulated":

@@ -1,4 +1,7 @@
-"""Topologies: with whom to speak. A graph over the ranks, its mixing weights, and meetings drawn along its edges; no worker, no network."""
+"""Topologies: with whom to speak.
+
+A graph over the ranks, its mixing weights, and meetings drawn along its edges; no worker, no network.
+"""
 
 from tacit.topology.directed import ExponentialGraph, OnePeer
 from tacit.topology.graph import Graph

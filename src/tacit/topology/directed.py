@@ -1,7 +1,8 @@
-"""Graphs whose edges carry one way: for push-sum, which sends without an answer (Assran et al., ICML 2019, arXiv 1811.10792).
+"""Graphs whose edges carry one way: for push-sum, which sends without an answer (Assran et al., ICML 2019, arXiv
+1811.10792).
 
-Both have edges i → i + 2^j (mod n) with 2^j < n, j = 0 … ⌈log₂ n⌉ − 1. Every rank sends and receives equally often, so the uniform weights over
-out-neighbours and self are doubly stochastic here, for any n.
+Both have edges i → i + 2^j (mod n) with 2^j < n, j = 0 … ⌈log₂ n⌉ − 1. Every rank sends and receives equally often, so
+the uniform weights over out-neighbours and self are doubly stochastic here, for any n.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from tacit.topology.topology import Topology
 
 @dataclass(frozen=True)
 class ExponentialGraph(Topology):
-    """Rank i sends to i + 1, i + 2, i + 4, … (mod n) in every round: ⌈log₂ n⌉ neighbours each (Ying et al., arXiv 2110.13363)."""
+    """Rank i sends to i + 1, i + 2, i + 4, … (mod n) in every round: ⌈log₂ n⌉ neighbours each (Ying et al., arXiv
+    2110.13363).
+    """
 
     @property
     def is_directed(self) -> bool:
@@ -28,8 +31,8 @@ class ExponentialGraph(Topology):
 class OnePeer(Topology):
     """Rank i sends to one peer a round: in round t to i + 2^(t mod ⌈log₂ n⌉) (mod n).
 
-    With n a power of two, log₂ n rounds give everybody the exact mean (Ying et al., arXiv 2110.13363); with any other n they come near it, and
-    the rounds go on from there.
+    With n a power of two, log₂ n rounds give everybody the exact mean (Ying et al., arXiv 2110.13363); with any other n
+    they come near it, and the rounds go on from there.
     """
 
     @property

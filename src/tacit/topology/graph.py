@@ -29,10 +29,12 @@ class NetworkXGraph(Protocol):
 
 @dataclass(frozen=True)
 class Graph(Topology):
-    """A graph of your own: a networkx graph, edges such as [(0, 1), (1, 2)], or the name of a text file with an edge a line.
+    """A graph of your own: a networkx graph, edges such as [(0, 1), (1, 2)], or the name of a text file with an edge a
+    line.
 
-    Ranks are 0 … n−1. The nodes of a networkx graph are the ranks where they are 0 … n−1 themselves, and else numbered in the graph's own order; a
-    DiGraph means ``directed``. A line of a file holds two ranks with blanks or a comma between them; «#» starts a comment. Weights are not used.
+    Ranks are 0 … n−1. The nodes of a networkx graph are the ranks where they are 0 … n−1 themselves, and else numbered
+    in the graph's own order; a DiGraph means ``directed``. A line of a file holds two ranks with blanks or a comma
+    between them; «#» starts a comment. Weights are not used.
     """
 
     edges: Sequence[tuple[int, int]] | str | NetworkXGraph

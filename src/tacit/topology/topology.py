@@ -55,9 +55,10 @@ class Topology(Spec, ABC):
     def mixing(self, size: int, round: int = 0) -> Tensor:
         """Return W, float64 [size, size], such that x ← W x is one exchange with all neighbours; do not write into it.
 
-        Undirected graphs: Metropolis–Hastings weights, W_ij = 1/(1 + max(d_i, d_j)) for neighbours and W_ii the rest to 1: symmetric and doubly
-        stochastic on every graph, so the mean stays. Directed graphs: rank j keeps 1/(1 + d_j) of its own and sends as much to each of its d_j
-        out-neighbours: columns sum to 1, so the *sum* stays (push-sum divides by the weights that travel along).
+        Undirected graphs: Metropolis–Hastings weights, W_ij = 1/(1 + max(d_i, d_j)) for neighbours and W_ii the rest to
+        1: symmetric and doubly stochastic on every graph, so the mean stays. Directed graphs: rank j keeps 1/(1 + d_j)
+        of its own and sends as much to each of its d_j out-neighbours: columns sum to 1, so the *sum* stays (push-sum
+        divides by the weights that travel along).
         """
         phase = round % self.cycle(size)
         if (size, phase) not in self._matrices:
@@ -76,9 +77,11 @@ class Topology(Spec, ABC):
 
     @with_python_numbers
     def draw_matching(self, size: int, random: np.random.Generator) -> tuple[int | None, ...]:
-        """Return everybody's partner in a random matching along edges, or None: in random order each free rank takes a free neighbour.
+        """Return everybody's partner in a random matching along edges, or None: in random order each free rank takes a
+        free neighbour.
 
-        No edge is left between two ranks without a partner, and every edge can occur. Directions of edges do not matter here.
+        No edge is left between two ranks without a partner, and every edge can occur. Directions of edges do not matter
+        here.
         """
         beside = self._beside(size)
         partner: list[int | None] = [None] * size

@@ -109,7 +109,9 @@ class Star(Topology):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRegular(Topology):
-    """A random connected graph in which everybody has ``degree`` neighbours; ``seed`` decides which, on all ranks alike."""
+    """A random connected graph in which everybody has ``degree`` neighbours; ``seed`` decides which, on all ranks
+    alike.
+    """
 
     degree: int  # larger = news spreads in fewer rounds
     seed: int = 0

@@ -19,7 +19,9 @@ _DAMAGE = (EOFError, lzma.LZMAError, zlib.error, OSError)
 
 
 def remembered(read: Callable[[str | Path], Result]) -> Callable[[str | Path], Result]:
-    """Let ``read`` keep what it made of the last file or folder until that changes: a comparison opens its data for every run."""
+    """Let ``read`` keep what it made of the last file or folder until that changes: a comparison opens its data for
+    every run.
+    """
     kept: dict[tuple[object, ...], Result] = {}
 
     @wraps(read)

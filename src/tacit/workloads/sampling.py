@@ -23,7 +23,8 @@ def check_batch_size(batch_size: int | None) -> None:
 def batch_sizes(shards: Sequence[Indices], batch_size: int) -> list[int]:
     """Return each worker's batch size: ``batch_size``, or its whole shard where that is smaller.
 
-    Shards that are equal but for a remainder give equal batches, the smaller: their gradients can then be evaluated together and weigh alike.
+    Shards that are equal but for a remainder give equal batches, the smaller: their gradients can then be evaluated
+    together and weigh alike.
     """
     sizes = [min(batch_size, len(shard)) for shard in shards]
     return [min(sizes)] * len(sizes) if max(sizes) - min(sizes) <= 1 else sizes

@@ -23,7 +23,9 @@ INTEGERS: Final = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def uses_triton(x: Tensor, *dtypes: torch.dtype) -> bool:
-    """Return whether the kernels take ``x``: of ``dtypes`` (float32 unless told), on a GPU with Triton, or anywhere under TRITON_INTERPRET=1."""
+    """Return whether the kernels take ``x``: of ``dtypes`` (float32 unless told), on a GPU with Triton, or anywhere
+    under TRITON_INTERPRET=1.
+    """
     is_reachable = x.is_cuda or (x.is_cpu and os.environ.get("TRITON_INTERPRET") == "1")
     return is_reachable and x.dtype in (dtypes or (torch.float32,)) and 0 < x.numel() <= MOST and _has_triton()
 
@@ -54,7 +56,9 @@ def keys(x: Tensor) -> Tensor:
 
 
 class Coins:
-    """Numbers that are uniform in (0, 1), 16 bits each, a function of the seed alone on the CPU, and of the seed and the device elsewhere."""
+    """Numbers that are uniform in (0, 1), 16 bits each, a function of the seed alone on the CPU, and of the seed and
+    the device elsewhere.
+    """
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._is_cpu = device.type == "cpu"
@@ -74,7 +78,9 @@ class Coins:
 
 
 class Coming:
-    """A few numbers on their way from a GPU: whoever reads them waits for these alone, and not at all if something later was waited for."""
+    """A few numbers on their way from a GPU: whoever reads them waits for these alone, and not at all if something
+    later was waited for.
+    """
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers, self._arrival = numbers, None

@@ -18,7 +18,8 @@ _WIDEST: Final = 25
 class Gaps:
     """How many coordinates lie before each place since the last one.
 
-    ``r`` is a guess of the low bits that are best. A GPU counts for a few r around it and codes with the best of these before it is waited for.
+    ``r`` is a guess of the low bits that are best. A GPU counts for a few r around it and codes with the best of these
+    before it is waited for.
     """
 
     def __init__(self, positions: Tensor, length: int, r: int) -> None:

@@ -1,10 +1,11 @@
 """The cubic lattice with modulo coding (algorithms §2.4; Davies et al., ICLR 2021, arXiv 2002.09268).
 
-With side s and q = 2^bits, the sender's point is s·p, p = round(x/s); p = c + q·h, and only c in [0, q) travels. The receiver takes the point of
-that class nearest to its own y: h' = round((y/s − c)/q), z = s·(c + q·h'). If |x − y| < s(q − 1)/2 everywhere, h' = h and |z − x| ≤ s/2; if not,
-some h' is wrong, and nothing in c shows it. So a check value travels too: Σ wᵢ·hᵢ modulo 2³², with odd weights wᵢ that hash the position. One
-wrong coordinate always changes it, since |h| and |h'| are kept below 2³¹; several leave it as it was with probability of about 2⁻³¹. A plain sum
-would not do: half of all pairs of overflows cancel in it. Integers add up in any order, so every device gets the same value.
+With side s and q = 2^bits, the sender's point is s·p, p = round(x/s); p = c + q·h, and only c in [0, q) travels. The
+receiver takes the point of that class nearest to its own y: h' = round((y/s − c)/q), z = s·(c + q·h'). If |x − y| < s(q
+− 1)/2 everywhere, h' = h and |z − x| ≤ s/2; if not, some h' is wrong, and nothing in c shows it. So a check value
+travels too: Σ wᵢ·hᵢ modulo 2³², with odd weights wᵢ that hash the position. One wrong coordinate always changes it,
+since |h| and |h'| are kept below 2³¹; several leave it as it was with probability of about 2⁻³¹. A plain sum would not
+do: half of all pairs of overflows cancel in it. Integers add up in any order, so every device gets the same value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Encoded(NamedTuple):
     is_in_range: bool
     """Every |x| is finite and below ``FARTHEST`` sides. If not, the codes mean nothing."""
     points: Tensor | None = None
-    """s·p in the dtype of x, where they were asked for: to the bit what ``decode`` finds from any reference of that dtype within the radius."""
+    """s·p in the dtype of x, where they were asked for: to the bit what ``decode`` finds from any reference of that
+    dtype within the radius.
+    """
 
 
 class Decoded(NamedTuple):
@@ -46,7 +49,9 @@ class Decoded(NamedTuple):
 
 
 def encode(x: Tensor, side: float, bits: int, seed: int | None = None, with_points: bool = False) -> Encoded:
-    """Return the classes of the lattice points nearest to ``x`` (ties to even; with a ``seed``, of one of the two around it, without bias)."""
+    """Return the classes of the lattice points nearest to ``x`` (ties to even; with a ``seed``, of one of the two
+    around it, without bias).
+    """
     x = x.contiguous()
     if not uses_triton(x):
         return encode_in_torch(x, side, bits, seed, with_points)
@@ -60,7 +65,8 @@ def encode(x: Tensor, side: float, bits: int, seed: int | None = None, with_poin
 def decode(codes: Tensor, reference: Tensor, side: float, bits: int, dtype: torch.dtype) -> Decoded:
     """Return the vector sent, as seen from ``reference`` and in ``dtype``; check it.
 
-    Where the check value is not the sender's, some coordinate is off by a multiple of side·2^bits: do not use the vector.
+    Where the check value is not the sender's, some coordinate is off by a multiple of side·2^bits: do not use the
+    vector.
     """
     reference = reference.to(torch.promote_types(wide(dtype), wide(reference.dtype))).contiguous()
     if not uses_triton(reference):

@@ -1,10 +1,11 @@
 """QSGD: random rounding to a few levels per bucket (algorithms §5.5).
 
-With L levels on each side and M the bucket's scale, a number x becomes the integer l = ⌊L·x/M + u⌋, u uniform in (0, 1), and is read as l/L·M:
-unbiased, and off by less than M/L. M is the *largest magnitude* of the bucket, not the 2-norm of the paper's theorem: it is never larger, so
-neither is that bound, and the integers use their whole range. On the CPU u has 16 bits, so the bias is at most 2⁻¹⁷ of a level: what rounding
-does to L·x/M anyway. There it comes from a generator, a pass of its own, or from a hash of seed and position, which ``torch.compile`` can merge with
-all the rest into one loop.
+With L levels on each side and M the bucket's scale, a number x becomes the integer l = ⌊L·x/M + u⌋, u uniform in (0,
+1), and is read as l/L·M: unbiased, and off by less than M/L. M is the *largest magnitude* of the bucket, not the 2-norm
+of the paper's theorem: it is never larger, so neither is that bound, and the integers use their whole range. On the CPU
+u has 16 bits, so the bias is at most 2⁻¹⁷ of a level: what rounding does to L·x/M anyway. There it comes from a
+generator, a pass of its own, or from a hash of seed and position, which ``torch.compile`` can merge with all the rest
+into one loop.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ WIDEST_BUCKET: Final = 2**14
 
 
 def quantize(x: Tensor, levels: int, bucket: int, seed: int, is_compiled: bool = False) -> tuple[Tensor, Tensor]:
-    """Return ``x`` as integers from −levels to ``levels`` (int8) and the largest magnitude of every bucket, in float32 or float64.
+    """Return ``x`` as integers from −levels to ``levels`` (int8) and the largest magnitude of every bucket, in float32
+    or float64.
 
-    What is not finite makes its bucket's magnitude not finite: look there. ``seed`` decides the rounding, in its own way on each kind of device
-    and through ``torch.compile`` (``is_compiled``), which is for torch: Triton's kernel is one loop already.
+    What is not finite makes its bucket's magnitude not finite: look there. ``seed`` decides the rounding, in its own
+    way on each kind of device and through ``torch.compile`` (``is_compiled``), which is for torch: Triton's kernel is
+    one loop already.
     """
     x = x.contiguous()
     if uses_triton(x) and bucket <= WIDEST_BUCKET:
@@ -90,7 +93,9 @@ def _compiled() -> Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]]:
 
 
 def quantize_by_hash(table: Tensor, levels: int, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what the kernel does to buckets that are the rows of ``table``, with a hash of position and ``seed`` (two int32) for coins."""
+    """Do what the kernel does to buckets that are the rows of ``table``, with a hash of position and ``seed`` (two
+    int32) for coins.
+    """
     table = table.to(wide(table.dtype))
     scale = table.abs().amax(1)
     position = torch.arange(table.numel(), dtype=torch.int32, device=table.device).view(table.shape)

@@ -1,9 +1,10 @@
 """Exact selection of the k largest magnitudes, of the whole vector or of every block, and the step of EF21 around it.
 
-The order is that of the bits of |x| read as an integer, which is the order of the magnitudes, with −0 = 0 < … < ∞ < NaN; ties go to the lower
-position, and zeros are left out. So the result is a function of the input, on every device: a sample of 2¹⁶ numbers gives a threshold that all of
-the k largest are expected to pass; those that pass are set aside in order (one pass over memory); among these few the k-th largest is found
-exactly. Where the sample misled (fewer than k passed, or too many: many equal numbers, say) the exact search runs over the whole vector instead.
+The order is that of the bits of |x| read as an integer, which is the order of the magnitudes, with −0 = 0 < … < ∞ <
+NaN; ties go to the lower position, and zeros are left out. So the result is a function of the input, on every device: a
+sample of 2¹⁶ numbers gives a threshold that all of the k largest are expected to pass; those that pass are set aside in
+order (one pass over memory); among these few the k-th largest is found exactly. Where the sample misled (fewer than k
+passed, or too many: many equal numbers, say) the exact search runs over the whole vector instead.
 
 What is not finite is larger than any number, so it is among the values if there is one; looking there is enough.
 """
@@ -34,7 +35,10 @@ _FEW: Final = 8
 
 
 class Chosen:
-    """What was selected. ``settled`` tells whether it may be sent as it is, at best after a GPU was waited for anyway."""
+    """What was selected.
+
+    ``settled`` tells whether it may be sent as it is, at best after a GPU was waited for anyway.
+    """
 
     def __init__(self, found: tuple[Tensor, Tensor], x: Tensor, estimate: Tensor | None) -> None:
         self.positions, self.values = found
@@ -44,7 +48,9 @@ class Chosen:
         self._extremes = Coming(torch.stack(extremes))
 
     def settled(self) -> tuple[Tensor, Tensor]:
-        """Return positions and values without zeros, the same tensors if there are none, or raise where a value is not finite."""
+        """Return positions and values without zeros, the same tensors if there are none, or raise where a value is not
+        finite.
+        """
         least, most = self._extremes.read()
         if not most < math.inf:
             estimate, dtype = self._estimate, self.values.dtype
@@ -67,9 +73,11 @@ def largest(x: Tensor, k: int) -> Chosen:
 
 
 def step(x: Tensor, estimate: Tensor, k: int, dtype: torch.dtype) -> Chosen:
-    """Return what ``largest`` does of x − estimate, rounded to ``dtype``, and add it to ``estimate`` in place: c = TopK(x − g), g ← g + c.
+    """Return what ``largest`` does of x − estimate, rounded to ``dtype``, and add it to ``estimate`` in place: c =
+    TopK(x − g), g ← g + c.
 
-    The difference, taken in the wider of the two dtypes, is never written as a whole. If a number is not finite the estimate is left as it was.
+    The difference, taken in the wider of the two dtypes, is never written as a whole. If a number is not finite the
+    estimate is left as it was.
     """
     require(
         estimate.shape == x.shape and estimate.device == x.device and estimate.is_contiguous(),
@@ -86,7 +94,9 @@ def step(x: Tensor, estimate: Tensor, k: int, dtype: torch.dtype) -> Chosen:
 
 
 def sample_rank(n: int, k: int) -> int:
-    """Return how far down the sorted sample to put the threshold: six standard deviations below where the k-th is expected; 0: do not sample."""
+    """Return how far down the sorted sample to put the threshold: six standard deviations below where the k-th is
+    expected; 0: do not sample.
+    """
     if n < WORTH_SAMPLING or 10 * k > n:
         return 0
     expected = SAMPLE * k / n
@@ -133,7 +143,9 @@ def _largest(found: Tensor, k: int) -> Tensor:
 
 
 def _candidates(x: Tensor, estimate: Tensor | None, k: int, rank: int, dtype: torch.dtype) -> Tensor | None:
-    """Return ascending positions among which the ``k`` largest are, or all that are not zero, few enough to be worth it; else None."""
+    """Return ascending positions among which the ``k`` largest are, or all that are not zero, few enough to be worth
+    it; else None.
+    """
     n = x.numel()
     places = ((torch.arange(SAMPLE) * GOLDEN) & 0xFFFFFFFF) * n >> 32
     threshold = torch.topk(keys(_entries_at(x, estimate, places, dtype)), rank, sorted=False).values.min()
@@ -160,10 +172,11 @@ def _candidates(x: Tensor, estimate: Tensor | None, k: int, rank: int, dtype: to
 
 
 def largest_of_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the ``k`` numbers of every block largest in magnitude, ties to the lower one: offsets within their blocks, positions, and values.
+    """Return the ``k`` numbers of every block largest in magnitude, ties to the lower one: offsets within their blocks,
+    positions, and values.
 
-    A last block of fewer than ``k`` numbers gives all it has. Zeros go too: the places say how many there are of each block, not which have any.
-    What is not finite is chosen first: look among the values.
+    A last block of fewer than ``k`` numbers gives all it has. Zeros go too: the places say how many there are of each
+    block, not which have any. What is not finite is chosen first: look among the values.
     """
     x = x.contiguous()
     if uses_triton(x) and k <= _FEW and block <= WIDEST_BLOCK:

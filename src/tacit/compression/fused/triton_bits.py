@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 """Triton kernels of packing: numbers of a few bits each into bytes and back, and the gaps between places.
 
-Thirty-two numbers of w bits fill w words of 32 bits, so a program that holds groups of thirty-two writes whole words and shares none.
+Thirty-two numbers of w bits fill w words of 32 bits, so a program that holds groups of thirty-two writes whole words
+and shares none.
 """
 
 import torch
@@ -30,7 +31,9 @@ def unpack(packed: Tensor, width: int, count: int) -> Tensor:
 
 
 def gaps_of(positions: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gap before each position, and Σ ⌊gap / 2^r⌋ for eight r from ``first`` on: before each block of gaps, and of all. All int64."""
+    """Return the gap before each position, and Σ ⌊gap / 2^r⌋ for eight r from ``first`` on: before each block of gaps,
+    and of all. All int64.
+    """
     blocks = triton.cdiv(positions.numel(), BLOCK)
     gaps = torch.empty_like(positions)
     parts = torch.empty((AROUND.value, blocks), dtype=torch.int64, device=positions.device)
@@ -40,7 +43,8 @@ def gaps_of(positions: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def rice(gaps: Tensor, before: Tensor, sums: Tensor, first: int, most_bytes: int) -> Tensor:
-    """Return the Rice code with the r of those in ``sums`` that takes the fewest bytes, the smallest of such; zeros up to ``most_bytes`` follow.
+    """Return the Rice code with the r of those in ``sums`` that takes the fewest bytes, the smallest of such; zeros up
+    to ``most_bytes`` follow.
 
     ``first`` + 7 is at most 32.
     """

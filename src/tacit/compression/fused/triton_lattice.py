@@ -18,9 +18,19 @@ def encode(x: Tensor, inverse: float, bits: int, seed: int | None) -> tuple[Tens
     codes = torch.empty(x.numel(), dtype=torch.int32 if bits > 8 else torch.uint8, device=x.device)
     found = torch.zeros(2, dtype=torch.int32, device=x.device)
     _encode[(triton.cdiv(x.numel(), BLOCK),)](
-        x, codes, found, x.numel(), inverse, 0 if seed is None else seed,
-        BITS=bits, IS_RANDOM=seed is not None, BLOCK=BLOCK, IS_PTX=IS_PTX, num_warps=WARPS, enable_fp_fusion=False,
-    )  # fmt: skip
+        x,
+        codes,
+        found,
+        x.numel(),
+        inverse,
+        0 if seed is None else seed,
+        BITS=bits,
+        IS_RANDOM=seed is not None,
+        BLOCK=BLOCK,
+        IS_PTX=IS_PTX,
+        num_warps=WARPS,
+        enable_fp_fusion=False,
+    )
     return codes, found
 
 
@@ -29,9 +39,19 @@ def decode(codes: Tensor, reference: Tensor, side: float, inverse: float, bits: 
     x = torch.empty_like(reference)
     found = torch.zeros(2, dtype=torch.int32, device=reference.device)
     _decode[(triton.cdiv(reference.numel(), BLOCK),)](
-        codes, reference, x, found, reference.numel(), side, inverse,
-        BITS=bits, BLOCK=BLOCK, IS_PTX=IS_PTX, num_warps=WARPS, enable_fp_fusion=False,
-    )  # fmt: skip
+        codes,
+        reference,
+        x,
+        found,
+        reference.numel(),
+        side,
+        inverse,
+        BITS=bits,
+        BLOCK=BLOCK,
+        IS_PTX=IS_PTX,
+        num_warps=WARPS,
+        enable_fp_fusion=False,
+    )
     return x, found
 
 
@@ -72,9 +92,17 @@ def _tell_outside(scaled, found):
 
 @triton.jit(do_not_specialize=["seed"])
 def _encode(
-    x, codes, found, n, inverse, seed,
-    BITS: tl.constexpr, IS_RANDOM: tl.constexpr, BLOCK: tl.constexpr, IS_PTX: tl.constexpr,
-):  # fmt: skip
+    x,
+    codes,
+    found,
+    n,
+    inverse,
+    seed,
+    BITS: tl.constexpr,
+    IS_RANDOM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_PTX: tl.constexpr,
+):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     scaled = tl.load(x + at, mask=at < n, other=0.0) * inverse
     if IS_RANDOM:

@@ -1,5 +1,8 @@
 # mypy: ignore-errors
-"""Triton kernels of QSGD. Philox gives four words at a time, so each program reads its buckets in four quarters and none is thrown away."""
+"""Triton kernels of QSGD.
+
+Philox gives four words at a time, so each program reads its buckets in four quarters and none is thrown away.
+"""
 
 import torch
 import triton
@@ -19,9 +22,19 @@ def encode(x: Tensor, levels: int, bucket: int, seed: int) -> tuple[Tensor, Tens
     codes = torch.empty(x.numel(), dtype=torch.int8, device=x.device)
     scales = torch.empty(buckets, dtype=torch.float32, device=x.device)
     _encode[(triton.cdiv(buckets, rows),)](
-        x, codes, scales, x.numel(), buckets, seed,
-        LEVELS=levels, BUCKET=bucket, QUARTER=quarter, WIDTH=width, ROWS=rows, num_warps=WARPS,
-    )  # fmt: skip
+        x,
+        codes,
+        scales,
+        x.numel(),
+        buckets,
+        seed,
+        LEVELS=levels,
+        BUCKET=bucket,
+        QUARTER=quarter,
+        WIDTH=width,
+        ROWS=rows,
+        num_warps=WARPS,
+    )
     return codes, scales
 
 
@@ -49,9 +62,18 @@ def _round(x, grow, scale, word, LEVELS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["seed"])
 def _encode(
-    x, codes, scales, n, buckets, seed,
-    LEVELS: tl.constexpr, BUCKET: tl.constexpr, QUARTER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
+    x,
+    codes,
+    scales,
+    n,
+    buckets,
+    seed,
+    LEVELS: tl.constexpr,
+    BUCKET: tl.constexpr,
+    QUARTER: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, WIDTH)[None, :]
     at0 = rows[:, None] * BUCKET + columns

@@ -2,10 +2,11 @@
 # ruff: noqa: SIM108 (a branch on a number of the device cannot be an expression)
 """Triton kernels of exact selection; ``selection`` tells the method, this file how it is laid out.
 
-``_sample`` finds the threshold; ``_mark`` writes a bit for each number that passes it and counts them tile by tile; running sums of these tell
-``_compact`` where each tile's share belongs, so that all are set aside in order. ``_refine`` runs four times, each time fixing 8 more bits (at last
-7) of the k-th largest key by a histogram; ``_count`` counts what is above and equal in each tile, and ``_write`` puts them in their places. The last
-three read either what was set aside or, where that is too little or too much, the vector itself: the choice is made on the device, so nobody waits.
+``_sample`` finds the threshold; ``_mark`` writes a bit for each number that passes it and counts them tile by tile;
+running sums of these tell ``_compact`` where each tile's share belongs, so that all are set aside in order. ``_refine``
+runs four times, each time fixing 8 more bits (at last 7) of the k-th largest key by a histogram; ``_count`` counts what
+is above and equal in each tile, and ``_write`` puts them in their places. The last three read either what was set aside
+or, where that is too little or too much, the vector itself: the choice is made on the device, so nobody waits.
 """
 
 import torch
@@ -76,9 +77,7 @@ def select_of_blocks(x: Tensor, block: int, k: int) -> Tensor:
 
 
 @triton.jit
-def _of_blocks(
-    x, offsets, n, blocks, BLOCK: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr
-):  # fmt: skip
+def _of_blocks(x, offsets, n, blocks, BLOCK: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     at = rows * BLOCK + columns
@@ -113,7 +112,10 @@ def _key(value):
 
 @triton.jit
 def _find(counts, bins, wanted):
-    """Return the highest bin that, with those above it, holds ``wanted``, and how many are above it. What is in bin 0 plays no part."""
+    """Return the highest bin that, with those above it, holds ``wanted``, and how many are above it.
+
+    What is in bin 0 plays no part.
+    """
     at_least = tl.sum(counts, 0) - tl.cumsum(counts, 0) + counts
     place = tl.max(tl.where(at_least >= wanted, bins, 0), 0)
     return place, tl.sum(tl.where(bins > place, counts, 0), 0)
@@ -172,9 +174,18 @@ def _is_narrowed(found, most, k):
 
 @triton.jit(do_not_specialize=["most", "k"])
 def _compact(
-    x, estimate, marks, lengths, shares, passed_values, passed_places, most, k,
-    IS_DIFFERENCE: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+    x,
+    estimate,
+    marks,
+    lengths,
+    shares,
+    passed_values,
+    passed_places,
+    most,
+    k,
+    IS_DIFFERENCE: tl.constexpr,
+    TILE: tl.constexpr,
+):
     tile = tl.program_id(0)
     if _is_narrowed(tl.load(shares + tl.num_programs(0) - 1).to(tl.int32), most, k):
         words = tile * (TILE // GROUP) + tl.arange(0, TILE // GROUP)
@@ -202,9 +213,20 @@ def _read(x, estimate, passed_values, at, mask, is_narrowed, IS_DIFFERENCE: tl.c
 
 @triton.jit(do_not_specialize=["most", "k"])
 def _refine(
-    x, estimate, passed_values, found, state, n, most, k,
-    IS_DIFFERENCE: tl.constexpr, LEVEL: tl.constexpr, SHIFT: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x,
+    estimate,
+    passed_values,
+    found,
+    state,
+    n,
+    most,
+    k,
+    IS_DIFFERENCE: tl.constexpr,
+    LEVEL: tl.constexpr,
+    SHIFT: tl.constexpr,
+    BITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     passed = tl.load(found).to(tl.int32)
     is_narrowed = _is_narrowed(passed, most, k)
     length = tl.where(is_narrowed, passed, n)
@@ -229,9 +251,19 @@ def _refine(
 
 @triton.jit(do_not_specialize=["most", "k"])
 def _count(
-    x, estimate, passed_values, found, state, totals, n, most, k,
-    IS_DIFFERENCE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x,
+    estimate,
+    passed_values,
+    found,
+    state,
+    totals,
+    n,
+    most,
+    k,
+    IS_DIFFERENCE: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     tile = tl.program_id(0)
     passed = tl.load(found).to(tl.int32)
     is_narrowed = _is_narrowed(passed, most, k)
@@ -250,9 +282,23 @@ def _count(
 
 @triton.jit(do_not_specialize=["most", "k"])
 def _write(
-    x, estimate, passed_values, found, state, passed_places, totals, ends, positions, values, n, most, k,
-    IS_DIFFERENCE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x,
+    estimate,
+    passed_values,
+    found,
+    state,
+    passed_places,
+    totals,
+    ends,
+    positions,
+    values,
+    n,
+    most,
+    k,
+    IS_DIFFERENCE: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     tile = tl.program_id(0)
     passed = tl.load(found).to(tl.int32)
     is_narrowed = _is_narrowed(passed, most, k)

@@ -1,20 +1,22 @@
-"""Asynchronous D-PSGD: every node averages with one random neighbour a step, at its own pace (Lian et al., ICML 2018, arXiv 1710.06952).
+"""Asynchronous D-PSGD: every node averages with one random neighbour a step, at its own pace (Lian et al., ICML 2018,
+arXiv 1710.06952).
 
     g_i at x̂_i, the model as it was when the gradient was begun
     X_i, X_j ← (X_i + X_j)/2        with a random neighbour j, in one go
     X_i ← X_i − γ g_i(x̂_i),  x̂_i ← X_i
 
-The paper calls it AD-PSGD. In this library ADPSGD is the adaptive periodic averaging of Jiang & Agrawal (arXiv 2007.06134, ``LocalSGD`` with a
-``VariancePeriod``), so this has its name written out.
+The paper calls it AD-PSGD. In this library ADPSGD is the adaptive periodic averaging of Jiang & Agrawal (arXiv
+2007.06134, ``LocalSGD`` with a ``VariancePeriod``), so this has its name written out.
 
-X_i is a buffer that others change while node i computes. The paper makes averaging atomic by locks, and keeps from deadlock by a bipartite graph
-whose one half asks and whose other half only answers. Here anybody asks along any edge: a node that waits for its answer goes on answering, in
-its handler, so no cycle can wait. And both sides add half of the difference, j when it is asked and i when the answer comes, instead of assigning
-the mean: whatever interleaves, Σ X stays, and where nothing does this is the paper's update. A node that answers while it waits for its own answer
-uses a smaller weight than 1/2, which travels with the answer (``theory.overlaps``): two halves at once would make models swap.
+X_i is a buffer that others change while node i computes. The paper makes averaging atomic by locks, and keeps from
+deadlock by a bipartite graph whose one half asks and whose other half only answers. Here anybody asks along any edge: a
+node that waits for its answer goes on answering, in its handler, so no cycle can wait. And both sides add half of the
+difference, j when it is asked and i when the answer comes, instead of assigning the mean: whatever interleaves, Σ X
+stays, and where nothing does this is the paper's update. A node that answers while it waits for its own answer uses a
+smaller weight than 1/2, which travels with the answer (``theory.overlaps``): two halves at once would make models swap.
 
-Why it works: a slow node holds up nobody but who asks it, and that only as long as a message takes. Momentum stays local. ``SwarmSGD`` does not
-wait for its answers either, takes local steps between exchanges, and sends lattice points.
+Why it works: a slow node holds up nobody but who asks it, and that only as long as a message takes. Momentum stays
+local. ``SwarmSGD`` does not wait for its answers either, takes local steps between exchanges, and sends lattice points.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class AverageAsk(Message, wire="avgask"):
 
 @dataclass(frozen=True)
 class AverageAnswer(Message, wire="avgans"):
-    """The partner's model as it was before it added its part, and ``weight``: which part of the difference both sides add."""
+    """The partner's model as it was before it added its part, and ``weight``: which part of the difference both sides
+    add.
+    """
 
     number: int
     model: Tensor

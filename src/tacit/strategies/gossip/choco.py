@@ -1,14 +1,17 @@
-"""CHOCO-SGD: gossip in which only compressed differences travel (Koloskova, Stich & Jaggi, ICML 2019, arXiv 1902.00340).
+"""CHOCO-SGD: gossip in which only compressed differences travel (Koloskova, Stich & Jaggi, ICML 2019, arXiv
+1902.00340).
 
     x_i ← x_i − η g_i(x_i)
     q_i ← C(x_i − x̂_i),   x̂_j ← x̂_j + q_j             for itself and all neighbours: x̂_j is what everybody around j believes x_j to be
     x_i ← x_i + γ Σ_j W_ij (x̂_j − x̂_i)
 
-A node keeps x̂_i and s_i = Σ_j W_ij x̂_j, all it needs of its neighbours' x̂ (the paper's memory-efficient form): s_i ← s_i + Σ_j W_ij q_j. Both in
-float64: sums over a whole run. x̂ starts as the model that all start from, which nobody has to be told; the paper starts it at 0.
+A node keeps x̂_i and s_i = Σ_j W_ij x̂_j, all it needs of its neighbours' x̂ (the paper's memory-efficient form): s_i ←
+s_i + Σ_j W_ij q_j. Both in float64: sums over a whole run. x̂ starts as the model that all start from, which nobody has
+to be told; the paper starts it at 0.
 
-Why it works: as models settle there is less and less to say, so what compression leaves out tends to 0, where averaging compressed models
-themselves would stall at the compressor's error. γ tames what is left out meanwhile; with ``Dense()`` and γ = 1 this is D-PSGD. Momentum stays local.
+Why it works: as models settle there is less and less to say, so what compression leaves out tends to 0, where averaging
+compressed models themselves would stall at the compressor's error. γ tames what is left out meanwhile; with ``Dense()``
+and γ = 1 this is D-PSGD. Momentum stays local.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ class CHOCOState(GossipState):
 
 @dataclass(frozen=True, kw_only=True)
 class CHOCO(Strategy[CHOCOState]):
-    """Gossip compressed differences to what neighbours believe of the model, after every step (CHOCO-SGD, Koloskova et al., arXiv 1902.00340)."""
+    """Gossip compressed differences to what neighbours believe of the model, after every step (CHOCO-SGD, Koloskova et
+    al., arXiv 1902.00340).
+    """
 
     topology: Topology = field(default=Ring(), metadata=ALWAYS_SPELLED)  # undirected, and the same in all rounds
     compressor: Compressor = field(default=TopK(fraction=0.1), metadata=ALWAYS_SPELLED)
@@ -103,7 +108,9 @@ class CHOCO(Strategy[CHOCOState]):
         return CHOCOState(news=news, believed=mean, around=mean.clone(), memory=memory)
 
     def _scale(self, dimension: int) -> float:
-        """Return what decoded words are multiplied by: 1/(1 + ω) makes an unbiased compressor that does not contract contractive."""
+        """Return what decoded words are multiplied by: 1/(1 + ω) makes an unbiased compressor that does not contract
+        contractive.
+        """
         if self.compressor.contraction(dimension) is not None:
             return 1.0
         variance = self.compressor.variance(dimension)

@@ -1,13 +1,16 @@
-"""D-PSGD: synchronous SGD in which every node averages with its neighbours only (Lian et al., NeurIPS 2017, arXiv 1705.09056).
+"""D-PSGD: synchronous SGD in which every node averages with its neighbours only (Lian et al., NeurIPS 2017, arXiv
+1705.09056).
 
     x_i ← x_i − γ g_i(x_i)
     x_i ← Σ_j W_ij x_j        over itself and its neighbours; W symmetric and doubly stochastic (Metropolis–Hastings weights)
 
-Algorithm 1 of the paper prints the two lines in the other order, x_i ← Σ_j W_ij x_j − γ g_i(x_i), with which sending can be hidden behind the
-gradient; it allows either. In this order ``Complete()`` is synchronous SGD, and CHOCO and SGP have it too.
+Algorithm 1 of the paper prints the two lines in the other order, x_i ← Σ_j W_ij x_j − γ g_i(x_i), with which sending
+can be hidden behind the gradient; it allows either. In this order ``Complete()`` is synchronous SGD, and CHOCO and SGP
+have it too.
 
-Why it works: W moves models towards each other by |λ₂(W)| a step and leaves their mean alone, which walks as that of synchronous SGD would; and
-nobody's traffic grows with the number of nodes, only with that of its neighbours. Momentum stays local.
+Why it works: W moves models towards each other by |λ₂(W)| a step and leaves their mean alone, which walks as that of
+synchronous SGD would; and nobody's traffic grows with the number of nodes, only with that of its neighbours. Momentum
+stays local.
 """
 
 from __future__ import annotations

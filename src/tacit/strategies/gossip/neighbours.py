@@ -1,11 +1,13 @@
 """Rounds in which every node speaks to its neighbours and waits for theirs: what D-PSGD, SGP and CHOCO share.
 
-A round follows every step, so a step's number is its round's. It travels with the words, because a neighbour may be a round ahead.
+A round follows every step, so a step's number is its round's. It travels with the words, because a neighbour may be a
+round ahead.
 
-**How a run of unknown length ends.** A node whose data has ended goes on joining rounds, without gradients, and nobody sees all others. So the
-latest round in which anybody had data travels along, and every node keeps the largest it has heard of: *news*. After round k the news of a node
-are of round k − h + 1 at least as long as somebody had data then, h being the rounds in which news of everybody come to everybody. Once they are
-h rounds old, therefore, all data has ended, and since everybody's are the same by then, all nodes find that in the same round.
+**How a run of unknown length ends.** A node whose data has ended goes on joining rounds, without gradients, and nobody
+sees all others. So the latest round in which anybody had data travels along, and every node keeps the largest it has
+heard of: *news*. After round k the news of a node are of round k − h + 1 at least as long as somebody had data then, h
+being the rounds in which news of everybody come to everybody. Once they are h rounds old, therefore, all data has
+ended, and since everybody's are the same by then, all nodes find that in the same round.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def check_topology(topology: object) -> None:
 def swap(
     worker: Worker, state: GossipState, topology: Topology, body: Tensor | Compressed
 ) -> Iterator[tuple[float, Tensor | Compressed]]:
-    """Give ``body``, which nobody will write to, to this round's neighbours; yield W_ij and the body of every j that i, this worker, hears.
+    """Give ``body``, which nobody will write to, to this round's neighbours; yield W_ij and the body of every j that i,
+    this worker, hears.
 
     In rank order, its own among them.
     """
@@ -84,13 +87,18 @@ def mix(worker: Worker, state: GossipState, topology: Topology, vector: Tensor) 
 
 
 def report_mean(worker: Worker) -> None:
-    """Leave the mean of all nodes' models in each. A named group: modules' buffers, which ride on rounds of all, stay each node's own."""
+    """Leave the mean of all nodes' models in each.
+
+    A named group: modules' buffers, which ride on rounds of all, stay each node's own.
+    """
     worker.parameters.copy_(worker.network.all_reduce_mean(worker.parameters, group=range(worker.size)))
 
 
 @lru_cache
 def rounds_to_everybody(topology: Topology, size: int) -> int:
-    """Return after how many rounds everybody has heard of everybody, whichever round of its cycle the topology begins with."""
+    """Return after how many rounds everybody has heard of everybody, whichever round of its cycle the topology begins
+    with.
+    """
     everybody, most = (1 << size) - 1, 0
     for first in range(topology.cycle(size)):
         heard, rounds = [1 << rank for rank in range(size)], 0  # sets of ranks as binary digits

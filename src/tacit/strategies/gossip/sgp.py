@@ -1,14 +1,17 @@
-"""SGP: stochastic gradient push, averaging by push-sum along edges that carry one way (Assran et al., ICML 2019, arXiv 1811.10792).
+"""SGP: stochastic gradient push, averaging by push-sum along edges that carry one way (Assran et al., ICML 2019, arXiv
+1811.10792).
 
     x_i ← x_i − γ g_i(z_i)                              the gradient is that of the de-biased model z
     x_i ← Σ_j P_ij x_j,   w_i ← Σ_j P_ij w_j            P column stochastic: j keeps and sends equal parts of its own
     z_i ← x_i / w_i
 
-On a directed graph x alone does not tend to the mean: a node that hears more than it says gathers more than its share. The weight w, 1 at the
-start, goes the same ways and gathers as much, so that their ratio does tend to the mean; all that a node must know is to how many it sends. With
-``OnePeer()`` each node sends one message a step, and 2^k of them have the exact mean after k steps.
+On a directed graph x alone does not tend to the mean: a node that hears more than it says gathers more than its share.
+The weight w, 1 at the start, goes the same ways and gathers as much, so that their ratio does tend to the mean; all
+that a node must know is to how many it sends. With ``OnePeer()`` each node sends one message a step, and 2^k of them
+have the exact mean after k steps.
 
-What a node holds and computes with, and what is reported the mean of, is z. Momentum stays local. The paper's overlapped form is not here.
+What a node holds and computes with, and what is reported the mean of, is z. Momentum stays local. The paper's
+overlapped form is not here.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class SGPState(GossipState):
 
 @dataclass(frozen=True, kw_only=True)
 class SGP(Strategy[SGPState]):
-    """Push shares of the model along one-way edges after every step, de-biased by push-sum (SGP, Assran et al., arXiv 1811.10792)."""
+    """Push shares of the model along one-way edges after every step, de-biased by push-sum (SGP, Assran et al., arXiv
+    1811.10792).
+    """
 
     topology: Topology = field(default=OnePeer(), metadata=ALWAYS_SPELLED)
 

@@ -1,12 +1,14 @@
-"""AdaSync: begin with a small K, fast and noisy, and raise it as the loss falls (Dutta, Wang & Joshi, IEEE JSAIT 2021, arXiv 2003.10579).
+"""AdaSync: begin with a small K, fast and noisy, and raise it as the loss falls (Dutta, Wang & Joshi, IEEE JSAIT 2021,
+arXiv 2003.10579).
 
     batch kinds         K = K_0 √(F_0/F)
     K-sync, K-async     K²/(P−K) = K_0²/(P−K_0) · F_0/F      (``theory.adasync``)
 
-F is the mean loss of the mini-batches since K was last chosen. F_0 = F(w_0) is the mean loss of all mini-batches taken at the first model; in the
-async kinds some of them are used late, and F_0 becomes more accurate with each. Both are counted above ``f_star`` where that is known.
-The rule is derived for intervals of equal time, which is ``every_s``; ``every`` counts updates, so its intervals get longer as K grows.
-Why: early on the error is far above the noise of a single gradient, and updates are worth more than averages; at the end it is the other way round.
+F is the mean loss of the mini-batches since K was last chosen. F_0 = F(w_0) is the mean loss of all mini-batches taken
+at the first model; in the async kinds some of them are used late, and F_0 becomes more accurate with each. Both are
+counted above ``f_star`` where that is known. The rule is derived for intervals of equal time, which is ``every_s``;
+``every`` counts updates, so its intervals get longer as K grows. Why: early on the error is far above the noise of a
+single gradient, and updates are worth more than averages; at the end it is the other way round.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _NO_DATA: Final = 2.0**-50
 
 @dataclass(frozen=True)
 class AdaSync(Strategy[Any]):
-    """Adapt K of a server strategy while it runs: small at first, larger as the loss falls; ``base`` says which kind, and K_0.
+    """Adapt K of a server strategy while it runs: small at first, larger as the loss falls; ``base`` says which kind,
+    and K_0.
 
     every: updates between two choices of K; larger = steadier. Default: 50, unless every_s is given.
     every_s: seconds between two choices of K, on the run's clock: virtual in the simulator.

@@ -1,11 +1,11 @@
 """The server's side: takes what learners push, and updates when enough of it is there.
 
-One counter serves all four kinds; what distinguishes them are two questions (``kinds.py``): is other work cancelled at an update (``cancels``), and
-does a learner wait for the update after its push (``waits``).
+One counter serves all four kinds; what distinguishes them are two questions (``kinds.py``): is other work cancelled at
+an update (``cancels``), and does a learner wait for the update after its push (``waits``).
 
-With ``shards`` > 1 there is one counter per shard. The first one decides which pushes make up an update and tells the others (``ServerDecree``), so
-that all parts of the model are made of the same gradients. In the sync kinds the others give every new version to everybody, and a learner waits for
-the one that goes with the first shard's.
+With ``shards`` > 1 there is one counter per shard. The first one decides which pushes make up an update and tells the
+others (``ServerDecree``), so that all parts of the model are made of the same gradients. In the sync kinds the others
+give every new version to everybody, and a learner waits for the one that goes with the first shard's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ Pushed = tuple[int, ServerPush]
 
 @dataclass
 class ServerState:
-    """What a server must remember from one life to the next; pushes under way are not part of it: learners compute them again."""
+    """What a server must remember from one life to the next; pushes under way are not part of it: learners compute them
+    again.
+    """
 
     k: int  # K, how many gradients make an update
     version: int = 0  # updates so far
@@ -156,7 +158,9 @@ class Counter:
                 self._decrees.append(message)
 
     def _take(self, source: int, push: ServerPush) -> None:
-        """Put a push with the others, or drop it: cancelled work never reaches the model, nor does a push that comes after its learner was lost."""
+        """Put a push with the others, or drop it: cancelled work never reaches the model, nor does a push that comes
+        after its learner was lost.
+        """
         opened = self._opened(source, push)
         if opened is None:
             return
@@ -295,7 +299,9 @@ class Counter:
             self._server.network.send(server_address(shard), message)
 
     def _combined(self, batch: list[Pushed]) -> tuple[Tensor, float]:
-        """Return Σ w η g / Σ w η̄ and η̄, the weighted mean of the rates: applied, Σ w η g / Σ w, summed in rank order as everywhere."""
+        """Return Σ w η g / Σ w η̄ and η̄, the weighted mean of the rates: applied, Σ w η g / Σ w, summed in rank order
+        as everywhere.
+        """
         weights = [push.weight for _, push in batch]
         rates = [self._rate(source, push) for source, push in batch]
         total = sum(weights)
@@ -352,7 +358,9 @@ class Counter:
         self._server.network.send(rank, self._restarting if interrupts and self._restarting else model)
 
     def _prune(self) -> None:
-        """Forget models that nobody computes with and no pending gradient was taken at: versions are kept, not a copy for each learner."""
+        """Forget models that nobody computes with and no pending gradient was taken at: versions are kept, not a copy
+        for each learner.
+        """
         if self._models:
             wanted = {*self._held, *(push.version for _, push in self._pending), self._state.version}
             self._models = {version: model for version, model in self._models.items() if version in wanted}

@@ -1,6 +1,8 @@
-"""K-sync, K-batch-sync, K-async and K-batch-async: a server that waits for K of P learners, or for K mini-batches from anyone.
+"""K-sync, K-batch-sync, K-async and K-batch-async: a server that waits for K of P learners, or for K mini-batches from
+anyone.
 
-Dutta, Joshi, Ghosh, Dube & Nagpurkar, "Slow and Stale Gradients Can Win the Race" (AISTATS 2018, arXiv 1803.01113; extended 2003.10579).
+Dutta, Joshi, Ghosh, Dube & Nagpurkar, "Slow and Stale Gradients Can Win the Race" (AISTATS 2018, arXiv 1803.01113;
+extended 2003.10579).
     w_{j+1} = w_j − (η/K) Σ_{l=1..K} g(w_τ(l,j), ξ_{l,j}),   τ(l,j) = j for the sync kinds, ≤ j for the async ones
 
                     the K are                    after its push a learner        at an update the others
@@ -9,10 +11,12 @@ Dutta, Joshi, Ghosh, Dube & Nagpurkar, "Slow and Stale Gradients Can Win the Rac
     K-async         the first K learners         idles until the update          go on at their old w (stale gradients)
     K-batch-async   the first K mini-batches     fetches the current w, goes on  go on at their old w
 
-Why: with random computing times the slowest of P learners sets the pace of synchronous SGD; waiting for fewer costs noise or staleness instead.
+Why: with random computing times the slowest of P learners sets the pace of synchronous SGD; waiting for fewer costs
+noise or staleness instead.
 
-Here is the learner's side, ``counter.py`` has the server's. With ``shards`` > 1 a server is several, each with a part of the model: the first one's
-version is the one that counts, and in the sync kinds a learner begins only when no part of its model is older.
+Here is the learner's side, ``counter.py`` has the server's. With ``shards`` > 1 a server is several, each with a part
+of the model: the first one's version is the one that counts, and in the sync kinds a learner begins only when no part
+of its model is older.
 """
 
 from __future__ import annotations
@@ -66,8 +70,9 @@ class KofP(Strategy[Any]):
     shards: servers that divide the model.
     compressor, feedback: of gradients on their way up, as in CompressedGradient; down: of models on their way down.
 
-    A learner is used as often as it pushes. Where learners differ in speed and in data, the model therefore settles at the minimum of a
-    speed-weighted mean of their losses, unless an update waits for all; ``rate=RescaledRate()`` and ``Ringleader`` correct this.
+    A learner is used as often as it pushes. Where learners differ in speed and in data, the model therefore settles at
+    the minimum of a speed-weighted mean of their losses, unless an update waits for all; ``rate=RescaledRate()`` and
+    ``Ringleader`` correct this.
     """
 
     has_server: ClassVar[bool] = True
@@ -112,7 +117,9 @@ class KofP(Strategy[Any]):
         return None
 
     def follows_speed(self, workers: int) -> bool:
-        """Whether learners are used as often as they push: then, on split data, the model is trained towards the data of the fast ones."""
+        """Whether learners are used as often as they push: then, on split data, the model is trained towards the data
+        of the fast ones.
+        """
         waits_for_all = (self.waits and self.k >= workers) or self.staleness_bound == 0
         return not waits_for_all and not (self.rate is not None and self.rate.needs_times)
 
@@ -163,7 +170,9 @@ class KofP(Strategy[Any]):
             self._receive(worker, state, ())
 
     def _receive(self, worker: Worker, state: Learner, shards: Iterable[int]) -> None:
-        """Take the next model of each of ``shards``; in the sync kinds the others send theirs unasked, and none may be older than the first."""
+        """Take the next model of each of ``shards``; in the sync kinds the others send theirs unasked, and none may be
+        older than the first.
+        """
         for shard in shards:
             self._receive_part(worker, state, shard)
         for shard in range(1, self.shards):
@@ -178,7 +187,9 @@ class KofP(Strategy[Any]):
         self._take(worker, state, shard, model.version, model.body)
 
     def _take_fresh(self, worker: Worker, state: Learner, version: int) -> None:
-        """Take what came unasked up to ``version``, in the order in which it was sent: compressed models add up, none may be left out."""
+        """Take what came unasked up to ``version``, in the order in which it was sent: compressed models add up, none
+        may be left out.
+        """
         while state.fresh and state.fresh[0][0] <= version:
             self._take(worker, state, 0, *state.fresh.pop(0))
 
@@ -254,7 +265,8 @@ class KBatchSync(KofP):
 class Stale(KofP):
     """What the two async kinds share.
 
-    maximum_staleness: updates that may come between a gradient's model and its use; fast learners wait for slow ones to keep to it.
+    maximum_staleness: updates that may come between a gradient's model and its use; fast learners wait for slow ones to
+    keep to it.
     """
 
     maximum_staleness: int | None = None
@@ -280,6 +292,8 @@ class KAsync(Stale):
 
 @dataclass(frozen=True, kw_only=True)
 class KBatchAsync(Stale):
-    """Update with K mini-batches from anyone, while nobody ever waits or is cancelled: the fastest pace, with stale gradients."""
+    """Update with K mini-batches from anyone, while nobody ever waits or is cancelled: the fastest pace, with stale
+    gradients.
+    """
 
     waits: ClassVar[bool] = False

@@ -1,8 +1,9 @@
 """Compressed gradients up and compressed models down, between one learner and one server.
 
-Each link is a conversation of its own, with the memory of a feedback on both ends: the learner says C(…) of its gradient and the server keeps what it
-has understood, learner by learner (EF21: g_i on both ends). On the way down the server says how its model differs from what this learner knows of it,
-h ← h + C(w − h), which is EF21 with the model in the gradient's place. Memory on the server: one vector per learner and direction.
+Each link is a conversation of its own, with the memory of a feedback on both ends: the learner says C(…) of its
+gradient and the server keeps what it has understood, learner by learner (EF21: g_i on both ends). On the way down the
+server says how its model differs from what this learner knows of it, h ← h + C(w − h), which is EF21 with the model in
+the gradient's place. Memory on the server: one vector per learner and direction.
 """
 
 from __future__ import annotations
@@ -51,9 +52,15 @@ class Link:
     def __init__(self, compressor: Compressor, feedback: Feedback, owner: Worker | Server, like: Tensor) -> None:
         self._feedback = feedback
         self._coder = Coder(
-            compressor, owner.random, owner.random, like.numel(), like.dtype, like.device, (),
+            compressor,
+            owner.random,
+            owner.random,
+            like.numel(),
+            like.dtype,
+            like.device,
+            (),
             feedback.scale(compressor, like.numel()),
-        )  # fmt: skip
+        )
 
     def begin(self, like: Tensor) -> FeedbackState:
         """Return the memory before anything was said."""

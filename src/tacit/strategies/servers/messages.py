@@ -56,7 +56,9 @@ class ServerDecree(ToServer, wire="batch"):
 
 @dataclass(frozen=True)
 class ServedModel(Message, wire="model"):
-    """A server's part of the model after ``version`` updates, to compute with; in full, or what it changed by, compressed."""
+    """A server's part of the model after ``version`` updates, to compute with; in full, or what it changed by,
+    compressed.
+    """
 
     version: int
     body: Tensor | Said

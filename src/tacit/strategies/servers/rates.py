@@ -21,16 +21,18 @@ class Rate(Spec, ABC):
 
     @abstractmethod
     def of(self, rate: float, staleness: int, distance_squared: float, *, relative_time: float = 1.0) -> float:
-        """Return η for a gradient that came with the learner's ``rate``, taken ``staleness`` updates and so far from here.
+        """Return η for a gradient that came with the learner's ``rate``, taken ``staleness`` updates and so far from
+        here.
 
-        relative_time: the learner's time between two uses over the mean of all learners' times. Rules without ``needs_times`` are called without
-        it, and need not take it.
+        relative_time: the learner's time between two uses over the mean of all learners' times. Rules without
+        ``needs_times`` are called without it, and need not take it.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessRate(Rate):
-    """η_j = min(C/‖w_j − w_τ(j)‖², η_max): the farther the model has moved since, the smaller the step (Dutta et al. 2018).
+    """η_j = min(C/‖w_j − w_τ(j)‖², η_max): the farther the model has moved since, the smaller the step (Dutta et al.
+    2018).
 
     c: C, larger = bolder; the paper takes 0.005 η_max.
     maximum: η_max; None: the learner's own learning rate, so that its schedule goes on working.
@@ -63,11 +65,12 @@ class InverseStaleness(Rate):
 
 @dataclass(frozen=True, kw_only=True)
 class RescaledRate(Rate):
-    """η_i = η τ_i / mean_j τ_j: the longer a learner takes, the larger its steps (Rescaled ASGD, Mahran et al., arXiv 2605.13434).
+    """η_i = η τ_i / mean_j τ_j: the longer a learner takes, the larger its steps (Rescaled ASGD, Mahran et al., arXiv
+    2605.13434).
 
-    τ_i is the mean number of updates between two uses of learner i's gradients, measured by the server. Over a cycle every learner then has the same
-    total learning rate, so that on split data the model is trained for the mean of all learners' losses, whatever their speeds. The mean of η_i over
-    learners is η. No step is larger than P η.
+    τ_i is the mean number of updates between two uses of learner i's gradients, measured by the server. Over a cycle
+    every learner then has the same total learning rate, so that on split data the model is trained for the mean of all
+    learners' losses, whatever their speeds. The mean of η_i over learners is η. No step is larger than P η.
     """
 
     needs_times: ClassVar[bool] = True

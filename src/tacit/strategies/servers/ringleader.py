@@ -1,6 +1,8 @@
-"""Ringleader ASGD (Maranjyan & Richtárik, arXiv 2509.22860): asynchronous SGD in which every learner has the same weight, however fast it is.
+"""Ringleader ASGD (Maranjyan & Richtárik, arXiv 2509.22860): asynchronous SGD in which every learner has the same
+weight, however fast it is.
 
-The server keeps a table with an entry for each of the n learners: the sum of b_i gradients, all taken at the model that learner i holds.
+The server keeps a table with an entry for each of the n learners: the sum of b_i gradients, all taken at the model that
+learner i holds.
     ḡ = (1/n) Σ_i (1/b_i) Σ_{j ≤ b_i} g_i^j,     w ← w − η ḡ
 A round has two phases.
     1  Gradients are added to the table until every learner has an entry. A learner that pushed continues at the model it has.
@@ -8,9 +10,9 @@ A round has two phases.
        learner continues at the new w. What it pushes from then on is kept for the table of the next round.
 When all have had their update, the next round begins with what was kept.
 
-Why: K-async uses a learner's gradients as often as it pushes, so on split data it trains towards the data of the fast learners. Here fast learners
-average more gradients instead. A slow learner holds up updates, but nobody idles (up to ``_MOST`` gradients), and every gradient is used. Staleness
-is below 2n − 1 updates.
+Why: K-async uses a learner's gradients as often as it pushes, so on split data it trains towards the data of the fast
+learners. Here fast learners average more gradients instead. A slow learner holds up updates, but nobody idles (up to
+``_MOST`` gradients), and every gradient is used. Staleness is below 2n − 1 updates.
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ from tacit.strategies.servers.messages import ServedModel, ServerPush, in_full
 from tacit.worker import Server, Worker
 
 _MOST: Final = 256
-"""Gradients of one learner in an entry. One that has pushed so many idles until the phase ends: more would not make the mean better, and where a
-learner cannot be reached, somebody must notice that nothing happens."""
+"""Gradients of one learner in an entry. One that has pushed so many idles until the phase ends: more would not make the
+mean better, and where a learner cannot be reached, somebody must notice that nothing happens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ringleader(KofP):
-    """Update with a table of all learners' gradients, averaged learner by learner: asynchronous, and unbiased where speeds and data differ.
+    """Update with a table of all learners' gradients, averaged learner by learner: asynchronous, and unbiased where
+    speeds and data differ.
 
     compressor, feedback, down: as in KAsync. A restarted server begins with an empty table.
     """

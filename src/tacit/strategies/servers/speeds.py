@@ -1,7 +1,8 @@
 """How fast learners are, as a server sees it: updates between two uses of a learner's gradients.
 
-An update of K of P uses fast learners more often than slow ones. Where learners hold different data, the model then settles at the minimum of a
-speed-weighted mean of their losses. ``UseTimes`` measures what ``RescaledRate`` needs against this, ``UseCounts`` warns of it.
+An update of K of P uses fast learners more often than slow ones. Where learners hold different data, the model then
+settles at the minimum of a speed-weighted mean of their losses. ``UseTimes`` measures what ``RescaledRate`` needs
+against this, ``UseCounts`` warns of it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ _WINDOW: Final = 100
 _USES: Final = 50
 """Uses of the average learner after which counts say something."""
 _RATIO: Final = 2.0
-"""How much more often one learner is used than another where that is worth a warning: random times alone do not get there."""
+"""How much more often one learner is used than another where that is worth a warning: random times alone do not get
+there.
+"""
 
 
 class UseTimes:
-    """The mean number of updates between two uses of each learner, kept in a server's ``memory`` and so in its checkpoints."""
+    """The mean number of updates between two uses of each learner, kept in a server's ``memory`` and so in its
+    checkpoints.
+    """
 
     def __init__(self, memory: dict[str, float]) -> None:
         self._memory = memory
@@ -41,7 +46,9 @@ class UseTimes:
 
 
 class UseCounts:
-    """Counts uses, and warns once when they differ much: for servers that do not know whether learners hold different data."""
+    """Counts uses, and warns once when they differ much: for servers that do not know whether learners hold different
+    data.
+    """
 
     def __init__(self, strategy: object, size: int) -> None:
         self._strategy, self._uses, self._is_over = strategy, [0] * size, False

@@ -13,8 +13,8 @@ from tacit.worker import Worker
 def settle(worker: Worker, state: SwarmState) -> None:
     """Wait until everybody has asked for the last time, then take back what was given and never arrived.
 
-    An exchange counts if its initiator has taken the answer. One that is listed as unsettled has not been taken and never will be, since from
-    here on nobody listens; whoever answered it undoes its half.
+    An exchange counts if its initiator has taken the answer. One that is listed as unsettled has not been taken and
+    never will be, since from here on nobody listens; whoever answered it undoes its half.
     """
     mean_of_all(worker, torch.zeros(1))
     state.is_closed = True
@@ -27,5 +27,8 @@ def settle(worker: Worker, state: SwarmState) -> None:
 
 
 def mean_of_all(worker: Worker, tensor: Tensor) -> Tensor:
-    """Return the mean over all workers that are left. A named group: modules' buffers, which ride on rounds of all, stay each node's own."""
+    """Return the mean over all workers that are left.
+
+    A named group: modules' buffers, which ride on rounds of all, stay each node's own.
+    """
     return worker.network.all_reduce_mean(tensor, group=range(worker.size))

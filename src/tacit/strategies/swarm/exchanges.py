@@ -1,15 +1,17 @@
-"""SwarmSGD's exchanges without waiting: one side asks, the other answers from its handler, and both add a part w of the difference.
+"""SwarmSGD's exchanges without waiting: one side asks, the other answers from its handler, and both add a part w of the
+difference.
 
     i asks     Q(X_i)                                       one at a time
     j answers  Q(X_j) and w; X_j ← X_j + w (Q(X_i) − Q(X_j))  and keeps both in mind until i is done
     i is done  X_i ← X_i + w (Q(X_j) − Q(X_i))
 
-w = 1/2 is the paper's average. A node that answers while its own request is unanswered will still replace a part of the model it answers with; two
-halves at once would replace all of it, so that models swap instead of meeting. It therefore chooses a smaller w (``theory.overlaps``): 1/4 if it
-has asked i too, 1/3 if it has asked another node.
+w = 1/2 is the paper's average. A node that answers while its own request is unanswered will still replace a part of the
+model it answers with; two halves at once would replace all of it, so that models swap instead of meeting. It therefore
+chooses a smaller w (``theory.overlaps``): 1/4 if it has asked i too, 1/3 if it has asked another node.
 
-Words that cannot be decoded change nothing and are said again with more bits, the same lattice points. What is asked and never answered, and
-what is given and never acknowledged, is set right at the end of the run (``endings``): Σ X stays, whatever happens on the way.
+Words that cannot be decoded change nothing and are said again with more bits, the same lattice points. What is asked
+and never answered, and what is given and never acknowledged, is set right at the end of the run (``endings``): Σ X
+stays, whatever happens on the way.
 """
 
 from __future__ import annotations
@@ -119,7 +121,9 @@ class Exchanges(NamedTuple):
         worker.network.send(source, SwarmAnswer(number, spoken.body, spoken.outdated, weight).owned())
 
     def _weight(self, source: int) -> float:
-        """Return which part of the difference to ``source`` this node and ``source`` add, from what this node has in flight itself."""
+        """Return which part of the difference to ``source`` this node and ``source`` add, from what this node has in
+        flight itself.
+        """
         state = self.state
         if state.in_flight < 0:
             return 1 / 2

@@ -12,7 +12,9 @@ from tacit.specs import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Geometric(Spec):
-    """A geometric number of local steps, at least 1 and ``mean`` on average: nodes whose clocks ring at random, as in SwarmSGD's theory."""
+    """A geometric number of local steps, at least 1 and ``mean`` on average: nodes whose clocks ring at random, as in
+    SwarmSGD's theory.
+    """
 
     mean: float
 

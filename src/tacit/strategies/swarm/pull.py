@@ -3,8 +3,8 @@
     w_i ← x_i                    after every step: a copy of the model that others may read
     x_i ← (x_i + w_j)/2          every H steps, with a random neighbour j, which is not changed
 
-One-sided: the mean of the models is not conserved, unlike in the algorithm that the paper analyses, ``SwarmSGD``. A node waits for the copy to
-come, though not for its partner, whose handler sends it.
+One-sided: the mean of the models is not conserved, unlike in the algorithm that the paper analyses, ``SwarmSGD``. A
+node waits for the copy to come, though not for its partner, whose handler sends it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class PullSwarmState:
 
 @dataclass(frozen=True, kw_only=True)
 class PullSwarm(Strategy[PullSwarmState]):
-    """Average with a copy of a random neighbour's model every few local steps, the neighbour unchanged (SwarmSGD's released code)."""
+    """Average with a copy of a random neighbour's model every few local steps, the neighbour unchanged (SwarmSGD's
+    released code).
+    """
 
     local_steps: int | Geometric = field(default=4, metadata=ALWAYS_SPELLED)  # H; larger = fewer messages
     topology: Topology = Complete()

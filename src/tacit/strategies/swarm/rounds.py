@@ -1,12 +1,14 @@
 """SwarmSGD's blocking form: rounds in which pairs meet and both partners end with the mean of their models.
 
-The paper draws one edge after another, and its two ends take their local steps before they meet. Here all pairs of a random matching meet at once,
-after every ``local_steps`` steps; a matching leaves 1 − n/(2(n − 1)) of Γ on the complete graph, n even. With ``Geometric`` a matching is drawn after
-every step, and each of its pairs meets with probability 1/mean: every node has its own geometric number of steps between its meetings. Pairs that
-meet at the same step have no node in common, so they are equal to interactions one after another, in any order.
+The paper draws one edge after another, and its two ends take their local steps before they meet. Here all pairs of a
+random matching meet at once, after every ``local_steps`` steps; a matching leaves 1 − n/(2(n − 1)) of Γ on the complete
+graph, n even. With ``Geometric`` a matching is drawn after every step, and each of its pairs meets with probability
+1/mean: every node has its own geometric number of steps between its meetings. Pairs that meet at the same step have no
+node in common, so they are equal to interactions one after another, in any order.
 
-Matchings are drawn from the stream that all ranks share: both partners know of their meeting, and a node without one goes on at once. Partners meet
-after the same step of the run, so no cycle of nodes can wait, also where all evaluate together, and a run of any number of steps ends.
+Matchings are drawn from the stream that all ranks share: both partners know of their meeting, and a node without one
+goes on at once. Partners meet after the same step of the run, so no cycle of nodes can wait, also where all evaluate
+together, and a run of any number of steps ends.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _UNKNOWN: Final = (
 
 
 def require_end(worker: Worker) -> None:
-    """Raise where nobody knows the number of steps: one whose data has ended must know for how long others will wait for it."""
+    """Raise where nobody knows the number of steps: one whose data has ended must know for how long others will wait
+    for it.
+    """
     if worker.steps is None and worker.size > 1:
         raise MisplacedCall(_UNKNOWN)
 
@@ -38,7 +42,9 @@ def steps_to_matching(local_steps: int | Geometric) -> int:
 
 
 def draw_partner(worker: Worker, topology: Topology, local_steps: int | Geometric) -> int | None:
-    """Draw the matching that all ranks draw after this step; return this node's partner, None if it meets no other node."""
+    """Draw the matching that all ranks draw after this step; return this node's partner, None if it meets no other
+    node.
+    """
     partner = topology.draw_matching(worker.size, worker.shared_random)[worker.rank]
     if isinstance(local_steps, int):
         return partner

@@ -1,18 +1,21 @@
-"""SwarmSGD: nodes train alone and average with one neighbour at a time, without waiting (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
+"""SwarmSGD: nodes train alone and average with one neighbour at a time, without waiting (Nadiradze et al., NeurIPS
+2021, arXiv 1910.12308).
 
     x_i ← x_i − γ g_i                                  every step, on the node's working model
     X_i ← (Q(X_i) + Q(X_j))/2 − η h_i,  x_i ← X_i      every H steps, with a random neighbour j; η h_i: what those steps changed
     X_j ← (Q(X_i) + Q(X_j))/2                          while its working model x_j goes on as it was
 
-X is the communication buffer, which others read and write while its owner computes. Across a wire an assignment would lose what was written in
-between, so both sides add: j, in one handler, (Q(X_i) − Q(X_j))/2 when it is asked, and i (Q(X_j) − Q(X_i))/2 when the answer comes; its working
-model follows at the next step boundary. A node that answers while its own request is unanswered adds less than half (``exchanges``). Whatever
-interleaves, Σ X stays, and where nothing does this is the paper's update.
+X is the communication buffer, which others read and write while its owner computes. Across a wire an assignment would
+lose what was written in between, so both sides add: j, in one handler, (Q(X_i) − Q(X_j))/2 when it is asked, and i
+(Q(X_j) − Q(X_i))/2 when the answer comes; its working model follows at the next step boundary. A node that answers
+while its own request is unanswered adds less than half (``exchanges``). Whatever interleaves, Σ X stays, and where
+nothing does this is the paper's update.
 
 Blocking, both partners end with the mean of their working models; pairs meet in random matchings (``rounds``).
 
-Why it works: models of one mean drift apart only by their last few steps, so half of one random neighbour's serves as well as the mean of all.
-Momentum stays local and modules' buffers are not averaged, as in the paper. The authors' released code only pulls: that is ``PullSwarm``.
+Why it works: models of one mean drift apart only by their last few steps, so half of one random neighbour's serves as
+well as the mean of all. Momentum stays local and modules' buffers are not averaged, as in the paper. The authors'
+released code only pulls: that is ``PullSwarm``.
 """
 
 from __future__ import annotations
@@ -38,12 +41,16 @@ from tacit.topology.topology import Topology
 from tacit.worker import Worker
 
 _PATIENCE: Final = 8
-"""Meetings skipped for one unanswered exchange before its partner is taken for gone and asked no more, until it is heard of again."""
+"""Meetings skipped for one unanswered exchange before its partner is taken for gone and asked no more, until it is
+heard of again.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmSGD(Strategy[SwarmState]):
-    """Average with a random neighbour every few local steps, nobody waiting for anybody (Nadiradze et al., arXiv 1910.12308)."""
+    """Average with a random neighbour every few local steps, nobody waiting for anybody (Nadiradze et al., arXiv
+    1910.12308).
+    """
 
     local_steps: int | Geometric = field(default=4, metadata=ALWAYS_SPELLED)  # H; larger = fewer messages
     topology: Topology = Complete()

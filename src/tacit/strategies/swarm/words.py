@@ -2,8 +2,9 @@
 
 Every exchange has a ``number`` that is nobody else's; modulo the number of workers it is the initiator's rank.
 
-A node that speaks in lattice points keeps the points it spoke of (*points*: Q(X)), so that it can say the very same ones again with more bits. The
-side of a request follows the distances measured so far; that of an answer is exact, since the answerer knows what its answer is decoded against.
+A node that speaks in lattice points keeps the points it spoke of (*points*: Q(X)), so that it can say the very same
+ones again with more bits. The side of a request follows the distances measured so far; that of an answer is exact,
+since the answerer knows what its answer is decoded against.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class SwarmAsk(SwarmWords, wire="swask"):
 
 @dataclass(frozen=True)
 class SwarmAnswer(SwarmWords, wire="swans"):
-    """The partner's Q(X_j) as it was before it added its part, and ``weight``: which part of the difference both sides add."""
+    """The partner's Q(X_j) as it was before it added its part, and ``weight``: which part of the difference both sides
+    add.
+    """
 
     weight: float
 
@@ -63,7 +66,9 @@ class SwarmVerdict(Message, wire="swok"):
 
 @dataclass(frozen=True)
 class SwarmAgain(Message, wire="swmore"):
-    """The words of that number, in so many ``bits`` on a lattice of ``side``, could not be decoded and changed nothing: say it with more bits."""
+    """The words of that number, in so many ``bits`` on a lattice of ``side``, could not be decoded and changed nothing:
+    say it with more bits.
+    """
 
     number: int
     bits: int
@@ -122,7 +127,8 @@ class Tongue(NamedTuple):
     def say(self, model: Tensor, outdated: Tensor, reference: Tensor | None = None) -> Spoken:
         """Put ``model`` into words; ``reference`` is what they will be decoded against, where that is known.
 
-        In two stages the node's ``outdated`` model goes before, which is nearer to the receiver's, and ``model`` is decoded against that.
+        In two stages the node's ``outdated`` model goes before, which is nearer to the receiver's, and ``model`` is
+        decoded against that.
         """
         if self.lattice is None:
             points = model.clone()
@@ -147,14 +153,18 @@ class Tongue(NamedTuple):
             self.lattice.observe(self.memory, distance)
 
     def _encoded(self, x: Tensor, reference: Tensor | None) -> tuple[LatticeVector, Tensor]:
-        """Return x as a lattice vector and its points; within reach of ``reference`` where that is known and no side was fixed."""
+        """Return x as a lattice vector and its points; within reach of ``reference`` where that is known and no side
+        was fixed.
+        """
         assert self.lattice is not None
         far = None if reference is None else _MARGIN * distance(x, reference)
         return self.lattice.compress_with_points(x, self.random, self.memory, far)
 
 
 def heard(words: SwarmWords, reference: Tensor) -> Tensor:
-    """Return the model that was said, decoded against ``reference``; raise ``LatticeOverflow`` where that is too far away."""
+    """Return the model that was said, decoded against ``reference``; raise ``LatticeOverflow`` where that is too far
+    away.
+    """
     if isinstance(words.body, Tensor):
         if words.body.shape != reference.shape:
             raise BadMessage(f"a model of {words.body.numel()} numbers came for {reference.numel()} parameters.")
