@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 from peers import PERIOD, Crew, Failed, Place, namespaces  # noqa: E402 - the same crews on the same hosts
 from tacit.errors import BadData  # noqa: E402
-from tacit.workloads.image_files import read_cifar10  # noqa: E402
+from tacit.workloads.data.image_files import read_cifar10  # noqa: E402
 
 DDP = "DDP"
 LOCAL = ("tacit LocalSGD", "tacit LocalSGD, Top 1 %", "tacit LocalSGD, QSGD 8 bit")

@@ -40,9 +40,9 @@ import torch.distributed as dist
 import zmq
 from torch import Tensor, nn
 
-from tacit.messages import Message, TensorMessage
-from tacit.runtime.monitor import Monitor
-from tacit.runtime.post import Post
+from tacit.core.messages import Message, TensorMessage
+from tacit.runtime.messaging.endpoint import Post
+from tacit.runtime.messaging.hook_lock import Monitor
 
 SIZES = {"1 KB": (1024, 300), "1 MB": (2**20, 100), "25 MB": (25_000_000, 6)}  # bytes, round trips a repetition
 REPETITIONS = 12

@@ -74,7 +74,7 @@ if __name__ == "__main__":
                 round(time.time() - t, 1),
                 "s",
             )
-    from tacit.runtime.groups import Group
+    from tacit.runtime.process_groups import Group
 
     group = Group(dist.HashStore(), "x", [0], 0, address="127.0.0.1", backend="nccl", timeout_s=lambda: 60.0)
     x = torch.ones(5, device="cuda")

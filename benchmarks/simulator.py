@@ -34,7 +34,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 import tacit
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 
 BATCH = 32
 PERIOD = 8
@@ -54,7 +54,7 @@ def digits(workers: int) -> workloads.Workload:
 
 
 def simulated(
-    workers: int, steps: int, optimizer: str = "sgd", compute: tacit.delays.Delay | None = None, **rest
+    workers: int, steps: int, optimizer: str = "sgd", compute: tacit.cluster.delays.Delay | None = None, **rest
 ) -> float:
     """Return worker-steps a second of a whole simulation, opening the data included, evaluated at start and end only."""
     cluster = tacit.Cluster(workers=workers, compute=compute or tacit.Constant(mean_s=0.02))

@@ -45,22 +45,28 @@ try:
 except ImportError:
     atheris = None
 
-INSTRUMENTED = ["tacit.compression", "tacit.feedback", "tacit.fields", "tacit.messages", "tacit.strategies"]
+INSTRUMENTED = [
+    "tacit.compression",
+    "tacit.feedback",
+    "tacit.core.message_fields",
+    "tacit.core.messages",
+    "tacit.strategies",
+]
 
 # What is imported in here reports which lines an input reaches.
 with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcontext():
     from tacit import compression
     from tacit.compression import Compressed, Compressor
+    from tacit.compression.coding.sparse_sum import SumVector
+    from tacit.compression.feedback import EF21
+    from tacit.compression.feedback.feedback import Reported, Said
     from tacit.compression.lattice import LatticeVector
-    from tacit.compression.sums import SumVector
+    from tacit.core.messages import MAGIC, VERSION, Message, unpack, unpack_frames
     from tacit.errors import BadMessage, LatticeOverflow
-    from tacit.feedback import EF21
-    from tacit.feedback.feedback import Reported, Said
-    from tacit.messages import MAGIC, VERSION, Message, unpack, unpack_frames
     from tacit.strategies.gossip.neighbours import GossipWords
-    from tacit.strategies.servers.links import Link
+    from tacit.strategies.servers.channels import Link
     from tacit.strategies.servers.messages import ServerPush
-    from tacit.strategies.swarm.words import SwarmAnswer, SwarmAsk, SwarmModel, SwarmWords, bits_and_side, heard
+    from tacit.strategies.swarm.messages import SwarmAnswer, SwarmAsk, SwarmModel, SwarmWords, bits_and_side, heard
 
     for package in ("tacit.runtime", "tacit.session", "tacit.strategies"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):

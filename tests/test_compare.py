@@ -7,7 +7,17 @@ import math
 import pytest
 
 from tacit import AllReduce, Cluster, Constant, Crash, Every, LocalSGD, Run, SwarmSGD, workloads
-from tacit.compare import FACTORS, FURTHER, Candidate, Findings, Tuning, Watcher, compare, count_runs, learning_rates
+from tacit.compare.workloads import (
+    FACTORS,
+    FURTHER,
+    Candidate,
+    Findings,
+    Tuning,
+    Watcher,
+    compare,
+    count_runs,
+    learning_rates,
+)
 from tacit.report import Comparison
 
 QUADRATIC = workloads.quadratic(dimension=5, condition=5.0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.delays import Delay
+from tacit.cluster.delays import Delay
 
 DELAYS = (
     tacit.Constant(mean_s=0.02),

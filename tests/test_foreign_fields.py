@@ -17,8 +17,8 @@ from torch import Tensor
 import tacit.runtime
 import tacit.strategies  # noqa: F401 - all kinds exist
 from tacit.compression import Compressed
+from tacit.core.messages import MAGIC, VERSION, Message, unpack
 from tacit.errors import BadMessage
-from tacit.messages import MAGIC, VERSION, Message, unpack
 
 
 def kinds_below(kind: type[Message]) -> Iterator[type[Message]]:

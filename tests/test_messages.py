@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tacit.core.messages import VERSION, Message, TensorMessage, unpack, unpack_frames
 from tacit.errors import BadMessage
-from tacit.messages import VERSION, Message, TensorMessage, unpack, unpack_frames
 from tacit.strategies.servers.messages import ServerPush
 
 

@@ -13,10 +13,10 @@ import torch
 
 import tacit
 from tacit import theory, workloads
-from tacit.compare import compare
-from tacit.messages import Message, unpack
+from tacit.compare.workloads import compare
+from tacit.core.messages import Message, unpack
 from tacit.registry import parse
-from tacit.simulation.scripts import simulate_script
+from tacit.simulation.scripts.run import simulate_script
 from test_registry import EXAMPLES
 
 KINDS: list[tuple[Callable[[int], Any], Callable[[float], Any]]] = [

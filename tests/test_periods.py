@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tacit
-from tacit.periods import UNTIL_THE_END, Period, Round
+from tacit.strategies.local_sgd.periods import UNTIL_THE_END, Period, Round
 
 
 def trajectory(rule: Period, rounds: list[Round], steps: int | None = None) -> list[int]:

@@ -14,7 +14,7 @@ from torch import Tensor
 import tacit
 from tacit import theory
 from tacit.compression import TopK
-from tacit.feedback import Coder, Feedback
+from tacit.compression.feedback import Coder, Feedback
 
 alphas = draw.floats(1e-6, 1.0)
 

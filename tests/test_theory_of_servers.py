@@ -12,8 +12,8 @@ from hypothesis import strategies as draw
 
 import tacit
 from tacit import theory
-from tacit.delays import Delay
-from tacit.theory.order_statistics import by_quadrature
+from tacit.cluster.delays import Delay
+from tacit.theory.times.order_statistics import by_quadrature
 
 EXPONENTIAL = tacit.Exponential(mean_s=1.0)
 SHIFTED = tacit.ShiftedExponential(shift_s=1.0, tail_mean_s=1.0)

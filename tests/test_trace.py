@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as draw
 
-from tacit import trace as traces
-from tacit.trace import COMPUTE, KINDS, Event, Trace
+from tacit.record import trace as traces
+from tacit.record.trace import COMPUTE, KINDS, Event, Trace
 
 times = draw.floats(0, 10)
 events = draw.lists(

@@ -25,7 +25,7 @@ from common import arguments, measure, realised_periods, spread_of, table, targe
 
 import tacit
 from tacit import workloads
-from tacit.periods import Period, Round
+from tacit.strategies.local_sgd.periods import Period, Round
 
 WORKERS, BATCH, LR = 8, 32, 0.1
 DECAY = tacit.StepDecay(at=(0.5, 0.75), by=0.1)

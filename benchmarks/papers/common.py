@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import tacit
-from tacit.trace import NOTE
+from tacit.record.trace import NOTE
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 

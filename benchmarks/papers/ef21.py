@@ -40,7 +40,7 @@ from torch import Tensor
 
 import tacit
 from tacit import theory, workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 
 WORKERS, STRENGTH, STEPS = 20, 0.1, 6250
 SETS = ("mushrooms", "a9a")

@@ -30,8 +30,8 @@ from torch import Tensor
 
 import tacit
 from tacit import workloads
-from tacit.periods import Period
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
+from tacit.strategies.local_sgd.periods import Period
 from tacit.workloads.workload import Workload
 
 MU, BATCH, STEPS = 1e-2, 32, 5469  # 5469 steps are the paper's seven epochs of its own data set

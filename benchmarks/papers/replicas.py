@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 import tacit
-from tacit.periods import Period
-from tacit.randomness import Streams
-from tacit.strategies.local_sgd import LocalSGDState
+from tacit.core.randomness import Streams
+from tacit.strategies.local_sgd.periods import Period
+from tacit.strategies.local_sgd.strategy import LocalSGDState
 from tacit.workloads.workload import Evaluation, Problem, Token, Workload
 
 

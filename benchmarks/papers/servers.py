@@ -29,8 +29,8 @@ from drawing import Curve, draw
 
 import tacit
 from tacit import theory, workloads
+from tacit.record.trace import NOTE
 from tacit.strategies import Strategy
-from tacit.trace import NOTE
 
 KINDS = {
     "k-sync": tacit.KSync,
@@ -52,7 +52,7 @@ def simulate(strategy: Strategy, workload: workloads.Workload, workers: int, ste
     return tacit.simulate(workload, strategy, cluster=cluster, steps=steps, **rest)
 
 
-def timed(strategy: Strategy, workers: int, updates: int, compute: tacit.delays.Delay) -> tacit.Run:
+def timed(strategy: Strategy, workers: int, updates: int, compute: tacit.cluster.delays.Delay) -> tacit.Run:
     smallest = workloads.quadratic(dimension=1)
     return simulate(strategy, smallest, workers, updates, compute=compute, timing_only=True, evaluate_every=updates)
 

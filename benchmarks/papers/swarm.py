@@ -32,10 +32,10 @@ from drawing import Curve, draw
 
 import tacit
 from tacit import workloads
-from tacit.delays import Delay
+from tacit.cluster.delays import Delay
+from tacit.record.trace import COMPUTE
 from tacit.strategies import Strategy
 from tacit.theory import GraphTheory
-from tacit.trace import COMPUTE
 from tacit.workloads.workload import Workload
 
 LATTICE = tacit.Lattice(bits=8)

@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch_loops import ddp, ddp_powersgd, parallel
 
 import tacit
-from tacit.hooks import Compression, ef21
+from tacit.runtime.ddp_hooks import Compression, ef21
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "runtime"))
 import namespaces

@@ -23,8 +23,8 @@ from common import Rank, serve
 from torch import nn
 
 import tacit
+from tacit.record.trace import COMPUTE
 from tacit.registry import parse
-from tacit.trace import COMPUTE
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "runtime"))
 import namespaces

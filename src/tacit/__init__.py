@@ -1,6 +1,18 @@
 """tacit: distributed training that speaks only when it must."""
 
-from tacit import hooks, theory, workloads
+from tacit import theory, workloads
+from tacit.cluster import Cluster, Link
+from tacit.cluster.delays import (
+    Constant,
+    Exponential,
+    HyperExponential,
+    LogNormal,
+    Pareto,
+    Recorded,
+    ShiftedExponential,
+    Spell,
+)
+from tacit.cluster.faults import Crash, Join, Loss, Partition, Pause, Slow
 from tacit.compression import (
     QSGD,
     BFloat16,
@@ -16,7 +28,19 @@ from tacit.compression import (
     Sign,
     TopK,
 )
-from tacit.delays import Constant, Exponential, HyperExponential, LogNormal, Pareto, Recorded, ShiftedExponential, Spell
+from tacit.compression.feedback import (
+    EF21,
+    EF21Bidirectional,
+    EF21HeavyBall,
+    EF21Momentum,
+    EF21Partial,
+    EF21Plus,
+    EF21Weighted,
+    ErrorFeedback,
+    NoFeedback,
+)
+from tacit.core.messages import Message
+from tacit.core.network import SERVER
 from tacit.errors import (
     BadData,
     BadMessage,
@@ -35,28 +59,12 @@ from tacit.errors import (
     TacitError,
     TimedOut,
 )
-from tacit.faults import Crash, Join, Loss, Partition, Pause, Slow
-from tacit.feedback import (
-    EF21,
-    EF21Bidirectional,
-    EF21HeavyBall,
-    EF21Momentum,
-    EF21Partial,
-    EF21Plus,
-    EF21Weighted,
-    ErrorFeedback,
-    NoFeedback,
-)
-from tacit.messages import Message
-from tacit.network import SERVER
-from tacit.outer import OuterAdam, OuterSGD, SlowMo
-from tacit.periods import AdaCommPeriod, Every, LinearPeriod, LossPeriod, OneShot, PeriodList, VariancePeriod
+from tacit.record.run import Run
 from tacit.registry import strategy
-from tacit.run import Run
+from tacit.runtime import ddp_hooks as hooks
 from tacit.runtime.attach import attach
-from tacit.schedules import Cosine, InverseTime, StepDecay
 from tacit.session import Session, rank, shared, size
-from tacit.simulation import Cluster, Link, simulate
+from tacit.simulation import simulate
 from tacit.strategies import (
     CHOCO,
     DPSGD,
@@ -75,6 +83,16 @@ from tacit.strategies import (
     Strategy,
     SwarmSGD,
 )
+from tacit.strategies.local_sgd.outer import OuterAdam, OuterSGD, SlowMo
+from tacit.strategies.local_sgd.periods import (
+    AdaCommPeriod,
+    Every,
+    LinearPeriod,
+    LossPeriod,
+    OneShot,
+    PeriodList,
+    VariancePeriod,
+)
 from tacit.strategies.servers import InverseStaleness, RescaledRate, StalenessRate
 from tacit.strategies.swarm import Geometric
 from tacit.topology import (
@@ -89,6 +107,7 @@ from tacit.topology import (
     Topology,
     Torus,
 )
+from tacit.training.schedules import Cosine, InverseTime, StepDecay
 
 __version__ = "0.1.0"
 __all__ = [

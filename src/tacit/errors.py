@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.run import Run
+    from tacit.record.run import Run
 
 
 _WITHOUT_THE_FAULT = "remove the fault, or use a strategy that does not wait for all workers."

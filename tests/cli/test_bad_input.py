@@ -9,7 +9,7 @@ import pytest
 import torch
 from command_line import Command
 
-from tacit.cli.failures import describe
+from tacit.cli.exit_messages import describe
 from tacit.errors import TacitError
 
 CASES = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as draw
 
 from tacit.cli import units
-from tacit.toml import dump
+from tacit.record.toml import dump
 
 
 @pytest.mark.parametrize(

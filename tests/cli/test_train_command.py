@@ -20,7 +20,7 @@ import torch
 from command_line import Command
 
 from tacit import Run
-from tacit.cli.part import _end_in_round
+from tacit.cli.commands.train_worker import _end_in_round
 
 TRAIN = (sys.executable, "-m", "tacit", "train")
 LONGEST_S = 100  # of one launch; most of it is importing torch

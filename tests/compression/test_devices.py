@@ -32,12 +32,12 @@ from tacit.compression import (
     RandomK,
     Sign,
     TopK,
-    places,
 )
-from tacit.compression.bits import pack
-from tacit.compression.bits import unpack as unpack_numbers
-from tacit.compression.fused.backend import uses_triton
-from tacit.messages import unpack
+from tacit.compression.coding import indices as places
+from tacit.compression.coding.bits import pack
+from tacit.compression.coding.bits import unpack as unpack_numbers
+from tacit.compression.kernels.backend import uses_triton
+from tacit.core.messages import unpack
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(

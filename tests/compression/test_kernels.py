@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tacit.compression.fused import backend, lattice, quantization, selection
+from tacit.compression.kernels import backend, lattice, quantization, selection
 
 DEVICES = [
     "cpu",

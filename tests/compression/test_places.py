@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.compression.bits import pack, packed_bytes, unpack
-from tacit.compression.places import Coding, Places, encode, encode_blocks
+from tacit.compression.coding.bits import pack, packed_bytes, unpack
+from tacit.compression.coding.indices import Coding, Places, encode, encode_blocks
 from tacit.errors import BadMessage
 
 

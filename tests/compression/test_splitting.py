@@ -23,10 +23,10 @@ from tacit.compression import (
     SparseVector,
     TopK,
 )
-from tacit.compression.splitting import bounds_of, parting, split
-from tacit.compression.sums import SumVector, expected_sum_bytes
+from tacit.compression.coding.ranges import bounds_of, parting, split
+from tacit.compression.coding.sparse_sum import SumVector, expected_sum_bytes
+from tacit.core.messages import Message, unpack
 from tacit.errors import BadMessage
-from tacit.messages import Message, unpack
 
 CUT = [
     TopK(fraction=0.1),

@@ -28,8 +28,8 @@ from tacit.compression import (
     SparseVector,
     TopK,
 )
+from tacit.core.messages import VERSION, TensorMessage, unpack
 from tacit.errors import BadMessage, LatticeOverflow
-from tacit.messages import VERSION, TensorMessage, unpack
 
 COMPRESSORS: list[Compressor] = [
     Dense(),

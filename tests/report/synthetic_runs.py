@@ -7,9 +7,9 @@ import math
 import numpy as np
 import torch
 
+from tacit.record.run import Row, Run
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, SEND, WAIT, Trace
 from tacit.report.comparison import Comparison, Entry
-from tacit.run import Row, Run
-from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, SEND, WAIT, Trace
 
 MODEL_BYTES = 200_000
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 from synthetic_runs import local_run, row, tiny_run
 
+from tacit.record.trace import NOTE
 from tacit.report import Entry
 from tacit.report.curves import over_seeds, period_rows, spread_rows
-from tacit.trace import NOTE
 
 
 def test_the_mean_is_taken_on_a_common_grid_up_to_the_shortest_seed() -> None:

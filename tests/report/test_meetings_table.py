@@ -6,9 +6,9 @@ import pytest
 
 import tacit
 from tacit import workloads
+from tacit.record.trace import SEND
 from tacit.report import Comparison, render
-from tacit.report.meetings import meetings_of
-from tacit.trace import SEND
+from tacit.report.exchanges import meetings_of
 
 
 def test_meetings_are_counted_on_both_sides():

@@ -7,12 +7,12 @@ import pytest
 from synthetic_runs import local_run
 
 import tacit
+from tacit.cluster.measured import measured_cluster
+from tacit.record.run import Run
+from tacit.record.trace import COMPUTE, EXCHANGE, WAIT, Trace
 from tacit.report import Comparison, Entry, verdict
 from tacit.report.columns import cells, columns_of
 from tacit.report.verdict import remarks
-from tacit.run import Run
-from tacit.simulation.measured import measured_cluster
-from tacit.trace import COMPUTE, EXCHANGE, WAIT, Trace
 
 
 def both(*, factor: float = 1.1, compute: str = "Exponential(mean_s=0.02)") -> Comparison:

@@ -11,7 +11,7 @@ from torch import nn
 
 import tacit
 from tacit import workloads
-from tacit.runtime.training import train
+from tacit.runtime.train import train
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
 from toys import Handing

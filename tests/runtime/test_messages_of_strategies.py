@@ -12,8 +12,8 @@ from torch import nn
 
 import tacit
 from tacit import workloads
-from tacit.messages import Message
-from tacit.runtime.training import train
+from tacit.core.messages import Message
+from tacit.runtime.train import train
 from tacit.strategies import Strategy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))

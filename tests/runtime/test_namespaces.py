@@ -19,10 +19,10 @@ from torch import nn
 from torch.distributed import TCPStore
 
 import tacit
-from tacit.messages import TensorMessage
+from tacit.core.messages import TensorMessage
+from tacit.core.worker import Worker
+from tacit.record.trace import EXCHANGE
 from tacit.strategies import Strategy
-from tacit.trace import EXCHANGE
-from tacit.worker import Worker
 
 pytestmark = pytest.mark.skipif(namespaces.refused() is not None, reason=str(namespaces.refused()))
 

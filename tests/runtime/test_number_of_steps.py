@@ -10,7 +10,7 @@ import torch
 from processes import together
 
 import tacit
-from tacit.simulation.scripts import simulate_script
+from tacit.simulation.scripts.run import simulate_script
 
 SCRIPT = """
 import torch, tacit

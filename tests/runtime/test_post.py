@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed import HashStore, TCPStore
 
+from tacit.core.messages import Message, TensorMessage, unpack_frames
+from tacit.core.network import SERVER
 from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
-from tacit.messages import Message, TensorMessage, unpack_frames
-from tacit.network import SERVER
-from tacit.runtime.allocator import keep_memory
-from tacit.runtime.intake import Purpose, stamp
-from tacit.runtime.monitor import Monitor
-from tacit.runtime.post import Post
+from tacit.runtime.messaging.endpoint import Post
+from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.messaging.memory import keep_memory
+from tacit.runtime.messaging.receiver import Purpose, stamp
 
 pytestmark = pytest.mark.timeout(30)
 TIMEOUT_S = 10.0
@@ -266,8 +266,8 @@ def test_messages_that_came_before_handling_started_are_delivered_first():
 
 
 def test_a_full_window_blocks_a_hook_until_the_peer_reads(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tacit.runtime.outlets._WINDOW_BYTES", 2**20)
-    monkeypatch.setattr("tacit.runtime.post._INBOX_MESSAGES", 4)
+    monkeypatch.setattr("tacit.runtime.messaging.senders._WINDOW_BYTES", 2**20)
+    monkeypatch.setattr("tacit.runtime.messaging.endpoint._INBOX_MESSAGES", 4)
     message = TensorMessage(torch.zeros(2**20)).owned()
     with ends(0, 1) as (a, b), ThreadPoolExecutor() as pool:
 
@@ -288,7 +288,7 @@ def test_a_full_window_blocks_a_hook_until_the_peer_reads(monkeypatch: pytest.Mo
 
 
 def test_a_window_that_stays_full_times_out(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tacit.runtime.post._INBOX_MESSAGES", 1)
+    monkeypatch.setattr("tacit.runtime.messaging.endpoint._INBOX_MESSAGES", 1)
     with ends(0, 1, timeout_s=0.5) as (a, _), pytest.raises(TimedOut, match="send to 1, whose window is full"):
         for _ in range(1000):
             a.post.send(1, TensorMessage(torch.zeros(2**20)).owned())
@@ -324,7 +324,7 @@ def test_what_a_handler_raises_reaches_its_worker():
 
 def test_replies_of_handlers_wait_in_line_when_the_peer_does_not_read(monkeypatch: pytest.MonkeyPatch):
     """They are too small for the window of bytes and fill zmq's queue; no handler blocks, nothing is lost or overtaken."""
-    monkeypatch.setattr("tacit.runtime.post._INBOX_MESSAGES", 250)
+    monkeypatch.setattr("tacit.runtime.messaging.endpoint._INBOX_MESSAGES", 250)
     count = 500  # of 60 KB: more than the kernel and zmq hold between two sockets
 
     def answer(end: End, source: int, message: Message) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit import workloads
 from tacit.cli import app
-from tacit.runtime.training import train
+from tacit.runtime.train import train
 
 SETTINGS = {"steps": 20, "seed": 5}
 

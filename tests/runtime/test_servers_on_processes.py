@@ -16,7 +16,7 @@ from processes import Failed, outcomes, together
 
 import tacit
 from tacit import workloads
-from tacit.runtime.training import train
+from tacit.runtime.train import train
 
 DIGITS = workloads.digits(model="softmax")
 KINDS = [tacit.KSync(k=3), tacit.KBatchSync(k=3), tacit.KAsync(k=2), tacit.KBatchAsync(k=2)]

@@ -10,7 +10,7 @@ from processes import outcomes, together
 from torch import nn
 
 import tacit
-from tacit.simulation.scripts import simulate_script
+from tacit.simulation.scripts.run import simulate_script
 
 SCRIPT = """
 import torch, tacit

@@ -14,7 +14,7 @@ from torch import nn
 
 import tacit
 from tacit import workloads
-from tacit.runtime.training import train
+from tacit.runtime.train import train
 from tacit.strategies import Strategy
 
 LATTICE = tacit.Lattice(bits=8)

@@ -18,8 +18,8 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 import tacit
-from tacit.periods import PeriodState, Round
 from tacit.session import checkpoints
+from tacit.strategies.local_sgd.periods import PeriodState, Round
 
 
 def network(seed: int = 0) -> nn.Module:

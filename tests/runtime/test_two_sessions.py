@@ -11,7 +11,7 @@ import pytest
 from processes import together
 
 import tacit
-from tacit.simulation.scripts import simulate_script
+from tacit.simulation.scripts.run import simulate_script
 
 SCRIPT = """
 import json

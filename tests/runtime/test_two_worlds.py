@@ -13,7 +13,7 @@ from processes import together
 import tacit
 from strategy_table import TABLE
 from tacit import workloads
-from tacit.runtime.training import train
+from tacit.runtime.train import train
 from tacit.strategies import Strategy, may_send
 
 SEED = 2

@@ -13,7 +13,7 @@ from processes import outcomes, together
 from torch import nn
 
 import tacit
-from tacit.runtime.wait_notices import Place, in_deadlock
+from tacit.runtime.failures.wait_notices import Place, in_deadlock
 from tacit.strategies import Strategy
 
 TIMEOUT_S = 6.0  # a notice comes after a quarter of it

@@ -14,7 +14,7 @@ import torch
 from processes import together
 
 import tacit
-from tacit.simulation.scripts import simulate_script
+from tacit.simulation.scripts.run import simulate_script
 
 PREAMBLE = """
 import sys

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.simulation.scripts import simulate_script
+from tacit.simulation.scripts.run import simulate_script
 
 # A package of accelerate's shape: state in singletons, distributed where torchrun's variables are set, an optimizer
 # without hooks of its own.

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.periods import PeriodState, Round
+from tacit.strategies.local_sgd.periods import PeriodState, Round
 
 
 class Watched(tacit.PeriodList):

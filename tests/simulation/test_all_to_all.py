@@ -14,8 +14,8 @@ from toys import Handing
 
 import tacit
 from tacit import workloads
-from tacit.messages import TensorMessage
-from tacit.simulation.scripts import simulate_script
+from tacit.core.messages import TensorMessage
+from tacit.simulation.scripts.run import simulate_script
 from tacit.strategies import Strategy
 
 

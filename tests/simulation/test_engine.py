@@ -11,9 +11,9 @@ from torch import nn
 
 import tacit
 from tacit import workloads
-from tacit.layout import Layout
-from tacit.optimizers import optimizer_factory
-from tacit.simulation.rows import MatrixOptimizer, PerWorkerOptimizer, row_optimizer
+from tacit.core.parameter_layout import Layout
+from tacit.simulation.engine.row_optimizer import MatrixOptimizer, PerWorkerOptimizer, row_optimizer
+from tacit.training.optimizers import optimizer_factory
 
 CLUSTER = tacit.Cluster(workers=5)
 LOCAL = tacit.LocalSGD(period=tacit.Every(4))

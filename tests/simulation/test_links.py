@@ -13,7 +13,7 @@ from toys import Answer, Gathering, Question
 
 import tacit
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.links import Fabric
 from tacit.strategies import Strategy

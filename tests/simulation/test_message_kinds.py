@@ -12,8 +12,8 @@ import toys
 
 import tacit
 from tacit import workloads
-from tacit.messages import Message, unpack
-from tacit.simulation.scripts import simulate_script
+from tacit.core.messages import Message, unpack
+from tacit.simulation.scripts.run import simulate_script
 
 PREAMBLE = """
 from dataclasses import dataclass

@@ -149,7 +149,7 @@ def test_a_gradient_is_taken_at_the_parameters_of_its_start():
         def on_message(self, worker, state, source, message):
             state["model"], state["is_new"] = message.value, True
 
-    from tacit.randomness import Streams
+    from tacit.core.randomness import Streams
 
     workload = workloads.quadratic(dimension=6, noise=0.0)
     problem = workload.open(4, Streams(1))
@@ -195,7 +195,7 @@ def test_nothing_reads_the_real_clock():
     for path in sorted(source.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names = {a.name for a in node.names} if isinstance(node, ast.Import) else set()
-            own = {"time", "random"} if path.name == "script_state.py" else set()  # of the script that is simulated
+            own = {"time", "random"} if path.name == "process_state.py" else set()  # of the script that is simulated
             assert not (names - own) & {"time", "datetime", "random"}, path
 
 
@@ -323,7 +323,7 @@ def test_cancelled_gradients_are_never_evaluated():
 
 @pytest.mark.parametrize("strategy", [PingPong(), AskAround(), FirstOfAll()], ids=str)
 def test_bytes_of_messages_are_their_packed_sizes(strategy: Strategy):
-    from tacit.messages import Message
+    from tacit.core.messages import Message
 
     packed: list[int] = []
     original = Message.snapshot

@@ -18,8 +18,8 @@ import toys
 import tacit
 from tacit import workloads
 from tacit.errors import Deadlock, Interrupted, MisplacedCall, PeerLost, ScriptFailed, TacitError
-from tacit.simulation.scripts import simulate_script
-from tacit.trace import COMPUTE
+from tacit.record.trace import COMPUTE
+from tacit.simulation.scripts.run import simulate_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PREAMBLE = """
@@ -78,7 +78,7 @@ def line_of(text: str, path: Path) -> int:
 AS_A_SCRIPT = """
 import tacit, toys
 from tacit import workloads
-from tacit.runtime.training import train
+from tacit.runtime.train import train
 
 run = train({workload}, {strategy}, steps=43, seed=2, evaluate_every={every})
 """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import tacit
-from tacit.messages import Message, TensorMessage
+from tacit.core.messages import Message, TensorMessage
 from tacit.strategies import Strategy
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tacit.compression import Compressor
-from tacit.compression.splitting import bounds_of, parting, split
-from tacit.feedback import Additive, Coder, Feedback, Said
+from tacit.compression.coding.ranges import bounds_of, parting, split
+from tacit.compression.feedback import Additive, Coder, Feedback, Said
 
 
 class Ranks:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tacit
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 from tacit.strategies import Strategy
 
 KINDS = (tacit.KSync, tacit.KBatchSync, tacit.KAsync, tacit.KBatchAsync)
@@ -40,7 +40,7 @@ def simulate(
 
 
 def time_per_update(
-    strategy: Strategy, compute: tacit.delays.Delay, workers: int, updates: int, seed: int = 0
+    strategy: Strategy, compute: tacit.cluster.delays.Delay, workers: int, updates: int, seed: int = 0
 ) -> float:
     """Return the mean seconds per update of a timing-only run on a network that costs nothing."""
     smallest = workloads.quadratic(dimension=1)

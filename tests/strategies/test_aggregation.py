@@ -15,10 +15,10 @@ from torch import nn
 import tacit
 from tacit import workloads
 from tacit.compression import QSGD, BlockTopK, Compressor, Dense, DenseVector, LowRank, RandomK, Sign, TopK
+from tacit.compression.feedback import Additive, Reported, Said
+from tacit.core.messages import TensorMessage
+from tacit.core.randomness import Streams
 from tacit.errors import BadMessage
-from tacit.feedback import Additive, Reported, Said
-from tacit.messages import TensorMessage
-from tacit.randomness import Streams
 
 EXACT: list[Additive] = [
     tacit.ErrorFeedback(),
@@ -304,7 +304,7 @@ def test_the_variance_of_a_compressed_round_is_that_of_the_models(compressor: Co
 
 
 def test_statistics_of_another_length_are_refused():
-    from tacit.strategies.compressed_mean import statistics_of
+    from tacit.strategies.compressed_all_reduce import statistics_of
 
     rows = [Reported(1.0, b"", False, torch.zeros(3)), Reported(1.0, b"", False, torch.zeros(2))]
     for said in (rows, [rows[0], Said(1.0)]):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import tacit
 from tacit import workloads
 from tacit.compression import QSGD, Compressor, Dense, DenseVector, RandomK, Sign, TopK
-from tacit.feedback import Feedback, FeedbackState
+from tacit.compression.feedback import Feedback, FeedbackState
 
 Gradient = Callable[[Tensor], Tensor]
 ALL = [

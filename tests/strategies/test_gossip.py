@@ -18,10 +18,10 @@ from troubles import troubles
 
 import tacit
 from tacit import workloads
+from tacit.record.trace import NOTE
 from tacit.strategies import Strategy
 from tacit.strategies.gossip.neighbours import rounds_to_everybody
 from tacit.theory import GraphTheory
-from tacit.trace import NOTE
 
 DIMENSION = 12
 QUADRATIC = workloads.quadratic(dimension=DIMENSION, condition=5.0, noise=0.5, heterogeneity=1.0)

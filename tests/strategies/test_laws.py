@@ -10,7 +10,7 @@ from torch import nn
 
 import tacit
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 
 DIGITS = workloads.digits(model="mlp")
 

@@ -13,7 +13,9 @@ CLUSTER = tacit.Cluster(workers=8, compute=tacit.Constant(mean_s=0.01))
 CUTS = tacit.StepDecay(at=(0.5, 0.75), by=0.1)
 
 
-def digits(period: tacit.periods.Period, steps: int = 600, split: str = "sorted", **settings) -> tacit.Run:
+def digits(
+    period: tacit.strategies.local_sgd.periods.Period, steps: int = 600, split: str = "sorted", **settings
+) -> tacit.Run:
     settings = {"cluster": CLUSTER, "lr": 0.1, "seed": 0, **settings}
     return tacit.simulate(workloads.digits(split=split), tacit.LocalSGD(period=period), steps=steps, **settings)
 

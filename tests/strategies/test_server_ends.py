@@ -17,11 +17,11 @@ from torch import Tensor
 
 import tacit
 from tacit import theory, workloads
-from tacit.feedback.feedback import Said
-from tacit.messages import Message
-from tacit.strategies.servers.counter import Counter, ServerState
-from tacit.strategies.servers.links import Downlinks, Uplinks, down, knowing, up
+from tacit.compression.feedback.feedback import Said
+from tacit.core.messages import Message
+from tacit.strategies.servers.channels import Downlinks, Uplinks, down, knowing, up
 from tacit.strategies.servers.messages import ServedModel, ServerPush
+from tacit.strategies.servers.server import Counter, ServerState
 
 
 @dataclass

@@ -12,11 +12,11 @@ from test_server_ends import ScriptedServer, push
 
 import tacit
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 from tacit.strategies import Strategy
-from tacit.strategies.servers.counter import Counter, ServerState
+from tacit.strategies.servers.learner_speeds import UseTimes
 from tacit.strategies.servers.messages import ServedModel
-from tacit.strategies.servers.speeds import UseTimes
+from tacit.strategies.servers.server import Counter, ServerState
 
 SPLIT = workloads.quadratic(dimension=5, condition=2.0, noise=0.0, heterogeneity=1.0)
 SAME = workloads.quadratic(dimension=5, condition=2.0, noise=0.0)

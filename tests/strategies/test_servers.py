@@ -27,7 +27,7 @@ from server_runs import (
 
 import tacit
 from tacit import theory, workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 
 EXPONENTIAL = tacit.Exponential(mean_s=1.0)
 SHIFTED = tacit.ShiftedExponential(shift_s=1.0, tail_mean_s=1.0)

@@ -19,12 +19,12 @@ from troubles import troubles
 
 import tacit
 from tacit import workloads
-from tacit.session.states import restore, store
+from tacit.core.state_io import restore, store
+from tacit.record.trace import COMPUTE, NOTE, SEND, WAIT
 from tacit.strategies import Strategy
-from tacit.strategies.swarm.exchanges import SwarmState
-from tacit.strategies.swarm.words import SwarmAnswer, SwarmAsk
+from tacit.strategies.swarm.messages import SwarmAnswer, SwarmAsk
+from tacit.strategies.swarm.nonblocking import SwarmState
 from tacit.theory import GraphTheory
-from tacit.trace import COMPUTE, NOTE, SEND, WAIT
 
 DIMENSION = 6
 QUADRATIC = workloads.quadratic(dimension=DIMENSION, condition=2.0, noise=0.0)

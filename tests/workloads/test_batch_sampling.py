@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.workloads.sampling import EpochSampler, ShardSampler, check_batch_size
+from tacit.workloads.data.sampling import EpochSampler, ShardSampler, check_batch_size
 
 
 @given(size=st.integers(1, 50), batch_size=st.integers(1, 60), epochs=st.integers(1, 5), seed=st.integers(0, 2**32))

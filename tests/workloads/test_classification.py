@@ -6,7 +6,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 from tacit.workloads.array_problem import ArrayProblem
 
 

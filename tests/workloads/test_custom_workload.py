@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 
 X = np.random.default_rng(0).standard_normal((30, 4))
 CLASSES = np.arange(30) % 3

@@ -6,7 +6,7 @@ import pytest
 
 from tacit.errors import BadData
 from tacit.workloads import least_squares
-from tacit.workloads.files import read_bytes, remembered
+from tacit.workloads.data.files import read_bytes, remembered
 
 
 def test_a_file_is_read_again_only_when_it_changes(tmp_path: Path) -> None:

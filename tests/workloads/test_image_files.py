@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tacit import workloads
+from tacit.core.randomness import Streams
 from tacit.errors import BadData
-from tacit.randomness import Streams
-from tacit.workloads.image_files import read_cifar10, read_mnist
+from tacit.workloads.data.image_files import read_cifar10, read_mnist
 
 RNG = np.random.default_rng(0)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tacit.errors import BadData
-from tacit.workloads.libsvm import read_libsvm
+from tacit.workloads.data.libsvm import read_libsvm
 
 GOOD = """# a comment
 +1 1:0.5 3:-2e-1

@@ -6,7 +6,7 @@ import torch
 from torch.func import functional_call, grad
 
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 
 
 def gradient(problem: workloads.Problem, x: torch.Tensor, rank: int) -> torch.Tensor:

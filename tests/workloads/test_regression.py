@@ -8,8 +8,8 @@ import torch
 from torch.func import functional_call, grad
 
 from tacit import workloads
+from tacit.core.randomness import Streams
 from tacit.errors import BadData
-from tacit.randomness import Streams
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((43, 4)) + np.array([1.0, 0.0, 0.0, -1.0])

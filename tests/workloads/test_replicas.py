@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from tacit import workloads
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 from tacit.workloads import Workload
 
 RNG = np.random.default_rng(0)

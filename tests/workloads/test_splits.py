@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.workloads.splits import SPLITS, split_samples
+from tacit.workloads.data.splits import SPLITS, split_samples
 
 
 @given(

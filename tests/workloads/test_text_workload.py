@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tacit import workloads
+from tacit.core.randomness import Streams
 from tacit.errors import BadData
-from tacit.randomness import Streams
 from tacit.workloads.gpt import CharacterGPT
 
 TEXT = "the quick brown fox jumps over the lazy dog – " * 40

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from tacit import __version__
-from tacit.cli.compare import compare_command
-from tacit.cli.list import list_command
-from tacit.cli.replay import replay_command
-from tacit.cli.report import report_command
-from tacit.cli.serve import serve_command
-from tacit.cli.simulate import simulate_command
-from tacit.cli.topology import topology_command
-from tacit.cli.train import train_command
+from tacit.cli.commands.compare import compare_command
+from tacit.cli.commands.list import list_command
+from tacit.cli.commands.replay import replay_command
+from tacit.cli.commands.report import report_command
+from tacit.cli.commands.serve import serve_command
+from tacit.cli.commands.simulate import simulate_command
+from tacit.cli.commands.topology import topology_command
+from tacit.cli.commands.train import train_command
 
 app = typer.Typer(
     name="tacit",

@@ -15,11 +15,11 @@ import torch
 from tacit.cli.options import settings_from
 from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, changes, read_file, settle
-from tacit.compare import Tuning, tunings_from
+from tacit.compare.workloads import Tuning, tunings_from
 from tacit.errors import require
-from tacit.run import Run
+from tacit.record.run import Run
 from tacit.simulation import configuration
-from tacit.simulation.scripts import compiled
+from tacit.simulation.scripts.run import compiled
 
 _MAY_CHANGE: Final = ("strategies", "seeds", "target")
 """Settings that add runs or measure the runs there are; all others would make other runs."""

@@ -13,15 +13,15 @@ from typing import Any, Final
 from tacit.cli.options import table_from
 from tacit.cli.settings import Table, check_keys, cluster_of, parsed_strategy, read_cluster, read_toml
 from tacit.cli.terminal import Screen
-from tacit.compare import Findings, check_pairs
-from tacit.compare_scripts import OWN, compare_script
+from tacit.cluster import Cluster
+from tacit.cluster.joins import check_script_joins
+from tacit.compare.scripts import OWN, compare_script
+from tacit.compare.workloads import Findings, check_pairs
 from tacit.errors import require
-from tacit.run import Run
-from tacit.simulation import Cluster
-from tacit.simulation.joins import check_script_joins
-from tacit.simulation.scripts import compiled, simulate_script
+from tacit.record.run import Run
+from tacit.record.toml import dump
+from tacit.simulation.scripts.run import compiled, simulate_script
 from tacit.strategies import Strategy
-from tacit.toml import dump
 
 MEASURED: Final = "measured"
 _KEYS: Final = ("script", "arguments", "threads", "cluster")

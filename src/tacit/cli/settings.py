@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import torch
 
+from tacit.cluster import Cluster
+from tacit.cluster.measured import measured_cluster
 from tacit.errors import TacitError, nearest, require
+from tacit.record.run import Run
+from tacit.record.toml import dump
 from tacit.registry import parse
-from tacit.run import Run
-from tacit.schedules import Schedule
-from tacit.simulation import Cluster
-from tacit.simulation.measured import measured_cluster
 from tacit.strategies import Strategy
-from tacit.toml import dump
+from tacit.training.schedules import Schedule
 from tacit.workloads import Workload
 
 Table = dict[str, Any]

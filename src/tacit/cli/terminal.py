@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tacit.compare import Watcher
-from tacit.run import Run
+from tacit.compare.workloads import Watcher
+from tacit.record.run import Run
 
 errors: Final = Console(stderr=True)
 """Where errors go."""

@@ -1,12 +1,12 @@
 """Compressors: what to say. Pure tensors in, a message out, and back; no worker, no network."""
 
 from tacit.compression.compressor import Compressed, Compressor, Memory
+from tacit.compression.dense import BFloat16, BFloat16Vector, Dense, DenseVector
 from tacit.compression.lattice import Lattice, LatticeVector
 from tacit.compression.layerwise import Layerwise, LayerwiseVector
 from tacit.compression.low_rank import LowRank, LowRankVector
 from tacit.compression.quantized import QSGD, QuantizedVector, Sign, SignVector
 from tacit.compression.sparse import BlockTopK, Chain, RandomK, Selector, SparseVector, TopK
-from tacit.compression.whole import BFloat16, BFloat16Vector, Dense, DenseVector
 
 __all__ = [
     "QSGD",

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.messages import Message
+from tacit.core.specs import Spec
 from tacit.errors import BadMessage, require
-from tacit.messages import Message
-from tacit.specs import Spec
 
 Memory = dict[str, Tensor]
 """What a compressor remembers between calls: tensors only, so that it can be checkpointed."""

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Compressed, Compressor, Memory
+from tacit.core.messages import unpack
 from tacit.errors import BadMessage
-from tacit.messages import unpack
 
 DIMENSIONS: Final = (0, 1, 2, 13, 64, 3000)
 _CONTRACTION_DRAWS: Final = 40

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.compression.bits import pack, packed_bytes, unpack
+from tacit.compression.coding.bits import pack, packed_bytes, unpack
 from tacit.compression.compressor import (
     Compressed,
     Compressor,
@@ -30,11 +30,11 @@ from tacit.compression.compressor import (
     require_tensor,
     require_vector,
 )
-from tacit.compression.fused.lattice import decode, encode
-from tacit.compression.fused.magnitudes import peak
-from tacit.compression.whole import DTYPES
+from tacit.compression.dense import DTYPES
+from tacit.compression.kernels.lattice import decode, encode
+from tacit.compression.kernels.magnitudes import peak
+from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import LatticeOverflow, require
-from tacit.specs import ALWAYS_SPELLED
 
 _FINEST: Final = 2.0**-30
 """The side is never fitted to be a smaller part of the largest number: points have 32 bits."""

@@ -22,8 +22,8 @@ from tacit.compression.compressor import (
     require_vector,
     wide,
 )
+from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import require
-from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.compression.bits import pack, packed_bytes, unpack
+from tacit.compression.coding.bits import pack, packed_bytes, unpack
 from tacit.compression.compressor import (
     Compressed,
     Compressor,
@@ -22,10 +22,10 @@ from tacit.compression.compressor import (
     require_tensor,
     require_vector,
 )
-from tacit.compression.fused.magnitudes import mean_magnitude
-from tacit.compression.fused.quantization import dequantize, quantize
+from tacit.compression.kernels.magnitudes import mean_magnitude
+from tacit.compression.kernels.quantization import dequantize, quantize
+from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import require
-from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)

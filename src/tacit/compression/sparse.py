@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.compression.coding.indices import Places, encode, encode_blocks
 from tacit.compression.compressor import (
     Compressed,
     Compressor,
@@ -27,11 +28,10 @@ from tacit.compression.compressor import (
     require_tensor,
     require_vector,
 )
-from tacit.compression.fused.selection import Chosen, largest, largest_of_blocks, step
-from tacit.compression.places import Places, encode, encode_blocks
+from tacit.compression.kernels.selection import Chosen, largest, largest_of_blocks, step
+from tacit.core.messages import Message
+from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import BadMessage, require
-from tacit.messages import Message
-from tacit.specs import ALWAYS_SPELLED
 
 
 @dataclass(frozen=True)

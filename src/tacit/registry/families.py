@@ -15,24 +15,16 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, Final
 
-from tacit import (
-    compression,
-    delays,
-    faults,
-    feedback,
-    outer,
-    periods,
-    schedules,
-    simulation,
-    strategies,
-    topology,
-    workloads,
-)
+from tacit import cluster, compression, strategies, topology, workloads
+from tacit.cluster import delays, faults
+from tacit.compression import feedback
+from tacit.core.specs import Spec, spell
 from tacit.errors import nearest
 from tacit.registry.aliases import ALIASES, Alias, alias_of
-from tacit.specs import Spec, spell
-from tacit.strategies.servers import rates
+from tacit.strategies.local_sgd import outer, periods
+from tacit.strategies.servers import staleness as rates
 from tacit.strategies.swarm import local_steps
+from tacit.training import schedules
 
 REQUIRED: Final = inspect.Parameter.empty
 
@@ -182,7 +174,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _read("schedules", "How does the learning rate change over a run?", schedules, _is_spec),
         _read("delays", "How long does a step's computation take?", delays, _is_spec),
         _read("faults", "What goes wrong, where and when?", faults, _is_spec),
-        _read("cluster", "On which machines and links?", simulation, _is_spec),
+        _read("cluster", "On which machines and links?", cluster, _is_spec),
     )
 }
 _SINGULAR: Final = {

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import torch
 
+from tacit.core.specs import Spec, spell
+from tacit.core.strategy import Strategy
 from tacit.errors import nearest
 from tacit.registry.aliases import Alias
 from tacit.registry.families import REQUIRED, Argument, Named, find, find_alias, members_of
-from tacit.specs import Spec, spell
-from tacit.strategies.strategy import Strategy
 
 _DASHED: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:-[A-Za-z_]\w*)+")
 _QUOTED: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")

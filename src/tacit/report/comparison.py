@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from tacit.errors import nearest, require
+from tacit.record.run import Run, gradient_times_s, has_rounds, number
 from tacit.report.curves import AXES, Curve, over_seeds, rows_of
 from tacit.report.prediction import Prediction, predictions
 from tacit.report.timeline import shares
-from tacit.run import Run, gradient_times_s, has_rounds, number
 
 FORMAT: Final = 1
 MARGIN: Final = 0.05  # of the target above the loss that all of them reach: keeps it clear of the noise floor

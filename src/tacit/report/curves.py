@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from tacit.run import Row, Run, gradient_times_s, has_rounds
-from tacit.trace import NOTE
+from tacit.record.run import Row, Run, gradient_times_s, has_rounds
+from tacit.record.trace import NOTE
 
 AXES: Final = {
     "time_s": "time",

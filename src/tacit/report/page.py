@@ -15,14 +15,14 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from tacit.errors import TacitError
+from tacit.record.run import Run
 from tacit.report import figures, graph, servers, units
 from tacit.report.columns import cells, columns_of, small_print
 from tacit.report.comparison import Comparison, jsonable
 from tacit.report.curves import AXES
-from tacit.report.meetings import HEADINGS, meetings_of
+from tacit.report.exchanges import HEADINGS, meetings_of
 from tacit.report.timeline import Strip
 from tacit.report.verdict import remarks, verdict
-from tacit.run import Run
 
 _WIDE: Final = 0.12
 """The least share of time whose number stands in its part of a bar, also on a phone."""

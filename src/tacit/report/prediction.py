@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tacit.record.run import Run
 from tacit.report import units
-from tacit.run import Run
 
 
 @dataclass(frozen=True)

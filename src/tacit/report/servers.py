@@ -12,14 +12,14 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from tacit import delays
+from tacit.cluster import delays
+from tacit.record.run import Run
+from tacit.record.trace import NOTE
 from tacit.report import units
 from tacit.report.comparison import Comparison
 from tacit.report.figures import Figure, colours, plain
 from tacit.report.timeline import first_run
-from tacit.run import Run
 from tacit.theory import TimeBounds, update_time_bounds
-from tacit.trace import NOTE
 
 HEADINGS: Final = (
     "updates",

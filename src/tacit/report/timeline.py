@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from tacit.run import Run, waits_of_the_finished
-from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, RECEIVE, SEND, WAIT
+from tacit.record.run import Run, waits_of_the_finished
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, RECEIVE, SEND, WAIT
 
 FINISHED: Final = "finished"
 """A wait of a worker that has taken its last step: for the slowest, at the end of a run without rounds."""

@@ -11,15 +11,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from tacit.core.specs import with_python_numbers
+from tacit.core.strategy import Strategy
 from tacit.errors import require
+from tacit.runtime.backend import ProcessStage
 from tacit.runtime.environment import SERVES
-from tacit.runtime.stage import ProcessStage
 from tacit.session import Policies, Session, common_table, current, refuse_second
 from tacit.session.logs import Log
-from tacit.session.optimizers import Optimizers, check_optimizers, optimizers_of
-from tacit.session.wrappers import WAY_OUT
-from tacit.specs import with_python_numbers
-from tacit.strategies.strategy import Strategy
+from tacit.session.model.wrappers import WAY_OUT
+from tacit.session.steps.optimizers import Optimizers, check_optimizers, optimizers_of
 
 SECURITY = ("token", "curve", "plain")
 SERVERS = ("beside", "apart")
@@ -107,7 +107,7 @@ def _serve_and_leave(
     where: dict[str, Any],
 ) -> NoReturn:
     """This process is the server: what follows in the script is for workers."""
-    from tacit.runtime.apart import serve  # pyzmq, which a run without messages does not need
+    from tacit.runtime.server.process import serve  # pyzmq, which a run without messages does not need
 
     keep_every = None if steps is None else max(1, steps // 100)
     serve(model, optimizers, strategy, table=table, steps=steps, seed=seed, keep_every=keep_every, **where)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from tacit.errors import Interrupted, RunError, TimedOut
-from tacit.runtime.endings import LOST, Cause, Endings
 from tacit.runtime.environment import Environment
-from tacit.runtime.groups import Call, Group
-from tacit.runtime.monitor import Monitor
-from tacit.runtime.patience import Patience
-from tacit.runtime.termination import Termination
-from tacit.runtime.wait_notices import WaitNotices
+from tacit.runtime.failures.causes import LOST, Cause, Endings
+from tacit.runtime.failures.signals import Termination
+from tacit.runtime.failures.timeouts import Patience
+from tacit.runtime.failures.wait_notices import WaitNotices
+from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.process_groups import Call, Group
 
 _log: Final = logging.getLogger("tacit")
 _LAST_BARRIER_S: Final = 30.0

@@ -1,8 +1,8 @@
 """A strategy in a user's own training loop, in either world: the session, and what it asks of the stage it plays on."""
 
 from tacit.session.agreement import common_table
-from tacit.session.policies import Policies
+from tacit.session.backend import Stage, current, put, rank, shared, size
+from tacit.session.options import Policies
 from tacit.session.session import Session, refuse_second
-from tacit.session.stage import Stage, current, put, rank, shared, size
 
 __all__ = ["Policies", "Session", "Stage", "common_table", "current", "put", "rank", "refuse_second", "shared", "size"]

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacit.session.optimizers import Optimizers
-from tacit.session.policies import Policies
-from tacit.strategies.strategy import Strategy
+from tacit.core.strategy import Strategy
+from tacit.session.options import Policies
+from tacit.session.steps.optimizers import Optimizers
 
 Table = dict[str, Any]
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import TacitError
-from tacit.session.stage import Stage
+from tacit.session.backend import Stage
 
 FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"

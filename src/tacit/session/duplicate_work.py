@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
-from tacit.session.stage import Stage
+from tacit.session.backend import Stage
 
 _logger: Final = logging.getLogger("tacit")
 _STEPS: Final = 2

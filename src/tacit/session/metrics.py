@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.session.stage import Stage, level_clocks
+from tacit.session.backend import Stage, level_clocks
 
 
 def mean_over_workers(stage: Stage, value: float | Tensor) -> float | Tensor:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit.session.flat import FlatModel
-from tacit.session.optimizers import Optimizers
-from tacit.session.states import restore, store
-from tacit.strategies.strategy import Strategy
-from tacit.worker import Server
+from tacit.core.state_io import restore, store
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Server
+from tacit.session.model.flat_parameters import FlatModel
+from tacit.session.steps.optimizers import Optimizers
 
 
 class KeptModel(NamedTuple):

@@ -17,27 +17,27 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tacit.core.strategy import Strategy
 from tacit.errors import Interrupted, MisplacedCall, PeerLost, RunError, TacitError, TimedOut, require
-from tacit.run import Run
+from tacit.record.run import Run
 from tacit.session.agreement import common_table
-from tacit.session.chronicle import Chronicle
-from tacit.session.closures import Arguments
+from tacit.session.backend import Stage
+from tacit.session.checkpoint_shard import Snapshots
 from tacit.session.duplicate_work import DuplicateWork
-from tacit.session.flat import FlatModel
 from tacit.session.logs import open_log
 from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_for_all
-from tacit.session.optimizers import Optimizers, evaluates_several_times
-from tacit.session.policies import Policies
-from tacit.session.replica import Replica
-from tacit.session.reporting import Reporting
-from tacit.session.riders import Riders, RidingNetwork
+from tacit.session.model.extra_state import Riders, RidingNetwork
+from tacit.session.model.flat_parameters import FlatModel
+from tacit.session.model.reported_model import Reporting
+from tacit.session.model.wrappers import refuse_wrappers
+from tacit.session.options import Policies
+from tacit.session.recorder import Chronicle
+from tacit.session.server import Serving
 from tacit.session.server_model import KeptModel
-from tacit.session.serving import Serving
-from tacit.session.snapshots import Snapshots
-from tacit.session.stage import Stage
-from tacit.session.stepper import Stepper
-from tacit.session.wrappers import refuse_wrappers
-from tacit.strategies.strategy import Strategy
+from tacit.session.steps.attached_worker import Replica
+from tacit.session.steps.closures import Arguments
+from tacit.session.steps.optimizers import Optimizers, evaluates_several_times
+from tacit.session.steps.step_hooks import Stepper
 
 _logger: Final = logging.getLogger("tacit")
 _open: Final[weakref.WeakValueDictionary[int, Session]] = weakref.WeakValueDictionary()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tacit.network import shard_at
-from tacit.simulation.meetings import Meetings
-from tacit.trace import Trace
+from tacit.core.network import shard_at
+from tacit.record.trace import Trace
+from tacit.simulation.collectives import Meetings
 
 if TYPE_CHECKING:
     from tacit.simulation.endpoints import Endpoint

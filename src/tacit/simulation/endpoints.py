@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.messages import Kinds, Message
+from tacit.core.network import Envelope, server_address
+from tacit.core.state_io import restore, store
 from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost
-from tacit.messages import Kinds, Message
-from tacit.network import Envelope, server_address
-from tacit.session.states import restore, store
+from tacit.record.trace import NOTE, WAIT
 from tacit.simulation.fibers import Fiber, make_fiber
-from tacit.simulation.ports import SimulatedNetwork
-from tacit.trace import NOTE, WAIT
+from tacit.simulation.network import SimulatedNetwork
 
 if TYPE_CHECKING:
+    from tacit.simulation.base_world import Surroundings
     from tacit.simulation.channels import Channel
-    from tacit.simulation.rows import ServerRow
-    from tacit.simulation.surroundings import Surroundings
+    from tacit.simulation.engine.row_optimizer import ServerRow
     from tacit.simulation.world import World
 
 MessageType = TypeVar("MessageType", bound=Message)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.run import Row, Tally, number
-from tacit.trace import Trace
+from tacit.record.run import Row, Tally, number
+from tacit.record.trace import Trace
 from tacit.workloads.workload import Evaluation, Problem
 
 Progress = Callable[[int, int, float, float | None], None]

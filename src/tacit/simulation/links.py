@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.faults import Loss, Partition
-from tacit.network import shard_at
-from tacit.randomness import Streams
+from tacit.cluster.cluster import Cluster
+from tacit.cluster.faults import Loss, Partition
+from tacit.core.collective_bytes import handed_out_bytes
+from tacit.core.network import shard_at
+from tacit.core.randomness import Streams
 from tacit.simulation.agenda import Agenda
-from tacit.simulation.cluster import Cluster
-from tacit.wire import handed_out_bytes
 
 Array = NDArray[np.float64]
 

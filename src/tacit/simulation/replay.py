@@ -12,21 +12,21 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from tacit.cluster.cluster import Cluster
+from tacit.core.messages import Message
+from tacit.core.network import Envelope
 from tacit.errors import Deadlock, Diverged, require
-from tacit.messages import Message
-from tacit.network import Envelope
-from tacit.run import Run
+from tacit.record.run import Run
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, Event, Trace
 from tacit.simulation.channels import Channel
-from tacit.simulation.cluster import Cluster
+from tacit.simulation.collectives import Meeting
+from tacit.simulation.compute_times import Pace
 from tacit.simulation.endpoints import Endpoint, SimulatedServer
-from tacit.simulation.meetings import Meeting
-from tacit.simulation.paces import Pace
-from tacit.simulation.ports import SimulatedNetwork
-from tacit.simulation.rows import ServerRow
+from tacit.simulation.engine.row_optimizer import ServerRow
+from tacit.simulation.network import SimulatedNetwork
 from tacit.simulation.workers import Flight, SimulatedWorker
 from tacit.simulation.world import World
 from tacit.strategies import Strategy, may_send
-from tacit.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, Event, Trace
 
 MessageType = TypeVar("MessageType", bound=Message)
 _STEPS: Final = (COMPUTE, CANCELLED)

@@ -13,26 +13,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.cluster.cluster import Cluster
+from tacit.cluster.faults import Slow
+from tacit.cluster.joins import check_joins
+from tacit.core.parameter_layout import Layout
+from tacit.core.randomness import Streams
+from tacit.core.specs import with_python_numbers
+from tacit.core.strategy import Strategy
 from tacit.errors import Interrupted, NotFinite, RunError, SpeedBias, nearest, require
-from tacit.faults import Slow
-from tacit.layout import Layout
-from tacit.optimizers import Factory, optimizer_factory
-from tacit.randomness import Streams
-from tacit.run import Run
-from tacit.schedules import Schedule, factors
-from tacit.simulation.choice import choose_engine
-from tacit.simulation.cluster import Cluster
-from tacit.simulation.engine import Engine, TimingEngine
+from tacit.record.run import Run
+from tacit.simulation.engine.choice import choose_engine
+from tacit.simulation.engine.engine import Engine, TimingEngine
+from tacit.simulation.engine.row_optimizer import ServerRow, row_optimizer
 from tacit.simulation.evaluation import Evaluator, Progress
+from tacit.simulation.fast_servers import run_race
 from tacit.simulation.fibers import HOSTS, default_host
-from tacit.simulation.joins import check_joins
-from tacit.simulation.races import run_race
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, turns_of
-from tacit.simulation.rows import ServerRow, row_optimizer
 from tacit.simulation.world import World
-from tacit.specs import with_python_numbers
 from tacit.strategies.servers import AdaSync, KofP
-from tacit.strategies.strategy import Strategy
+from tacit.training.optimizers import Factory, optimizer_factory
+from tacit.training.schedules import Schedule, factors
 from tacit.workloads.workload import Problem, Workload
 
 _ROWS = 100

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from torch import Tensor
 
+from tacit.core.network import Envelope
+from tacit.core.parameter_layout import Layout
+from tacit.core.strategy import check_cancels
+from tacit.core.worker import Observed
 from tacit.errors import MisplacedCall
-from tacit.layout import Layout
-from tacit.network import Envelope
+from tacit.record.trace import CANCELLED, COMPUTE, Trace
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import is_grad_enabled, set_grad_enabled
-from tacit.strategies.strategy import check_cancels
-from tacit.trace import CANCELLED, COMPUTE, Trace
-from tacit.worker import Observed
 from tacit.workloads.workload import Token
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tacit.simulation.cluster import Cluster
+from tacit.cluster.cluster import Cluster
+from tacit.core.strategy import Strategy
+from tacit.simulation.base_world import Surroundings
 from tacit.simulation.endpoints import SimulatedServer
-from tacit.simulation.engine import Engine, TimingEngine
+from tacit.simulation.engine.engine import Engine, TimingEngine
+from tacit.simulation.engine.row_optimizer import ServerRow
 from tacit.simulation.evaluation import Evaluator
-from tacit.simulation.rows import ServerRow
-from tacit.simulation.surroundings import Surroundings
 from tacit.simulation.workers import SimulatedWorker
-from tacit.strategies.strategy import Strategy
 from tacit.workloads.workload import Problem, Token
 
 

@@ -1,12 +1,12 @@
 """Strategies: how workers talk. Each is a frozen specification, a state and hooks, written once for both worlds."""
 
+from tacit.core.strategy import Strategy
 from tacit.strategies.all_reduce import AllReduce
-from tacit.strategies.collective import may_send
 from tacit.strategies.compressed_gradient import CompressedGradient
 from tacit.strategies.gossip import CHOCO, DPSGD, SGP, AsynchronousDPSGD
-from tacit.strategies.local_sgd import LocalSGD
+from tacit.strategies.local_sgd.strategy import LocalSGD
+from tacit.strategies.message_use import may_send
 from tacit.strategies.servers import AdaSync, KAsync, KBatchAsync, KBatchSync, KSync, Ringleader
-from tacit.strategies.strategy import Strategy
 from tacit.strategies.swarm import PullSwarm, SwarmSGD
 
 __all__ = [

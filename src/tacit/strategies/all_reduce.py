@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tacit.strategies.strategy import Strategy
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Worker
 from tacit.strategies.weights import Weights, check_weights, weigh
-from tacit.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,13 +22,13 @@ from functools import cached_property
 
 from tacit.compression import TopK
 from tacit.compression.compressor import Compressor
-from tacit.feedback import EF21
-from tacit.feedback.feedback import Feedback, FeedbackState
-from tacit.specs import ALWAYS_SPELLED
-from tacit.strategies.compressed_mean import Aggregate, CompressedMean
-from tacit.strategies.strategy import Strategy
+from tacit.compression.feedback import EF21
+from tacit.compression.feedback.feedback import Feedback, FeedbackState
+from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Worker
+from tacit.strategies.compressed_all_reduce import Aggregate, CompressedMean
 from tacit.strategies.weights import Weights, check_weights, weigh
-from tacit.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True)

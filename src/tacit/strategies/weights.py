@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from tacit.compression.feedback.feedback import NOTHING
 from tacit.errors import nearest
-from tacit.feedback.feedback import NOTHING
 
 Weights = Literal["size", "equal"]
 _KNOWN: Final = ("size", "equal")

@@ -16,7 +16,6 @@ from tacit.theory.ef21_sgd import (
     ef21_sgd_noise,
     ef21_sgd_step_size,
 )
-from tacit.theory.freshness import fresh_probability, p0
 from tacit.theory.graphs import GraphTheory
 from tacit.theory.lupa import (
     lupa_adaptive_bound,
@@ -27,12 +26,13 @@ from tacit.theory.lupa import (
     lupa_step_size,
 )
 from tacit.theory.lupa_schedule import ScheduleCondition, lupa_schedule_conditions
-from tacit.theory.order_statistics import order_statistic
-from tacit.theory.renewals import round_time
 from tacit.theory.server_bounds import Objective, error_bound, error_curve, gradient_bound, largest_step_size
 from tacit.theory.staleness_rate import staleness_rate_bound
 from tacit.theory.swarm import swarm_consensus_bound, swarm_gradient_bound, swarm_paper_bound, swarm_step_size
-from tacit.theory.update_times import TimeBounds, speed_up, update_time, update_time_bounds
+from tacit.theory.times.freshness import fresh_probability, p0
+from tacit.theory.times.order_statistics import order_statistic
+from tacit.theory.times.renewals import round_time
+from tacit.theory.times.update_times import TimeBounds, speed_up, update_time, update_time_bounds
 
 __all__ = [
     "GraphTheory",

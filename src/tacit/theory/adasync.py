@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tacit.core.specs import with_python_numbers
 from tacit.errors import nearest, require
-from tacit.specs import with_python_numbers
 from tacit.theory.checks import check_whole
 
 RULES: Final = ("square-root", "quadratic")

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.delays import Delay
+from tacit.cluster.delays import Delay
 from tacit.errors import require
 
 Crew: TypeAlias = tuple[tuple[float, int], ...]

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 
+from tacit.core.specs import with_python_numbers
 from tacit.errors import require
-from tacit.specs import with_python_numbers
 from tacit.theory.checks import check_positive
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from tacit.core.specs import Parameters
 from tacit.errors import require
-from tacit.specs import Parameters
 from tacit.theory.overlaps import CROSSING_WEIGHT, OVERLAPPING_WEIGHT, gamma_after_a_round
 from tacit.topology import Topology
 

@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.delays import Delay
+from tacit.cluster.delays import Delay
+from tacit.core.specs import with_python_numbers
 from tacit.errors import require
-from tacit.specs import with_python_numbers
 from tacit.theory.checks import check_not_negative, check_positive, check_whole, counted
-from tacit.theory.renewals import round_time
 from tacit.theory.server_bounds import Objective
+from tacit.theory.times.renewals import round_time
 
 
 @with_python_numbers

@@ -29,12 +29,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.delays import Delay
+from tacit.cluster.delays import Delay
+from tacit.core.specs import Spec, with_python_numbers
 from tacit.errors import require
-from tacit.specs import Spec, with_python_numbers
 from tacit.theory.checks import check_not_negative, check_positive, check_whole, counted
-from tacit.theory.freshness import p0 as proven_p0
-from tacit.theory.update_times import FRESH_KINDS, gradients_of, update_time, update_time_bounds
+from tacit.theory.times.freshness import p0 as proven_p0
+from tacit.theory.times.update_times import FRESH_KINDS, gradients_of, update_time, update_time_bounds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.specs import Spec, with_python_numbers
 from tacit.errors import require
-from tacit.specs import Spec, with_python_numbers
 
 Neighbours = tuple[tuple[int, ...], ...]
 """Of every rank the ranks it sends to, ascending, itself left out."""

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tacit.randomness import Streams
-from tacit.workloads.samples import Samples, chunk_length
-from tacit.workloads.sampling import EpochSampler, ShardSampler, batch_sizes
-from tacit.workloads.splits import Indices
+from tacit.core.randomness import Streams
+from tacit.workloads.data.samples import Samples, chunk_length
+from tacit.workloads.data.sampling import EpochSampler, ShardSampler, batch_sizes
+from tacit.workloads.data.splits import Indices
 from tacit.workloads.workload import CHUNK, GRADIENT_BUDGET, Evaluation, Problem, Sampler
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]

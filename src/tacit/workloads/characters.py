@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.core.randomness import Streams
 from tacit.errors import BadData, require
-from tacit.randomness import Streams
 from tacit.workloads.array_problem import ArrayProblem, LossModule, Metric, build_model
-from tacit.workloads.files import read_bytes, remembered
+from tacit.workloads.data.files import read_bytes, remembered
+from tacit.workloads.data.samples import WindowSamples
+from tacit.workloads.data.splits import split_samples
 from tacit.workloads.gpt import CharacterGPT, next_character_loss
-from tacit.workloads.samples import WindowSamples
-from tacit.workloads.splits import split_samples
 from tacit.workloads.workload import Workload
 
 _EVALUATED_WINDOWS = 256

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tacit.core.randomness import Streams
+from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import require
-from tacit.randomness import Streams
-from tacit.specs import ALWAYS_SPELLED
 from tacit.workloads.array_problem import ACCURACY, ArrayProblem, LossModule, build_model
-from tacit.workloads.files import remembered
-from tacit.workloads.image_files import Pictures, read_cifar10, read_mnist
+from tacit.workloads.data.files import remembered
+from tacit.workloads.data.image_files import Pictures, read_cifar10, read_mnist
+from tacit.workloads.data.samples import Arrays, TensorSamples, label_array, standardize
+from tacit.workloads.data.sampling import check_batch_size
+from tacit.workloads.data.splits import check_split, split_samples
 from tacit.workloads.models import check_model, picture_model
-from tacit.workloads.samples import Arrays, TensorSamples, label_array, standardize
-from tacit.workloads.sampling import check_batch_size
-from tacit.workloads.splits import check_split, split_samples
 from tacit.workloads.workload import Workload
 
 _DIGITS_MODELS = ("softmax", "mlp", "cnn")

@@ -9,10 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from tacit.randomness import Streams
+from tacit.core.randomness import Streams
 from tacit.workloads.array_problem import ArrayProblem, LossFunction, LossModule, Metric
-from tacit.workloads.samples import TensorSamples
-from tacit.workloads.splits import Indices
+from tacit.workloads.data.samples import TensorSamples
+from tacit.workloads.data.splits import Indices
 
 Penalty = Callable[[Tensor], Tensor]
 

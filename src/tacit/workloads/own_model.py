@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from tacit.core.randomness import Streams
+from tacit.core.specs import spell
 from tacit.errors import require
-from tacit.randomness import Streams
-from tacit.specs import spell
 from tacit.workloads.array_problem import ACCURACY, ArrayProblem, LossFunction, LossModule, Metric
-from tacit.workloads.samples import Arrays, TensorSamples, label_array
-from tacit.workloads.sampling import check_batch_size
-from tacit.workloads.splits import check_split, split_samples
+from tacit.workloads.data.samples import Arrays, TensorSamples, label_array
+from tacit.workloads.data.sampling import check_batch_size
+from tacit.workloads.data.splits import check_split, split_samples
 from tacit.workloads.workload import Workload
 
 DataSource = Arrays | Dataset[Any]

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tacit.core.randomness import Streams
 from tacit.errors import require
-from tacit.randomness import Streams
 from tacit.workloads.workload import Evaluation, Problem, Workload
 
 Vector = NDArray[np.float64]

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from tacit.core.randomness import Streams
 from tacit.errors import BadData, nearest, require
-from tacit.randomness import Streams
 from tacit.workloads.array_problem import Metric
-from tacit.workloads.files import remembered
-from tacit.workloads.libsvm import read_libsvm
+from tacit.workloads.data.files import remembered
+from tacit.workloads.data.libsvm import read_libsvm
+from tacit.workloads.data.samples import Arrays, Source, TensorSamples, label_array, source_of, standardize
+from tacit.workloads.data.sampling import check_batch_size
+from tacit.workloads.data.splits import Indices, check_split, split_samples
 from tacit.workloads.linear import LeastSquaresProblem, LinearLoss, LinearModel, LogisticProblem, Penalty
-from tacit.workloads.samples import Arrays, Source, TensorSamples, label_array, source_of, standardize
-from tacit.workloads.sampling import check_batch_size
-from tacit.workloads.splits import Indices, check_split, split_samples
 from tacit.workloads.workload import Workload
 
 REGULARIZERS = ("l2", "nonconvex")

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from tacit.layout import Layout
-from tacit.randomness import Streams
-from tacit.specs import Parameters, spell_fields
+from tacit.core.parameter_layout import Layout
+from tacit.core.randomness import Streams
+from tacit.core.specs import Parameters, spell_fields
 
 Token = Any
 """One mini-batch, named: what a sampler hands out and ``collate`` turns into tensors (usually row numbers)."""

@@ -27,15 +27,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tacit.core.messages import Message
+from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Worker
 from tacit.errors import BadMessage, PeerLost, require
-from tacit.messages import Message
-from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.gossip.neighbours import check_topology, report_mean
-from tacit.strategies.strategy import Strategy
 from tacit.theory.overlaps import CROSSING_WEIGHT, OVERLAPPING_WEIGHT
 from tacit.topology import Complete
 from tacit.topology.topology import Topology
-from tacit.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from tacit.compression import TopK
 from tacit.compression.compressor import Compressed, Compressor, Memory
+from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Worker
 from tacit.errors import BadMessage, NotFinite, require
-from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.gossip.neighbours import GossipState, check_topology, report_mean, swap
-from tacit.strategies.strategy import Strategy
 from tacit.topology import Ring
 from tacit.topology.topology import Topology
-from tacit.worker import Worker
 
 
 @dataclass(kw_only=True)

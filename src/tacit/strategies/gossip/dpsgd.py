@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Worker
 from tacit.errors import require
-from tacit.specs import ALWAYS_SPELLED
 from tacit.strategies.gossip.neighbours import GossipState, check_topology, mix, report_mean
-from tacit.strategies.strategy import Strategy
 from tacit.topology import Ring
 from tacit.topology.topology import Topology
-from tacit.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Compressed
+from tacit.core.messages import Message
+from tacit.core.worker import Worker
 from tacit.errors import BadMessage, RunError, require
-from tacit.messages import Message
 from tacit.topology.topology import Topology
-from tacit.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tacit.specs import ALWAYS_SPELLED
+from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Worker
 from tacit.strategies.gossip.neighbours import GossipState, check_topology, mix, report_mean
-from tacit.strategies.strategy import Strategy
 from tacit.topology import OnePeer
 from tacit.topology.topology import Topology
-from tacit.worker import Worker
 
 
 @dataclass(kw_only=True)

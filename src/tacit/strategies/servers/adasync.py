@@ -20,15 +20,15 @@ from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
+from tacit.core.messages import Message
+from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Server, Worker
 from tacit.errors import MisplacedCall, require
-from tacit.messages import Message
-from tacit.specs import ALWAYS_SPELLED
-from tacit.strategies.servers.counter import Counter, ServerState
-from tacit.strategies.servers.kinds import KofP, Learner
+from tacit.strategies.servers.learner import KofP, Learner
 from tacit.strategies.servers.messages import ServerPush
-from tacit.strategies.strategy import Strategy
+from tacit.strategies.servers.server import Counter, ServerState
 from tacit.theory.adasync import RULES, next_k
-from tacit.worker import Server, Worker
 
 _EVERY: Final = 50
 """Updates between two choices of K unless something else is given."""

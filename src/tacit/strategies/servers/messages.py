@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tacit.compression.feedback.feedback import Said
+from tacit.core.messages import Message
 from tacit.errors import BadMessage
-from tacit.feedback.feedback import Said
-from tacit.messages import Message
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from tacit.feedback.feedback import Said
-from tacit.strategies.servers.counter import NOTHING, Counter, Pushed, ServerState
-from tacit.strategies.servers.kinds import KofP, Learner
+from tacit.compression.feedback.feedback import Said
+from tacit.core.worker import Server, Worker
+from tacit.strategies.servers.learner import KofP, Learner
 from tacit.strategies.servers.messages import ServedModel, ServerPush, in_full
-from tacit.worker import Server, Worker
+from tacit.strategies.servers.server import NOTHING, Counter, Pushed, ServerState
 
 _MOST: Final = 256
 """Gradients of one learner in an entry. One that has pushed so many idles until the phase ends: more would not make the

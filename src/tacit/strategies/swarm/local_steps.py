@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacit.core.specs import Spec
 from tacit.errors import require
-from tacit.specs import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

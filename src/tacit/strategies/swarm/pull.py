@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tacit.core.messages import Message
+from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Worker
 from tacit.errors import PeerLost, require
-from tacit.messages import Message
-from tacit.specs import ALWAYS_SPELLED
-from tacit.strategies.strategy import Strategy
-from tacit.strategies.swarm.endings import mean_of_all
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
+from tacit.strategies.swarm.reconcile import mean_of_all
 from tacit.topology import Complete
 from tacit.topology.topology import Topology
-from tacit.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -27,18 +27,18 @@ from typing import Final
 import torch
 
 from tacit.compression import Lattice
+from tacit.core.messages import Message
+from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.strategy import Strategy
+from tacit.core.worker import Worker
 from tacit.errors import PeerLost, require
-from tacit.messages import Message
-from tacit.specs import ALWAYS_SPELLED
-from tacit.strategies.strategy import Strategy
-from tacit.strategies.swarm.endings import mean_of_all, settle
-from tacit.strategies.swarm.exchanges import HANDLED, Exchanges, SwarmState
+from tacit.strategies.swarm.blocking import draw_partner, meet, require_end, steps_to_matching
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
-from tacit.strategies.swarm.rounds import draw_partner, meet, require_end, steps_to_matching
-from tacit.strategies.swarm.words import SwarmHello, SwarmWelcome, Tongue, distance
+from tacit.strategies.swarm.messages import SwarmHello, SwarmWelcome, Tongue, distance
+from tacit.strategies.swarm.nonblocking import HANDLED, Exchanges, SwarmState
+from tacit.strategies.swarm.reconcile import mean_of_all, settle
 from tacit.topology import Complete
 from tacit.topology.topology import Topology
-from tacit.worker import Worker
 
 _PATIENCE: Final = 8
 """Meetings skipped for one unanswered exchange before its partner is taken for gone and asked no more, until it is

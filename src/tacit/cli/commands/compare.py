@@ -1,0 +1,182 @@
+"""``tacit compare``: the main job, from options to report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import typer
+from rich.console import Console
+
+from tacit.cli import options
+from tacit.cli import run_folders as folders
+from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, explained
+from tacit.cli.options import settings_from
+from tacit.cli.resumed import Earlier, resumed
+from tacit.cli.scripts import ScriptPlan, script_plan
+from tacit.cli.settings import Settings, check_device
+from tacit.cli.terminal import Screen, console, print_notes
+from tacit.compare.scripts import OWN, is_own
+from tacit.compare.workloads import Findings, compare, count_runs
+from tacit.errors import require
+from tacit.record.run import Run
+from tacit.report import print_table, write_report
+
+
+@explained
+def compare_command(
+    script: options.Script = None,
+    arguments: options.ScriptArguments = None,
+    workload: options.Workload = None,
+    strategies: options.Strategies = None,
+    steps: options.Steps = None,
+    seeds: options.Seeds = None,
+    seed: options.Seed = None,
+    target: options.Target = None,
+    config: options.Config = None,
+    optimizer: options.Optimizer = None,
+    lr: options.LearningRate = None,
+    momentum: options.Momentum = None,
+    weight_decay: options.WeightDecay = None,
+    schedule: options.Schedule = None,
+    tune: options.Tune = None,
+    cluster: options.ClusterFile = None,
+    workers: options.Workers = None,
+    compute: options.Compute = None,
+    speed: options.Speed = None,
+    latency: options.Latency = None,
+    bandwidth: options.Bandwidth = None,
+    faults: options.Faults = None,
+    out: options.Out = None,
+    resume: options.Resume = None,
+    force: options.Force = False,
+    json_file: options.Json = None,
+    quiet: options.Quiet = False,
+    evaluate_every: options.EvaluateEvery = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    debug: options.Debug = False,
+) -> None:
+    """Compare strategies on one workload, or on a script of your own, and one simulated cluster, paired by seed.
+
+    Writes report.html (open it in a browser), compare.json, compare.toml
+    (makes it all again) and every run into the output folder.
+
+    [bold]Examples[/]
+
+    \b
+      tacit compare
+      tacit compare -s AllReduce -s 'LocalSGD(period=Every(16))' --seeds 3 --tune
+      tacit compare --workers 32 --bandwidth 100Mbit/s --latency 5ms --speed 3=0.33
+      tacit compare train.py -s AllReduce -s LocalSGD --workers 8 -- --lr 0.1
+      tacit compare --resume runs/compare-20260102-120000 --seeds 5
+
+    With train.py, the file that torchrun starts on a real cluster runs
+    unchanged, once for each strategy and seed, and tacit.attach uses that
+    strategy in place of the script's own. What comes after -- is for the
+    script. The loss in the table is the one that the script reports with
+    session.observe or session.log.
+    """
+    given = dict(locals())
+    if resume is not None:
+        require(
+            out is None and config is None and not force,
+            "--resume names the folder; leave out --out, --config and --force.",
+        )
+        plan, earlier = resumed(resume, given)
+    else:
+        plan, earlier = script_plan(given, single=False) or settings_from(given, single=False), Earlier()
+    if isinstance(plan, ScriptPlan):
+        plan.check()
+    else:
+        check_device(plan)
+    if json_file is not None:
+        folders.writable(json_file)
+    folder = resume if resume is not None else folders.claim(out, command="compare", force=force)
+    print_notes(options.alias_notes(given), console(quiet))
+    findings = _carry_out(plan, folder, earlier, console(quiet))
+    if json_file is not None:
+        folders.write(json_file, _json(findings))
+    _end(findings, folder)
+
+
+class _Keeper(Screen):
+    """Saves every reported run as soon as it is over, so that nothing finished is ever lost."""
+
+    def __init__(self, console: Console, total: int, folder: Path) -> None:
+        super().__init__(console, total)
+        self.folder = folder
+        self.kept: set[str] = set()
+
+    def end(self, run: Run, tuning: bool) -> None:
+        if not tuning:
+            self.keep(run)
+        super().end(run, tuning)
+
+    def keep(self, run: Run) -> None:
+        """Save ``run`` unless that is done. Ctrl-C may fall into a save, so this is asked again in the end."""
+        name = folders.run_name(OWN if is_own(run) else run.strategy, run.seed)
+        if name not in self.kept:
+            run.save(self.folder / "runs" / name, overwrite=True)
+            self.kept.add(name)
+
+
+def _carry_out(plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console) -> Findings:
+    """Run the comparison and write what it found."""
+    folders.write(folder / "compare.toml", plan.toml())
+    torch.set_num_threads(plan.threads)
+    total = count_runs(len(plan.strategies), len(plan.seeds), isinstance(plan, Settings) and plan.tune)
+    with _Keeper(screen, total, folder) as keeper:
+        findings = _compare(plan, earlier, keeper)
+    for entry in findings.comparison.entries if findings.comparison is not None else ():
+        for run in entry.runs:
+            keeper.keep(run)
+    folders.write(folder / "compare.json", _json(findings))
+    for label, tuning in findings.tunings.items():
+        screen.print(f"{label}: {tuning.note}\n    {tuning}", highlight=False, markup=False, soft_wrap=True)
+    if findings.comparison is not None:
+        write_report(findings.comparison, folder / "report.html")
+        screen.print()
+        print_table(findings.comparison, screen)
+        print_notes(findings.notes, screen)
+        screen.print(
+            f"\nReport: {folder / 'report.html'} · runs, numbers, settings: {folder}", highlight=False, soft_wrap=True
+        )
+    return findings
+
+
+def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper) -> Findings:
+    if isinstance(plan, ScriptPlan):
+        return plan.compare(keeper, earlier.runs)
+    return compare(
+        plan.workload,
+        plan.strategies,
+        seeds=plan.seeds,
+        tune=plan.tune,
+        target=plan.target,
+        reproduce=plan.toml(),
+        watcher=keeper,
+        earlier=earlier.runs,
+        earlier_tunings=earlier.tunings,
+        **plan.training(),
+    )
+
+
+def _end(findings: Findings, folder: Path) -> None:
+    if findings.interrupted:
+        kept = "what had been computed is saved." if findings.comparison else "no run had ended."
+        complain(f"interrupted; {kept} tacit compare --resume {folder} goes on.")
+        raise typer.Exit(INTERRUPTED)
+    assert findings.comparison is not None
+    runs = [(entry.label, run) for entry in findings.comparison.entries for run in entry.runs]
+    failed = [(label, run) for label, run in runs if run.status != "finished"]
+    for label, run in failed:
+        complain(f"{label}, seed {run.seed}: {run.status}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _json(findings: Findings) -> str:
+    return json.dumps(findings.as_json(), indent=1) + "\n"

@@ -1,0 +1,100 @@
+"""``tacit list``: everything that has a name."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from tacit.cli import options
+from tacit.cli.exit_messages import explained
+from tacit.cli.terminal import console
+from tacit.errors import nearest
+from tacit.registry import ALIASES, FAMILIES, Alias, Family, Named, find, find_alias
+
+
+@explained
+def list_command(
+    name: Annotated[
+        str | None, typer.Argument(help="A family such as periods, or one name.", show_default="all")
+    ] = None,
+    debug: options.Debug = False,
+) -> None:
+    """Show everything that has a name: what it means, its arguments and their defaults.
+
+    Names are typed as Python calls, on the command line, in TOML files and
+    in Python alike: LocalSGD(period=Every(8)).
+
+    [bold]Examples[/]
+
+    \b
+      tacit list
+      tacit list periods
+      tacit list VariancePeriod
+    """
+    screen = console(quiet=False)
+    if name is None:
+        for family in FAMILIES.values():
+            _print_family(family, screen)
+    elif name.lower() in FAMILIES:
+        _print_family(FAMILIES[name.lower()], screen)
+    elif (alias := find_alias(name)) is not None:
+        _print_alias(alias, screen, indent=0)
+    else:
+        _print_one(_found(name), screen)
+
+
+def _found(name: str) -> Named:
+    try:
+        return find(name)
+    except ValueError:
+        named = (named.name for family in FAMILIES.values() for named in family)
+        known = [*FAMILIES, *named, *(alias.name for alias in ALIASES)]
+        raise ValueError(f"unknown name {name!r}{nearest(name, known)}") from None
+
+
+def _print_family(family: Family, screen: Console) -> None:
+    screen.print(Text(f"{family.name} — {family.question}", style="bold"))
+    for named in family:
+        screen.print(_call(named, screen, indent=2))
+        screen.print(_wrapped(_plain(named.meaning), screen, indent=6), style="dim")
+    screen.print()
+    if family.name == "strategies":
+        screen.print(Text("papers' names — What do they stand for here?", style="bold"))
+        for alias in ALIASES:
+            _print_alias(alias, screen, indent=2)
+        screen.print()
+
+
+def _print_alias(alias: Alias, screen: Console, *, indent: int) -> None:
+    text = _wrapped(f"{alias.name} = {alias.stands_for}", screen, indent=indent)
+    text.stylize("bold cyan", indent, indent + len(alias.name))
+    screen.print(text)
+    screen.print(_wrapped(alias.source, screen, indent=indent + 4), style="dim")
+
+
+def _print_one(named: Named, screen: Console) -> None:
+    screen.print(_call(named, screen, indent=0))
+    for line in _plain(inspect.cleandoc(named.constructor.__doc__ or "")).splitlines():
+        screen.print(_wrapped(line, screen, indent=4))
+
+
+def _call(named: Named, screen: Console, *, indent: int) -> Text:
+    arguments = ", ".join(str(argument) for argument in named.arguments)
+    text = _wrapped(f"{named.name}({arguments})", screen, indent=indent)
+    text.stylize("bold cyan", indent, indent + len(named.name))
+    return text
+
+
+def _wrapped(line: str, screen: Console, *, indent: int) -> Text:
+    """Return ``line`` in as many lines as the screen needs, none of them padded with blanks."""
+    margin = " " * indent
+    return Text("\n".join(textwrap.wrap(line, screen.width, initial_indent=margin, subsequent_indent=margin)))
+
+
+def _plain(docstring: str) -> str:
+    return docstring.replace("``", "")

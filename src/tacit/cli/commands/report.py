@@ -1,0 +1,99 @@
+"""``tacit report``: the page again, from saved runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli import options
+from tacit.cli.exit_messages import explained
+from tacit.cli.settings import read_file, settle
+from tacit.cli.terminal import console
+from tacit.errors import TacitError
+from tacit.record.run import Run
+from tacit.report import Comparison, Entry, print_table, write_report
+
+
+@explained
+def report_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of runs or of comparisons.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="The page to write.", show_default="FOLDER/report.html, or ./report.html"
+        ),
+    ] = None,
+    target: options.Target = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Draw report.html from saved runs, simulated or real.
+
+    One folder of `tacit compare`, `tacit simulate` or `tacit train` gets
+    its page drawn again; several are put side by side, measured beside
+    simulated.
+
+    [bold]Examples[/]
+
+    \b
+      tacit report runs/compare-20260102-120000
+      tacit report demo --target 0.2
+      tacit report runs/real runs/simulated --out both.html
+    """
+    runs = [(path, Run.load(path)) for folder in paths for path in _run_folders(folder)]
+    comparison = _comparison(runs, paths, target)
+    page = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
+    write_report(comparison, page)
+    screen = console(quiet)
+    print_table(comparison, screen)
+    screen.print(f"\nReport: {page}", highlight=False, soft_wrap=True)
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """Return the run folders in ``folder``: itself, or those of a comparison."""
+    if (folder / "run.json").exists():
+        return [folder]
+    found = sorted(path.parent for path in (folder / "runs").glob("*/run.json"))
+    if not found:
+        what = "does not exist" if not folder.exists() else "holds neither run.json nor runs/*/run.json"
+        raise TacitError(f"{folder} {what}; give a folder that tacit compare, simulate or train wrote.")
+    return found
+
+
+def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float | None) -> Comparison:
+    reproduce, notes = "", {}
+    if len(paths) == 1 and (paths[0] / "compare.toml").exists():
+        reproduce = (paths[0] / "compare.toml").read_text(encoding="utf-8")
+        settings = settle(read_file(paths[0] / "compare.toml", single=False))
+        target = settings.target if target is None else target
+        notes = _notes(paths[0] / "compare.json")
+        planned = [(str(strategy), seed) for strategy in settings.strategies for seed in settings.seeds]
+        place = {run: i for i, run in enumerate(planned)}
+        runs = sorted(runs, key=lambda found: place.get((found[1].strategy, found[1].seed), len(planned)))
+    return Comparison.of(_entries(runs, notes), target, reproduce)
+
+
+def _entries(runs: Iterable[tuple[Path, Run]], notes: Mapping[str, str]) -> list[Entry]:
+    """Return the runs by strategy and world; where one seed comes twice, the later folder's name tells them apart."""
+    by_label: dict[str, list[Run]] = {}
+    runs = list(runs)
+    worlds = {run.record.get("world", "simulated") for _, run in runs}
+    for path, run in runs:
+        label = run.strategy
+        if len(worlds) > 1:
+            label += " measured" if run.record.get("world") == "processes" else " simulated"
+        if any(run.seed == other.seed for other in by_label.get(label, ())):
+            label = f"{label} ({path.parent.parent.name if path.parent.name == 'runs' else path.name})"
+        by_label.setdefault(label, []).append(run)
+    return [Entry(label, group, notes.get(label, "")) for label, group in by_label.items()]
+
+
+def _notes(path: Path) -> dict[str, str]:
+    try:
+        return {row["label"]: row["note"] for row in json.loads(path.read_text())["strategies"]}
+    except (OSError, ValueError, KeyError):
+        return {}

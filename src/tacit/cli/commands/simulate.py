@@ -1,0 +1,113 @@
+"""``tacit simulate``: one run, saved with what reproduces it."""
+
+from __future__ import annotations
+
+import torch
+import typer
+from rich.console import Console
+
+from tacit.cli import options
+from tacit.cli import run_folders as folders
+from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, describe, explained
+from tacit.cli.options import settings_from
+from tacit.cli.save_run import keep
+from tacit.cli.scripts import ScriptPlan, script_plan
+from tacit.cli.settings import Settings, check_device
+from tacit.cli.terminal import Screen, console, print_notes
+from tacit.errors import Interrupted, RunError
+from tacit.record.run import Run
+from tacit.simulation import simulate
+
+
+@explained
+def simulate_command(
+    script: options.Script = None,
+    arguments: options.ScriptArguments = None,
+    workload: options.Workload = None,
+    strategy: options.Strategy = None,
+    steps: options.Steps = None,
+    seed: options.Seed = None,
+    config: options.Config = None,
+    optimizer: options.Optimizer = None,
+    lr: options.LearningRate = None,
+    momentum: options.Momentum = None,
+    weight_decay: options.WeightDecay = None,
+    schedule: options.Schedule = None,
+    cluster: options.ClusterFile = None,
+    workers: options.Workers = None,
+    compute: options.Compute = None,
+    speed: options.Speed = None,
+    latency: options.Latency = None,
+    bandwidth: options.Bandwidth = None,
+    faults: options.Faults = None,
+    out: options.Out = None,
+    force: options.Force = False,
+    json_file: options.Json = None,
+    quiet: options.Quiet = False,
+    evaluate_every: options.EvaluateEvery = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    timing_only: options.TimingOnly = None,
+    debug: options.Debug = False,
+) -> None:
+    """Run one strategy, or a script of your own, on a simulated cluster.
+
+    Writes the run (history, trace, model), run.toml (makes it again, bit
+    for bit) and report.html into the output folder.
+
+    [bold]Examples[/]
+
+    \b
+      tacit simulate -s 'LocalSGD(period=Every(8))' --steps 1000
+      tacit simulate -s AllReduce --compute 'Pareto(minimum_s=0.01, shape=2.5)' --workers 64
+      tacit simulate -s LocalSGD --fault 'Slow(rank=5, factor=4.0, at_s=1.0)' --out slow
+      tacit simulate --config slow/run.toml --seed 1
+      tacit simulate train.py --workers 64 --cluster slow/run.toml -- --lr 0.1
+
+    The last one runs train.py, the file that torchrun starts on a real
+    cluster, unchanged on 64 simulated workers. What comes after -- is for
+    the script. --strategy replaces the strategy that the script gives to
+    tacit.attach. --compute measured takes the steps' own times instead of
+    drawn ones.
+    """
+    given = dict(locals())
+    plan = script_plan(given, single=True) or settings_from(given, single=True)
+    if isinstance(plan, Settings):
+        check_device(plan)
+    if json_file is not None:
+        folders.writable(json_file)
+    folder = folders.claim(out, command="simulate", force=force)
+    print_notes(options.alias_notes(given), console(quiet))
+    with folders.removed_if_unused(folder):
+        run, error = _run(plan, console(quiet))
+    keep(run, folder, console(quiet), json_file)
+    if error is not None:
+        complain(f"{describe(error) or 'interrupted'} — what there is of the run is in {folder}")
+        raise typer.Exit(INTERRUPTED if isinstance(error, Interrupted) else FAILED)
+
+
+def _run(plan: Settings | ScriptPlan, screen: Console) -> tuple[Run, BaseException | None]:
+    """Return the run, and what ended it before its time."""
+    torch.set_num_threads(plan.threads)
+    with Screen(screen, total=1) as watcher:
+        try:
+            run = plan.run(watcher, screen.quiet) if isinstance(plan, ScriptPlan) else _simulate(plan, watcher)
+        except (RunError, Interrupted) as error:
+            if error.run is None:
+                raise
+            return error.run, error
+    return run, None
+
+
+def _simulate(settings: Settings, watcher: Screen) -> Run:
+    [strategy], [seed] = settings.strategies, settings.seeds
+    watcher.begin(str(strategy), seed, settings.lr, tuning=False)
+    return simulate(
+        settings.workload,
+        strategy,
+        seed=seed,
+        progress=watcher.step,
+        timing_only=settings.timing_only,
+        **settings.training(),
+    )

@@ -1,0 +1,215 @@
+"""One worker's part in ``tacit train``: what every process that torchrun started does; rank 0 shows and keeps what
+comes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import torch
+import typer
+
+from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, describe, is_disk_full
+from tacit.cli.save_run import keep
+from tacit.cli.settings import Settings, Table
+from tacit.cli.terminal import Screen, console
+from tacit.errors import Interrupted, PeerLost, RunError, SpeedBias, TacitError
+from tacit.record.run import Run
+from tacit.runtime.launch import tell_launcher
+from tacit.runtime.train import Progress, train
+from tacit.session.checkpoints import step_of
+
+CHECKPOINT: Final = "checkpoint"
+"""The folder of checkpoints, in that of the run."""
+_TENSORBOARD: Final = "tensorboard"
+_FAREWELL_S: Final = 10.0
+"""How long a server apart may take to end after the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run on real processes: the settings it shares with the simulator, and those it has for itself."""
+
+    settings: Settings
+    cluster: (
+        Table  # as it was given: kept for ``tacit simulate --config run.toml``, which predicts what is measured here
+    )
+    train: Table  # checkpoint_every, log, timeout_s, interface, security, server
+
+    def table(self) -> Table:
+        """Return what ``tacit train --config`` makes this run from again."""
+        s = self.settings
+        return {
+            "workload": str(s.workload),
+            "strategy": str(s.strategies[0]),
+            "seed": s.seeds[0],
+            "steps": s.steps,
+            "optimizer": s.optimizer,
+            "lr": s.lr,
+            "momentum": s.momentum,
+            "weight_decay": s.weight_decay,
+            "schedule": None if s.schedule is None else str(s.schedule),
+            "evaluate_every": s.evaluate_every,
+            "device": s.device,
+            "threads": s.threads,
+            "cluster": self.cluster,
+            **({"train": self.train} if self.train else {}),
+        }
+
+
+def take_part(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool) -> None:
+    """Train among the others; the one who speaks for all saves the run and says how it ended."""
+    me = int(os.environ["RANK"])
+    [strategy] = plan.settings.strategies
+    if plan.settings.workload.is_shuffled:  # the server, which cannot know this, need not warn of unequal speeds
+        warnings.filterwarnings("ignore", category=SpeedBias)
+    has_rounds = not (strategy.handles or strategy.has_server)
+    signal.signal(signal.SIGINT, _end_in_round if has_rounds else _interrupt_once)
+    failure: RunError | Interrupted | None = None
+    try:
+        with Screen(console(quiet or me != 0), total=1, clock="s") as watcher:
+            watcher.begin(str(plan.settings.strategies[0]), plan.settings.seeds[0], plan.settings.lr, tuning=False)
+            run = _train(plan, folder, watcher.step if me == 0 else None)
+    except (RunError, Interrupted) as error:
+        if error.run is None:
+            raise
+        run, failure = error.run, error
+    for one in (signal.SIGINT, signal.SIGTERM):  # whoever ends us now waits until all is on disk, and then goes on
+        signal.signal(one, signal.SIG_IGN)
+    if _speaks(me, failure):
+        run.config, run.cluster = plan.table(), _described_processes()
+        keep(run, folder, console(quiet), json_file)
+    if failure is not None:
+        raise failure
+
+
+def end_part(error: BaseException, folder: Path | None) -> typer.Exit:
+    """Tell the launcher what ended this worker, and everybody if this is the one who speaks; return the exit."""
+    is_interrupt = isinstance(error, KeyboardInterrupt)
+    is_run = isinstance(error, RunError) or is_disk_full(error)
+    code = INTERRUPTED if is_interrupt else FAILED if is_run else BAD_INPUT
+    message = what_happened(error)
+    tell_launcher(message, type(error).__name__, code)
+    if _speaks(int(os.environ["RANK"]), error):
+        complain(f"{message} {what_is_left(folder)}".strip())
+    return typer.Exit(code)
+
+
+def what_happened(error: BaseException) -> str:
+    """Return an error as a sentence."""
+    if isinstance(error, PeerLost):
+        reason = (error.reason or "its process ended without a word").rstrip(".")
+        return f"{error.lost} after {error.at_s:.3g} s: {reason}."
+    text = describe(error) or "interrupted"
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def what_is_left(folder: Path | None) -> str:
+    """Return what a run that ended too early has left in ``folder``, and the command that goes on with it."""
+    if folder is None or not (folder / "run.toml").exists():
+        return ""
+    kept = f"What there is of the run is in {folder}" if (folder / "run.json").exists() else "No run was saved"
+    try:
+        step = step_of(folder / CHECKPOINT)
+    except TacitError:
+        step = None
+    if step is None:
+        return f"{kept}; there is no checkpoint to go on from (--checkpoint-every N writes them)."
+    return f"{kept}; its checkpoint is of step {step:,}: tacit train --resume {folder} goes on from there."
+
+
+def _train(plan: Plan, folder: Path, progress: Progress | None) -> Run:
+    settings, own = plan.settings, dict(plan.train)
+    torch.set_num_threads(settings.threads)
+    if settings.device == "cuda":  # a GPU for each process of this machine, as long as there are enough
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    if own.get("log") == _TENSORBOARD:
+        own["log"] = f"{_TENSORBOARD}:{folder / _TENSORBOARD}"
+    [strategy], [seed] = settings.strategies, settings.seeds
+    names = ("steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "evaluate_every", "device")
+    shared: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    with _server_apart(own.pop("server", "beside"), folder) as where:
+        return train(
+            settings.workload,
+            strategy,
+            seed=seed,
+            checkpoints=folder / CHECKPOINT,
+            progress=progress,
+            server=where,
+            **shared,
+            **own,
+        )
+
+
+def serve_part(plan: Plan, folder: Path) -> None:
+    """Be the server of the run in ``folder``."""
+    with contextlib.suppress(SystemExit):  # as ``attach`` leaves a server's process
+        _train(replace(plan, train={**plan.train, "server": "beside"}), folder, None)
+
+
+@contextlib.contextmanager
+def _server_apart(where: str, folder: Path) -> Iterator[str]:
+    """Start the server where it is to be a process of its own, and see to its end; yield the word that ``attach``
+    knows.
+    """
+    if where == "beside":
+        yield where
+        return
+    process = None
+    if os.environ["RANK"] == "0":
+        if where == "apart":
+            process = subprocess.Popen([sys.executable, "-m", "tacit", "serve", str(folder)])
+        else:
+            master = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            console(False).print(
+                f"waiting for the server; type on its machine: tacit serve {folder} --master {master}",
+                highlight=False,
+                soft_wrap=True,
+            )
+    try:
+        yield "apart"
+    finally:
+        if process is not None:
+            try:
+                process.wait(_FAREWELL_S)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                process.wait()
+
+
+def _speaks(me: int, failure: BaseException | None) -> bool:
+    """Whether this rank speaks for all: rank 0, unless that is the one who was lost."""
+    lost = failure.ranks if isinstance(failure, PeerLost) and failure.reason is None else ()
+    return me == next(rank for rank in range(int(os.environ["WORLD_SIZE"])) if rank not in lost)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """End at the first Ctrl-C, undisturbed by a second."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _end_in_round(number: int, frame: FrameType | None) -> None:
+    """End as a scheduler ends a run, in the next round, where all workers stand at one step; at once where there is no
+    session yet.
+    """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        _interrupt_once(number, frame)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _described_processes() -> str:
+    size = int(os.environ["WORLD_SIZE"])
+    machines = size // int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    return f"{size} processes on {'one machine' if machines == 1 else f'{machines} machines'}"

@@ -1,0 +1,71 @@
+"""What a single run leaves, simulated or real: its folder, its page, its numbers, and a few lines for who waited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tacit.cli import run_folders as folders
+from tacit.record.run import Run, has_rounds
+from tacit.report import Comparison, Entry, write_report
+from tacit.report import units as spelled
+
+
+def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_back: str | None = None) -> None:
+    """Save ``run`` and its page into ``folder``, its numbers into ``json_file``, and print its summary and the command
+    that makes it again.
+    """
+    run.save(folder, overwrite=True)
+    comparison = Comparison([Entry(run.strategy, [run])], run.workload, run.cluster, reproduce=run.toml())
+    write_report(comparison, folder / "report.html")
+    screen.print(f"{run.strategy} on {run.workload}, seed {run.seed}", style="bold", highlight=False, markup=False)
+    shown = _readable(run)
+    width = max(12, *(len(name) + 2 for name in shown))
+    for name, value in shown.items():
+        screen.print(f"  {name:<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
+    command = way_back or f"tacit {'train' if _is_real(run) else 'simulate'} --config {folder / 'run.toml'}"
+    screen.print(f"Report: {folder / 'report.html'} · run again: {command}", highlight=False, soft_wrap=True)
+    if json_file is not None:
+        folders.write(json_file, json.dumps({**_described(run), "summary": run.summary()}, indent=1) + "\n")
+
+
+def _is_real(run: Run) -> bool:
+    return run.record.get("world") == "processes"
+
+
+def _described(run: Run) -> dict[str, Any]:
+    return {
+        "workload": run.workload,
+        "strategy": run.strategy,
+        "workers": run.workers,
+        "steps": run.steps,
+        "seed": run.seed,
+        "digest": run.digest,
+        "config": dict(run.config),
+        "record": dict(run.record),
+    }
+
+
+def _readable(run: Run) -> dict[str, str]:
+    """Return the summary as people read it."""
+    summary = run.summary()
+    shown = {
+        "status": run.status,
+        "time": spelled.seconds(summary["time_s"]) + ("" if _is_real(run) else " (virtual)"),
+        "steps": f"{summary['steps']:,}",
+        "gradients": f"{summary['gradients']:,}",
+        "rounds": f"{summary['rounds']:,}" if has_rounds(run.trace.columns()) else "–",
+        "sent": spelled.size(summary["bytes_sent"])
+        + (f" in {summary['messages']:,} messages" if summary["messages"] else ""),
+        "loss": "not measured" if summary["loss"] is None else f"{summary['loss']:.6g}",
+        "computing": f"{summary['computing']:.0%} of the workers' time",
+        "idle": f"{summary['idle']:.0%}"
+        + (f", {summary['finished']:.0%} after the last step" if summary["finished"] >= 0.005 else ""),
+        "digest": run.digest[:16],
+    }
+    if summary["metric"] is not None:
+        shown[run.metric_name or "metric"] = f"{summary['metric']:.4g}"
+    return shown

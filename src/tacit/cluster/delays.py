@@ -1,0 +1,317 @@
+"""How long one step's computation takes: distributions, in seconds, drawn from a worker's own stream."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import math
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import NormalDist
+from typing import IO, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.core.specs import ALWAYS_SPELLED, Spec
+from tacit.errors import BadData, require
+
+Seconds: TypeAlias = NDArray[np.float64]
+Shares: TypeAlias = NDArray[np.float64]  # probabilities
+
+_ERFC: Final = np.vectorize(math.erfc, otypes=[float])
+_NORMAL_QUANTILE: Final = np.vectorize(NormalDist().inv_cdf, otypes=[float])
+
+
+def _positive(name: str, value: float) -> None:
+    require(math.isfinite(value) and value > 0, f"{name}={value} must be positive and finite.")
+
+
+class Delay(Spec):
+    """The distribution of one step's compute time on a worker of speed 1."""
+
+    @abstractmethod
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        """Return ``count`` independent times."""
+
+    @property
+    @abstractmethod
+    def expected_s(self) -> float:
+        """The mean; infinite where the distribution has none."""
+
+    def survival(self, times_s: Seconds) -> Shares:
+        """Return P(X > t) for every t."""
+        raise ValueError(f"{self} gives no P(X > t), which closed forms need; define survival(), or simulate instead.")
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        """Return the times that steps exceed with probabilities ``shares``; so written, tails keep all their digits."""
+        raise ValueError(f"{self} gives no quantiles, which closed forms need; define tail_quantile(), or simulate.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Delay):
+    """Every step takes ``mean_s``."""
+
+    mean_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
+
+    def __post_init__(self) -> None:
+        _positive("mean_s", self.mean_s)
+
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        return np.full(count, self.mean_s)
+
+    def survival(self, times_s: Seconds) -> Shares:
+        return np.where(times_s < self.mean_s, 1.0, 0.0)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        return np.full(np.shape(shares), self.mean_s)
+
+    @property
+    def expected_s(self) -> float:
+        return self.mean_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exponential(Delay):
+    """Memoryless times of mean ``mean_s``."""
+
+    mean_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
+
+    def __post_init__(self) -> None:
+        _positive("mean_s", self.mean_s)
+
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        return random.exponential(self.mean_s, count)
+
+    def survival(self, times_s: Seconds) -> Shares:
+        return np.exp(-np.maximum(times_s, 0) / self.mean_s)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        return -self.mean_s * np.log(shares)
+
+    @property
+    def expected_s(self) -> float:
+        return self.mean_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftedExponential(Delay):
+    """A fixed part ``shift_s`` and an exponential tail of mean ``tail_mean_s``."""
+
+    shift_s: float = field(default=0.01, metadata=ALWAYS_SPELLED)
+    tail_mean_s: float = field(default=0.01, metadata=ALWAYS_SPELLED)
+
+    def __post_init__(self) -> None:
+        require(
+            self.shift_s >= 0, f"shift_s={self.shift_s} must not be negative; without a fixed part use Exponential."
+        )
+        _positive("tail_mean_s", self.tail_mean_s)
+
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        return self.shift_s + random.exponential(self.tail_mean_s, count)
+
+    def survival(self, times_s: Seconds) -> Shares:
+        return np.exp(-np.maximum(times_s - self.shift_s, 0) / self.tail_mean_s)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        return self.shift_s - self.tail_mean_s * np.log(shares)
+
+    @property
+    def expected_s(self) -> float:
+        return self.shift_s + self.tail_mean_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pareto(Delay):
+    """Heavy-tailed times: P(X > x) = (minimum_s / x)^shape; smaller shape = heavier tail."""
+
+    minimum_s: float = field(default=0.01, metadata=ALWAYS_SPELLED)
+    shape: float = field(default=2.5, metadata=ALWAYS_SPELLED)
+
+    def __post_init__(self) -> None:
+        _positive("minimum_s", self.minimum_s)
+        _positive("shape", self.shape)
+
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        return self.minimum_s * (1.0 + random.pareto(self.shape, count))
+
+    def survival(self, times_s: Seconds) -> Shares:
+        return (self.minimum_s / np.maximum(times_s, self.minimum_s)) ** self.shape
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        return self.minimum_s * shares ** (-1 / self.shape)
+
+    @property
+    def expected_s(self) -> float:
+        return math.inf if self.shape <= 1 else self.minimum_s * self.shape / (self.shape - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogNormal(Delay):
+    """Times whose logarithm is normal, around ``median_s`` with deviation ``sigma``."""
+
+    median_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
+    sigma: float = field(default=0.5, metadata=ALWAYS_SPELLED)
+
+    def __post_init__(self) -> None:
+        _positive("median_s", self.median_s)
+        require(self.sigma >= 0, f"sigma={self.sigma} must not be negative; 0 gives constant times.")
+
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        return self.median_s * np.exp(self.sigma * random.standard_normal(count))
+
+    def survival(self, times_s: Seconds) -> Shares:
+        if self.sigma == 0:
+            return Constant(mean_s=self.median_s).survival(times_s)
+        logs = np.log(np.maximum(times_s, 1e-300) / self.median_s)
+        return np.asarray(_ERFC(logs / (self.sigma * math.sqrt(2))) / 2)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        inside = np.clip(shares, 1e-300, 1 - 2**-53)  # a share that rounded to 0 or 1 has no normal quantile
+        return np.asarray(self.median_s * np.exp(-self.sigma * _NORMAL_QUANTILE(inside)))
+
+    @property
+    def expected_s(self) -> float:
+        return self.median_s * math.exp(self.sigma**2 / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyperExponential(Delay):
+    """A mixture of exponentials: with probability ``weights[i]`` a step has mean ``means_s[i]``."""
+
+    means_s: Sequence[float] = (0.01, 0.1)
+    weights: Sequence[float] = (0.9, 0.1)
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.means_s) == len(self.weights) > 0,
+            f"means_s has {len(self.means_s)} entries and weights {len(self.weights)}; give one weight per mean.",
+        )
+        for mean_s in self.means_s:
+            _positive("means_s", mean_s)
+        require(
+            all(w >= 0 for w in self.weights) and math.isclose(sum(self.weights), 1.0, rel_tol=1e-6),
+            f"weights={list(self.weights)} must be probabilities that add up to 1.",
+        )
+
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        which = np.searchsorted(np.cumsum(self.weights)[:-1], random.random(count), side="right")
+        return np.asarray(self.means_s, float)[which] * random.standard_exponential(count)
+
+    def survival(self, times_s: Seconds) -> Shares:
+        each = np.exp(-np.maximum(times_s, 0)[..., None] / np.asarray(self.means_s, float))
+        return np.asarray(each @ np.asarray(self.weights, float))
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        low, high = (-mean_s * np.log(shares) for mean_s in (min(self.means_s), max(self.means_s)))
+        for _ in range(60):  # halving: between the quantiles of the shortest and the longest kind
+            middle = (low + high) / 2
+            is_later = self.survival(middle) > shares
+            low, high = np.where(is_later, middle, low), np.where(is_later, high, middle)
+        return np.asarray((low + high) / 2)
+
+    @property
+    def expected_s(self) -> float:
+        return sum(w * m for w, m in zip(self.weights, self.means_s, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Delay):
+    """Measured step times, drawn again at random: an array, or a text file (.gz, .bz2) with one time in seconds per
+    line.
+    """
+
+    times_s: Sequence[float] | str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.times_s, str | os.PathLike):
+            require(len(self.times_s) > 0, "times_s is empty; record at least one step.")
+            bad = next((t for t in self.times_s if not (math.isfinite(t) and t > 0)), None)
+            require(bad is None, f"times_s contains {bad}; step times are positive seconds.")
+
+    @cached_property
+    def values(self) -> Seconds:
+        if isinstance(self.times_s, str | os.PathLike):
+            return _read_times(Path(self.times_s))
+        return np.asarray(self.times_s, float)
+
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        return self.values[random.integers(0, len(self.values), count)]
+
+    def survival(self, times_s: Seconds) -> Shares:
+        return 1 - np.searchsorted(np.sort(self.values), times_s, side="right") / len(self.values)
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        count = len(self.values)
+        above = np.clip(np.floor(np.asarray(shares) * count).astype(int), 0, count - 1)
+        return np.asarray(np.sort(self.values)[count - 1 - above])
+
+    @property
+    def expected_s(self) -> float:
+        return float(self.values.mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spell(Delay):
+    """A worker that turns slow for a random while: ``compute`` times ``factor`` during spells.
+
+    Healthy stretches and spells alternate, exponential in length with means ``healthy_mean_s`` and ``spell_mean_s``;
+    each worker has its own.
+    """
+
+    compute: Delay = Exponential(mean_s=0.02)
+    factor: float = 4.0
+    healthy_mean_s: float = 10.0
+    spell_mean_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        require(
+            not isinstance(self.compute, Spell), "compute is itself a Spell; give the time of a healthy step instead."
+        )
+        _positive("factor", self.factor)
+        _positive("healthy_mean_s", self.healthy_mean_s)
+        _positive("spell_mean_s", self.spell_mean_s)
+
+    def draw(self, random: np.random.Generator, count: int) -> Seconds:
+        return self.compute.draw(random, count)
+
+    def survival(self, times_s: Seconds) -> Shares:
+        raise ValueError(
+            f"{self} has steps that depend on each other, so P(X > t) does not describe it; simulate instead."
+        )
+
+    def tail_quantile(self, shares: Shares) -> Seconds:
+        raise ValueError(
+            f"{self} has steps that depend on each other, so quantiles do not describe it; simulate instead."
+        )
+
+    @property
+    def expected_s(self) -> float:
+        """The mean over a long run: work done per second is 1 in health and 1/factor in a spell."""
+        cycle_s = self.healthy_mean_s + self.spell_mean_s
+        return self.compute.expected_s * cycle_s / (self.healthy_mean_s + self.spell_mean_s / self.factor)
+
+
+def _read_times(path: Path) -> Seconds:
+    openers: dict[str, Callable[..., IO[str]]] = {".gz": gzip.open, ".bz2": bz2.open}
+    opener = openers.get(path.suffix, open)
+    times = []
+    try:
+        with opener(path, "rt") as lines:
+            for number, line in enumerate(lines, 1):
+                if text := line.split("#")[0].strip():
+                    try:
+                        times.append(float(text))
+                    except ValueError:
+                        raise BadData(f"{path}, line {number}: {text!r} is not a number of seconds.") from None
+                    if not (math.isfinite(times[-1]) and times[-1] > 0):
+                        raise BadData(f"{path}, line {number}: {text} is not a positive number of seconds.")
+    except OSError as error:
+        raise BadData(f"{path} cannot be read: {error.strerror or error}.") from error
+    if not times:
+        raise BadData(f"{path} holds no step times; expected one number of seconds per line.")
+    return np.asarray(times)

@@ -1,0 +1,5 @@
+"""Comparison of several strategies on one workload or script and one cluster, paired by seed."""
+
+from tacit.compare.workloads import compare
+
+__all__ = ["compare"]

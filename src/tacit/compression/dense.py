@@ -1,0 +1,106 @@
+"""Every number travels: ``Dense`` as it is, ``BFloat16`` in half the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.compression.compressor import (
+    FLOATS,
+    Compressed,
+    Compressor,
+    Memory,
+    require_finite,
+    require_tensor,
+    require_vector,
+)
+from tacit.compression.kernels.magnitudes import peak
+from tacit.errors import require
+
+_EDGE: Final = torch.finfo(torch.bfloat16).max
+DTYPES: Final = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS}
+
+
+@dataclass(frozen=True)
+class DenseVector(Compressed, wire="dense"):
+    """All numbers."""
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        require_tensor("values", self.values)
+
+    @property
+    def numbers(self) -> int:
+        return self.values.numel()
+
+    def dense(self, reference: Tensor | None = None) -> Tensor:
+        return self.values.clone()
+
+
+@dataclass(frozen=True)
+class BFloat16Vector(Compressed, wire="bf16"):
+    """All numbers, rounded to bfloat16."""
+
+    values: Tensor
+    dtype: str  # of the vector
+
+    def __post_init__(self) -> None:
+        require_tensor("values", self.values, (torch.bfloat16,))
+        require(self.dtype in DTYPES, f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}.")
+
+    @property
+    def numbers(self) -> int:
+        return self.values.numel()
+
+    def dense(self, reference: Tensor | None = None) -> Tensor:
+        return self.values.to(DTYPES[self.dtype], copy=True)
+
+
+@dataclass(frozen=True)
+class Dense(Compressor):
+    """Every number as it is: nothing is lost and nothing saved."""
+
+    is_unbiased: ClassVar[bool] = True
+
+    def compress(
+        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
+    ) -> DenseVector:
+        require_vector(x)
+        require_finite(x)
+        return DenseVector(x.detach())
+
+    def contraction(self, dimension: int) -> float:
+        return 1.0
+
+    def variance(self, dimension: int) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class BFloat16(Compressor):
+    """Every number rounded to bfloat16: two bytes each, eight bits of significand.
+
+    α = 1 − 2⁻¹⁶ for numbers in its normal range, 10⁻³⁸ to 3.4·10³⁸; smaller ones lose digits, larger ones (of float64)
+    are refused.
+    """
+
+    def compress(
+        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
+    ) -> BFloat16Vector:
+        require_vector(x)
+        largest = peak(x.detach())
+        values = x.detach().to(torch.bfloat16, copy=True)
+        if largest > _EDGE:
+            require(largest <= torch.finfo(torch.float32).max, f"{largest:.6g} is beyond bfloat16; send it as Dense().")
+            values.clamp_(-_EDGE, _EDGE)  # the last half step of float32 would round to infinity
+        dtype = str(x.dtype).removeprefix("torch.")
+        return BFloat16Vector(values, dtype).owned()
+
+    def contraction(self, dimension: int) -> float:
+        return 1 - 2.0**-16

@@ -1,0 +1,233 @@
+"""Exact selection of the k largest magnitudes, of the whole vector or of every block, and the step of EF21 around it.
+
+The order is that of the bits of |x| read as an integer, which is the order of the magnitudes, with −0 = 0 < … < ∞ <
+NaN; ties go to the lower position, and zeros are left out. So the result is a function of the input, on every device: a
+sample of 2¹⁶ numbers gives a threshold that all of the k largest are expected to pass; those that pass are set aside in
+order (one pass over memory); among these few the k-th largest is found exactly. Where the sample misled (fewer than k
+passed, or too many: many equal numbers, say) the exact search runs over the whole vector instead.
+
+What is not finite is larger than any number, so it is among the values if there is one; looking there is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.compression.compressor import report_not_finite
+from tacit.compression.kernels.backend import INTEGERS, PIECE, Coming, keys, on_device_of, spans, uses_triton
+from tacit.errors import require
+
+SAMPLE: Final = 2**16
+WORTH_SAMPLING: Final = 2**18
+"""A shorter vector is searched whole."""
+GOLDEN: Final = 0x9E3779B1
+"""2³² over the golden ratio: multiples of it modulo 2³² are spread evenly and follow no stride of the data."""
+WIDEST_BLOCK: Final = 2**13
+"""A program of the kernel holds a block in registers; wider ones take the torch path."""
+
+_FEW: Final = 8
+"""Up to so many of a block are found one after the other, each by a pass; more by sorting."""
+
+
+class Chosen:
+    """What was selected.
+
+    ``settled`` tells whether it may be sent as it is, at best after a GPU was waited for anyway.
+    """
+
+    def __init__(self, found: tuple[Tensor, Tensor], x: Tensor, estimate: Tensor | None) -> None:
+        self.positions, self.values = found
+        """Ascending (int64), and the numbers there; zeros among them where there are too few others."""
+        self._x, self._estimate = x, estimate
+        extremes = torch.aminmax(self.values.abs()) if self.values.numel() else (torch.ones(()), torch.ones(()))
+        self._extremes = Coming(torch.stack(extremes))
+
+    def settled(self) -> tuple[Tensor, Tensor]:
+        """Return positions and values without zeros, the same tensors if there are none, or raise where a value is not
+        finite.
+        """
+        least, most = self._extremes.read()
+        if not most < math.inf:
+            estimate, dtype = self._estimate, self.values.dtype
+            report_not_finite(self._x if estimate is None else (self._x - estimate).to(dtype))
+        if least > 0:
+            return self.positions, self.values
+        is_kept = self.values != 0
+        return self.positions[is_kept], self.values[is_kept]
+
+
+def largest(x: Tensor, k: int) -> Chosen:
+    """Return the ``k`` numbers largest in magnitude, ties to the lower position, zeros left out."""
+    x = x.contiguous()
+    if k and uses_triton(x):
+        from tacit.compression.kernels import triton_selection
+
+        with on_device_of(x):
+            return Chosen(triton_selection.select(x, None, k, sample_rank(x.numel(), k)), x, None)
+    return Chosen(select_in_torch(x, None, k, x.dtype), x, None)
+
+
+def step(x: Tensor, estimate: Tensor, k: int, dtype: torch.dtype) -> Chosen:
+    """Return what ``largest`` does of x − estimate, rounded to ``dtype``, and add it to ``estimate`` in place: c =
+    TopK(x − g), g ← g + c.
+
+    The difference, taken in the wider of the two dtypes, is never written as a whole. If a number is not finite the
+    estimate is left as it was.
+    """
+    require(
+        estimate.shape == x.shape and estimate.device == x.device and estimate.is_contiguous(),
+        f"the estimate has shape {tuple(estimate.shape)} on {estimate.device}, x {tuple(x.shape)} on {x.device}; "
+        f"they must agree, and the estimate be contiguous.",
+    )
+    x, floats = x.contiguous(), (torch.float32, torch.float64)
+    if k and dtype == torch.float32 and uses_triton(x, *floats) and estimate.dtype in floats:
+        from tacit.compression.kernels import triton_selection
+
+        with on_device_of(x):
+            return Chosen(triton_selection.select(x, estimate, k, sample_rank(x.numel(), k)), x, estimate)
+    return Chosen(select_in_torch(x, estimate, k, dtype), x, estimate)
+
+
+def sample_rank(n: int, k: int) -> int:
+    """Return how far down the sorted sample to put the threshold: six standard deviations below where the k-th is
+    expected; 0: do not sample.
+    """
+    if n < WORTH_SAMPLING or 10 * k > n:
+        return 0
+    expected = SAMPLE * k / n
+    return int(expected + 6 * math.sqrt(expected) + 16)
+
+
+def capacity(n: int, k: int) -> int:
+    """Return how many numbers may pass the sample's threshold before a search of the whole vector is the better way."""
+    return 2 * k + n // 64
+
+
+def select_in_torch(x: Tensor, estimate: Tensor | None, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the ``k`` largest, zeros among them where there are too few others or not; the estimate is updated."""
+    rank = sample_rank(x.numel(), k) if k and x.is_cpu else 0
+    candidates = _candidates(x, estimate, k, rank, dtype) if rank else None
+    if candidates is None:
+        entries = x if estimate is None else (x - estimate).to(dtype)
+        positions = _largest(keys(entries), k)
+        values = entries.index_select(0, positions)
+    else:
+        entries = _entries_at(x, estimate, candidates, dtype)
+        kept = _largest(keys(entries), k)
+        positions, values = candidates.index_select(0, kept), entries.index_select(0, kept)
+    if estimate is not None and bool(values.isfinite().all()):
+        estimate.index_add_(0, positions, values.to(estimate.dtype))
+    return positions, values
+
+
+def _entries_at(x: Tensor, estimate: Tensor | None, places: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the numbers to choose from at some places."""
+    entries = x.index_select(0, places)  # a quarter of the time of x[places]
+    return entries if estimate is None else (entries - estimate.index_select(0, places)).to(dtype)
+
+
+def _largest(found: Tensor, k: int) -> Tensor:
+    """Return the ascending positions of the ``k`` largest of the keys ``found``, ties to the lower position."""
+    if k == 0 or k >= found.numel():
+        return torch.arange(min(k, found.numel()), device=found.device)
+    last = torch.topk(found, k, sorted=False).values.min()
+    is_chosen = found > last
+    ties = (found == last).nonzero().view(-1)
+    is_chosen[ties[: k - int(is_chosen.sum())]] = True
+    return is_chosen.nonzero().view(-1)
+
+
+def _candidates(x: Tensor, estimate: Tensor | None, k: int, rank: int, dtype: torch.dtype) -> Tensor | None:
+    """Return ascending positions among which the ``k`` largest are, or all that are not zero, few enough to be worth
+    it; else None.
+    """
+    n = x.numel()
+    places = ((torch.arange(SAMPLE) * GOLDEN) & 0xFFFFFFFF) * n >> 32
+    threshold = torch.topk(keys(_entries_at(x, estimate, places, dtype)), rank, sorted=False).values.min()
+    is_sparse = bool(threshold == 0)
+    found, total, most = [], 0, capacity(n, k)
+    difference = torch.empty(PIECE, dtype=x.dtype if estimate is None else torch.promote_types(x.dtype, estimate.dtype))
+    scratch, mask = torch.empty(PIECE, dtype=dtype), torch.empty(PIECE, dtype=torch.bool)
+    magnitudes = scratch.view(threshold.dtype)
+    for begin, end in spans(x):
+        size = end - begin
+        if estimate is None:
+            torch.abs(x[begin:end], out=scratch[:size])
+        else:
+            torch.sub(x[begin:end], estimate[begin:end], out=difference[:size])
+            torch.abs(scratch[:size].copy_(difference[:size]), out=scratch[:size])
+        compare = torch.gt if is_sparse else torch.ge
+        compare(magnitudes[:size], threshold, out=mask[:size])
+        passed = np.flatnonzero(mask[:size].numpy())  # four times as fast as torch's
+        found.append(passed + begin)
+        total += len(passed)
+        if total > most:
+            return None
+    return torch.from_numpy(np.concatenate(found)) if total >= k or is_sparse else None
+
+
+def largest_of_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the ``k`` numbers of every block largest in magnitude, ties to the lower one: offsets within their blocks,
+    positions, and values.
+
+    A last block of fewer than ``k`` numbers gives all it has. Zeros go too: the places say how many there are of each
+    block, not which have any. What is not finite is chosen first: look among the values.
+    """
+    x = x.contiguous()
+    if uses_triton(x) and k <= _FEW and block <= WIDEST_BLOCK:
+        from tacit.compression.kernels import triton_selection
+
+        with on_device_of(x):
+            offsets = triton_selection.select_of_blocks(x, block, k)
+    else:
+        offsets = select_of_blocks_in_torch(x, block, k)
+    last = x.numel() - (x.numel() - 1) // block * block if x.numel() else 0
+    if last < k:
+        offsets = offsets[: offsets.numel() - k + last]
+    positions = torch.arange(offsets.numel(), device=x.device)
+    if k > 1:
+        positions.div_(k, rounding_mode="floor")
+    positions.mul_(block).add_(offsets)
+    return offsets, positions, x.index_select(0, positions)
+
+
+def select_of_blocks_in_torch(x: Tensor, block: int, k: int) -> Tensor:
+    """Return ``k`` offsets of every block; those past the end of the last one come last."""
+    whole = x.numel() // block * block
+    is_quick = x.is_cpu and k <= _FEW
+    found = [_few_of_blocks(x[:whole], block, k) if is_quick else _many_of_rows(keys(x[:whole]).view(-1, block), k)]
+    if whole < x.numel():
+        rest = keys(x[whole:])
+        padding = rest.new_full((block - rest.numel(),), -1)  # below every key
+        found.append(_many_of_rows(torch.cat([rest, padding]).view(1, block), k))
+    return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _many_of_rows(found: Tensor, k: int) -> Tensor:
+    """Return the ascending columns of the ``k`` largest keys of each row."""
+    order = found.sort(dim=1, descending=True, stable=True).indices
+    return order[:, :k].sort(dim=1).values.view(-1)
+
+
+def _few_of_blocks(x: Tensor, block: int, k: int) -> Tensor:
+    """Return the ascending offsets of the ``k`` largest of each block, all of them whole, on the CPU."""
+    source = x.view(INTEGERS[x.element_size()]).numpy()  # numpy's argmax is vectorised, torch's is not
+    columns = np.empty((x.numel() // block, k), dtype=np.int64)
+    room = np.empty(max(1, PIECE // block) * block, dtype=source.dtype)
+    for begin, end in spans(x, block):
+        table = np.bitwise_and(source[begin:end], np.iinfo(source.dtype).max, out=room[: end - begin]).reshape(
+            -1, block
+        )
+        chosen, rows = columns[begin // block : end // block], np.arange(len(table))
+        for choice in range(k):
+            chosen[:, choice] = table.argmax(axis=1)
+            if choice + 1 < k:
+                table[rows, chosen[:, choice]] = -1
+        if k > 1:
+            chosen.sort(axis=1)
+    return torch.from_numpy(columns).view(-1)

@@ -1,0 +1,104 @@
+"""A strategy's state as plain tables of tensors and numbers, and back: what a checkpoint may hold without pickling
+code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from tacit.core.messages import Message, unpack
+from tacit.errors import RunError
+
+
+class PendingRound(ABC):
+    """A collective that has been started and that a strategy keeps in its state until its result is there."""
+
+    riding: Tensor | None
+    """The extra state that was sent in the same collective."""
+
+    @abstractmethod
+    def result(self) -> Tensor:
+        """Wait for the collective and return its result."""
+
+
+Finished = Callable[[Tensor, Tensor | None], object]
+_PENDING = "a round under way"
+_MESSAGE = "a message"
+
+
+def store(value: Any, path: str = "state") -> Any:
+    """Return ``value`` with dataclasses as dicts.
+
+    A round under way is waited for, and stored as what came of it; as nothing if it failed.
+    """
+    if isinstance(value, Message):
+        return {_MESSAGE: value.pack()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: store(getattr(value, field.name), f"{path}.{field.name}") for field in fields}
+    if isinstance(value, PendingRound):
+        try:
+            return {_PENDING: {"received": value.result().clone(), "riding": store(value.riding)}}
+        except RunError:  # somebody is lost: the survivors will start from the mean, which this round would not change
+            return None
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: store(inner, f"{path}[{key!r}]") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(store(inner, f"{path}[{at}]") for at, inner in enumerate(value))
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    raise TypeError(
+        f"{path} holds a {type(value).__name__}, which a checkpoint cannot; keep tensors, numbers and text there."
+    )
+
+
+def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
+    """Return ``stored`` in the shape of ``template``, a fresh state; rounds that were under way go on with ``finished``
+    (None: forgotten).
+    """
+    if dataclasses.is_dataclass(template) and not isinstance(template, type):
+        inner = {
+            field.name: restore(getattr(template, field.name), stored[field.name], finished)
+            for field in dataclasses.fields(template)
+            if field.name in stored  # a checkpoint of an earlier version may lack a field: its default stays
+        }
+        return dataclasses.replace(template, **inner)
+    if isinstance(stored, dict) and _PENDING in stored:
+        ended = stored[_PENDING]
+        return None if finished is None else finished(ended["received"].clone(), ended["riding"])
+    if isinstance(stored, dict) and _MESSAGE in stored:
+        return unpack(stored[_MESSAGE])
+    if isinstance(stored, dict):
+        known = template if isinstance(template, dict) else {}
+        return {key: restore(known.get(key), inner, finished) for key, inner in stored.items()}
+    if isinstance(stored, list | tuple):
+        alike = isinstance(template, list | tuple) and len(template) == len(stored)
+        inner_templates = template if alike else [None] * len(stored)
+        return type(stored)(restore(*both, finished) for both in zip(inner_templates, stored, strict=True))
+    return stored.clone() if isinstance(stored, Tensor) else stored
+
+
+def store_generator(generator: np.random.Generator) -> dict[str, Any]:
+    """Return where a stream stands, as numbers."""
+    return {k: _numbers(v) for k, v in generator.bit_generator.state.items()}
+
+
+def restore_generator(generator: np.random.Generator, stored: dict[str, Any]) -> None:
+    """Put a stream where it stood."""
+    state = {**stored, "state": {k: np.array(v, np.uint64) for k, v in stored["state"].items()}}
+    state["buffer"] = np.array(stored["buffer"], np.uint64)
+    generator.bit_generator.state = state
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _numbers(v) for k, v in value.items()}
+    return [int(v) for v in value] if isinstance(value, np.ndarray) else value

@@ -1,0 +1,76 @@
+"""What nodes that meet one neighbour at a time did: how often, at which price, and how old what they read was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.record.run import Run
+from tacit.record.trace import NOTE, SEND
+from tacit.report import units
+from tacit.report.comparison import Comparison
+
+HEADINGS = (
+    "meetings per node",
+    "bytes per meeting",
+    "age of what was read",
+    "skipped",
+    "overflows",
+    "worst single node",
+)
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """One strategy's line, as text under ``HEADINGS``."""
+
+    label: str
+    cells: tuple[str, ...]
+
+
+def meetings_of(comparison: Comparison) -> list[Meetings]:
+    """Return a line for every strategy whose nodes meet: theirs note each meeting as "met", on both sides."""
+    found = []
+    for entry in comparison.entries:
+        runs = [run for run in entry.runs if len(_noted(run, "met"))]
+        if runs:
+            found.append(Meetings(entry.label, _cells(runs)))
+    return found
+
+
+def _cells(runs: Sequence[Run]) -> tuple[str, ...]:
+    per_node = np.concatenate([_per_node(run) for run in runs])
+    sent = sum(int(run.trace.unordered(("size_bytes",), SEND)[0].sum()) for run in runs)
+    ages = np.concatenate([_noted(run, "staleness") for run in runs])
+    skipped, overflows = (sum(len(_noted(run, name)) for run in runs) for name in ("skipped", "overflow"))
+    meetings = per_node.sum() / 2
+    return (
+        f"{per_node.mean():.1f} ({per_node.min()}–{per_node.max()})",
+        units.size(sent / meetings),
+        f"{ages.mean():.1f} steps, at most {ages.max():.0f}" if len(ages) else "–",
+        f"{units.count(skipped)} ({units.share(skipped / (skipped + meetings))})" if skipped else "none",
+        f"{units.count(overflows)} ({units.share(overflows / meetings)})" if overflows else "none",
+        _worst(runs),
+    )
+
+
+def _worst(runs: Sequence[Run]) -> str:
+    """Return the loss and the metric of the worst node of any seed."""
+    last = [run.history[-1] for run in runs if run.history and run.history[-1].get("worst_loss") is not None]
+    if not last:
+        return "–"
+    worst = max(last, key=lambda row: row["worst_loss"])
+    metric = worst.get("worst_metric")
+    return f"loss {units.loss(worst['worst_loss'])}" + ("" if metric is None else f", metric {units.loss(metric)}")
+
+
+def _noted(run: Run, name: str) -> np.ndarray:
+    found: np.ndarray = run.trace.unordered(("value",), NOTE, name)[0]
+    return found
+
+
+def _per_node(run: Run) -> np.ndarray:
+    ranks = run.trace.unordered(("rank",), NOTE, "met")[0]
+    return np.bincount(ranks, minlength=run.workers)

@@ -1,0 +1,269 @@
+"""The port on real processes: collectives on groups of our own, messages on the post."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
+from tacit.core.messages import Message, unpack
+from tacit.core.network import Parts, check_one_for_each
+from tacit.errors import MisplacedCall, PeerLost, TimedOut
+from tacit.record.trace import EXCHANGE, WAIT, PlainEvent
+from tacit.runtime.collectives import Collectives
+from tacit.runtime.process_groups import Group
+from tacit.runtime.reused_buffers import Pool
+
+if TYPE_CHECKING:
+    from tacit.runtime.backend import ProcessStage
+
+MessageType = TypeVar("MessageType", bound=Message)
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class ProcessNetwork:
+    """One process's way to the others."""
+
+    def __init__(self, stage: ProcessStage) -> None:
+        self._stage, self.rank, self.size = stage, stage.rank, stage.size
+        self._pool = Pool()
+        self._to_itself: list[Message] = []  # what a process alone has sent to itself
+        self._rounds: dict[tuple[int, ...], int] = {}
+
+    # Collectives.
+
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
+        return Mean(self, parts, weight, group, overlaps=False).wait(into)
+
+    def start_all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Mean:
+        return Mean(self, parts, weight, group, overlaps=True)
+
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
+        members = self.enter("all-gather", group)
+        if members is None:
+            return [message.snapshot()]
+        packed = [message.pack()] * members.size
+        return self._swap("all-gather", members, packed, [type(message)], continues)
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        check_one_for_each(messages, self.size if group is None else len(group))
+        members = self.enter("all-to-all", group)
+        if members is None:
+            return [messages[0].snapshot()]
+        packed = [message.pack() for message in messages]
+        return self._swap("all-to-all", members, packed, [type(message) for message in messages])
+
+    def _swap(
+        self, name: str, members: Group, packed: list[bytes], asked: list[type[Message]], continues: bool = False
+    ) -> list[Any]:
+        """Give each member its message; count what leaves this process."""
+        label, index = self.next_round(name, members, continues)
+        started_s = self._stage.now_s()
+        received = self.collectives.swap_bytes(members, packed, label)
+        sent = handed_out_bytes([len(part) for part in packed], members.place)
+        self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
+        return [unpack(part).received_as(asked) for part in received]
+
+    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
+        members = self.enter("broadcast", group)
+        if members is None:
+            return tensor.clone()
+        label, index = self.next_round("broadcast", members)
+        started_s = self._stage.now_s()
+        wire = tensor.detach().to(members.wire_device(tensor), copy=True)
+        place = members.ranks.index(source)
+        self.collectives.wait_for(members.broadcast(wire, place), label)
+        sent = tree_broadcast_bytes(wire.numel() * wire.element_size(), place, members.size)[members.place]
+        self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
+        return wire.to(tensor.device)
+
+    # Messages.
+
+    def send(self, to: int, message: Message) -> None:
+        if self.size == 1 and to == self.rank and not message.is_of(*self._stage.handles):
+            self._to_itself.append(message.snapshot())  # as a simulated worker may; nothing travels
+        else:
+            self._post(f"send({type(message).__name__})").send(to, message)
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        for place, message in enumerate(self._to_itself):
+            if message.is_of(kind) and source in (None, self.rank):
+                del self._to_itself[place]
+                return self.rank, message.received_as((kind,))  # type: ignore[return-value]
+        started_s = self._stage.now_s()
+        what = f"receive({kind.__name__})"
+        post, notices = self._post(what), self.collectives.notices
+        notices.begin_message(what, source)
+        try:
+            received: tuple[int, MessageType] = post.receive(kind, source)
+        except PeerLost as error:  # perhaps because the run ends
+            raise self.collectives.explained(error, what) from error
+        except TimedOut as error:
+            notices.fail()
+            raise TimedOut(error.waiting_for, error.missing, error.timeout_s, notices.differences()) from None
+        finally:
+            notices.end()
+        self._stage.record(WAIT, started_s, label=kind.kind or "message")
+        return received
+
+    def _post(self, what: str) -> Any:
+        if self._stage.post is None:
+            why = (
+                "no other worker is there; call it only where worker.size > 1, or start several processes with torchrun"
+                if self.size == 1
+                else "its strategy uses collectives alone"
+            )
+            raise MisplacedCall(f"{what} in a run of {self.size}: {why}.")
+        return self._stage.post
+
+    # For collectives.
+
+    def enter(self, what: str, group: Sequence[int] | None) -> Group | None:
+        """Return the group to meet in; None for one alone."""
+        if self._stage.is_handling:
+            raise MisplacedCall(f"a handler may not block (it called {what}); let a hook do it.")
+        if self._stage.collectives is None:
+            return None
+        ranks = self._stage.collectives.take_part(group, what)
+        return self._stage.collectives.group(ranks) if len(ranks) > 1 else None
+
+    @property
+    def collectives(self) -> Collectives:
+        assert self._stage.collectives is not None
+        return self._stage.collectives
+
+    def next_round(self, label: str, members: Group, continues: bool = False) -> tuple[str, int]:
+        """Return how the coming collective is called, and its number among those of its group."""
+        ranks = tuple(members.ranks)
+        self._rounds[ranks] = self._rounds.get(ranks, 0) + (not continues)
+        return label if members.size == self.size else f"{label} of {ranks}", self._rounds[ranks]
+
+    def count_rounds(self, rows: list[PlainEvent]) -> None:
+        """Go on counting where a checkpoint's trace ends."""
+        for _, _, kind, _, _, number, _, _, _, _ in rows:
+            if kind == EXCHANGE:
+                everyone = tuple(range(self.size))
+                self._rounds[everyone] = max(self._rounds.get(everyone, 0), number)
+
+
+class Mean:
+    """A weighted mean under way: the numbers times their weight travel with the weight behind them."""
+
+    def __init__(
+        self, network: ProcessNetwork, parts: Parts, weight: float, group: Sequence[int] | None, *, overlaps: bool
+    ) -> None:
+        self._network, self._stage, self._overlaps, self._weight = network, network._stage, overlaps, weight
+        self._members = network.enter("all-reduce", group)
+        given = [parts] if isinstance(parts, Tensor) else list(parts)
+        self._shape = parts.shape if isinstance(parts, Tensor) else (sum(part.numel() for part in given),)
+        self._device = given[0].device
+        # Nobody keeps its own unless all weigh nothing, so only one that does may need it again.
+        self._own = _joined(given) if weight == 0.0 or self._members is None else None
+        self._done_s: float | None = None
+        self._seen_at = -1
+        self._is_ready = self._members is None
+        if self._members is not None:
+            self._begin(given, weight, self._members)
+
+    def _begin(self, given: list[Tensor], weight: float, members: Group) -> None:
+        self._label, self._round = self._network.next_round("all-reduce", members)
+        first = given[0]
+        wire, numbers = members.wire_device(first), sum(part.numel() for part in given)
+        is_staged = first.is_cuda and wire.type == "cpu"
+        self._buffer = buffer = self._network._pool.take(numbers + 1, first.dtype, wire, pinned=is_staged)
+        at = 0
+        for part in given:
+            buffer[at : at + part.numel()].copy_(part.reshape(-1))
+            at += part.numel()
+        if weight != 1.0:
+            buffer[:-1].mul_(weight)
+        buffer[-1] = weight
+        self._started_s = self._stage.now_s()
+        self._work = members.all_reduce(buffer)
+        # Eight bits of mantissa cannot add weights up, so those of half-precision tensors travel by themselves.
+        is_half = first.dtype in _HALVES
+        self._weights = torch.tensor([weight], dtype=torch.float64, device=wire) if is_half else None
+        self._weights_work = members.all_reduce(self._weights) if self._weights is not None else None
+        if self._overlaps:
+            self._stage.under_way.append(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """As it was at the last step boundary."""
+        if not self._is_ready and self._seen_at != self._stage.boundaries:
+            self._seen_at, self._is_ready = self._stage.boundaries, self.look()
+        return self._is_ready
+
+    def look(self) -> bool:
+        """Note the time if the exchange has ended."""
+        if self._done_s is None and self._work.is_completed():
+            self._done_s = self._stage.now_s()
+        return self._done_s is not None
+
+    def wait(self, into: Tensor | None = None) -> Tensor:
+        if self._members is None:
+            self._stage.total_weight = self._weight
+            return self._kept(into)
+        from_s = self._stage.now_s()
+        self._network.collectives.wait_for(self._work, self._label)
+        if self._weights_work is not None:
+            self._network.collectives.wait_for(self._weights_work, self._label)
+        now_s = self._stage.stamp_s()
+        if self._overlaps:
+            self._stage.under_way.remove(self)
+            if self._done_s is None:
+                self._stage.trace.record(WAIT, self.rank, from_s, now_s, round=self._round, label=self._label)
+        size, elements = self._members.size, self._buffer.numel()
+        sent = ring_all_reduce_bytes(elements, self._buffer.element_size(), size)[self._members.place]
+        self._stage.trace.record(
+            EXCHANGE,
+            self.rank,
+            self._started_s,
+            self._done_s or now_s,
+            round=self._round,
+            size_bytes=sent,
+            value=float(self._overlaps),
+            label=self._label,
+        )
+        return self._result(into)
+
+    @property
+    def rank(self) -> int:
+        return self._stage.rank
+
+    def _result(self, into: Tensor | None) -> Tensor:
+        """Divide by the weights' sum; where nobody had any, everybody keeps its own."""
+        total = float(self._buffer[-1] if self._weights is None else self._weights)
+        self._stage.total_weight = total
+        if total == 0.0:
+            return self._kept(into)
+        if into is not None and into.device == self._buffer.device:
+            torch.div(
+                self._buffer[: into.numel()], total, out=into
+            )  # a pass over the memory less than to divide and copy
+            return self._buffer[into.numel() : -1].div_(total)
+        mean = self._buffer[:-1].div_(total)
+        mean = mean if mean.device == self._device else mean.to(self._device)
+        return mean.view(self._shape) if into is None else _shared_out(mean, into)
+
+    def _kept(self, into: Tensor | None) -> Tensor:
+        """What this rank gave, which it keeps."""
+        assert self._own is not None
+        return self._own.view(self._shape) if into is None else _shared_out(self._own, into)
+
+
+def _shared_out(mean: Tensor, into: Tensor) -> Tensor:
+    """Write the first numbers of ``mean`` into ``into``; return the others."""
+    into.copy_(mean[: into.numel()])
+    return mean[into.numel() :]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])

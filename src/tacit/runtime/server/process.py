@@ -1,0 +1,153 @@
+"""A server in a process of its own: what ``tacit serve`` runs. It meets the workers through their store, and is none of
+them.
+
+The first worker sends the model to start from; in the end it gets back the last one, what was kept on the way, and the
+server's part of the trace.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from tacit.core.messages import Message, TensorMessage
+from tacit.core.network import SERVER
+from tacit.core.strategy import Strategy
+from tacit.errors import Disagreement, TacitError
+from tacit.record.merge import Curve, packed
+from tacit.record.trace import RECEIVE, SEND, PlainEvent, Trace
+from tacit.runtime.environment import Environment, machine, own_address, way_to
+from tacit.runtime.messaging.endpoint import Post
+from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.rendezvous import are_local
+from tacit.runtime.server.host import Remains
+from tacit.runtime.server.thread import ProcessServer
+from tacit.session import checkpoints
+from tacit.session.agreement import first_difference
+from tacit.session.model.flat_parameters import FlatModel
+from tacit.session.server_model import ServerLife, ServerModel, packed_models
+from tacit.session.steps.optimizers import Optimizers
+
+KEEPS: Final = "TACIT_SERVE_CHECKPOINTS"
+"""Where such a process writes checkpoints, and every how many updates: ``FOLDER:100``."""
+
+
+def serve(
+    model: nn.Module,
+    optimizers: Optimizers,
+    strategy: Strategy[Any],
+    *,
+    table: dict[str, Any],
+    steps: int | None,
+    seed: int,
+    keep_every: int | None = None,
+    interface: str | None = None,
+    security: str | None = None,
+    timeout_s: float | None = None,
+) -> int:
+    """Be the server of the run that the environment names, until its end; return the updates made.
+
+    table: what all ranks must agree on; the first worker's is compared with it.
+    """
+    if not strategy.has_server or strategy.shards > 1:
+        raise TacitError(
+            f"{strategy} has {'shards beside its workers' if strategy.has_server else 'no server'}; there is nothing to serve."
+        )
+    environment = Environment(300.0)
+    environment.publish("place", {"machine": machine(), "gpu": None, "interface": interface})
+    places = environment.gather("place", range(environment.size + 1))
+    is_local = are_local(places)
+    address = "127.0.0.1" if is_local else own_address(interface) or way_to(os.environ["MASTER_ADDR"])
+    [first] = environment.gather("table", [0])
+    if (difference := first_difference(table, first)) is not None:
+        raise Disagreement(difference[0], difference[1], difference[2], SERVER, at_attach=True)
+    life = _Served(model, optimizers, strategy, keep_every)
+    post = Post(
+        SERVER,
+        [*range(environment.size)],
+        environment.store,
+        host=address,
+        security=security or ("token" if is_local else "curve"),
+        monitor=life.monitor,
+        handler=_nothing,
+        sent=life.sent,
+        received=life.received,
+        timeout_s=timeout_s or 1800.0,
+    )
+    try:
+        life.run(post, environment.size, steps, seed)
+    finally:
+        post.close()
+    return life.model.updates
+
+
+class _Served:
+    """One server's life in its own process, and what it writes down."""
+
+    def __init__(
+        self, model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], keep_every: int | None
+    ) -> None:
+        self._flat = FlatModel(model)
+        self.model = ServerModel(self._flat, optimizers)
+        self.model.every = keep_every
+        self._strategy, self._life = strategy, ServerLife(strategy, self.model)
+        self.monitor, self._mail = Monitor(), deque[PlainEvent]()
+        self._origin_s, self._received_s = time.perf_counter(), 0.0
+        folder, _, every = os.environ.get(KEEPS, "").rpartition(":")
+        self._folder = Path(folder) if folder else None
+        self._every = int(every or 1)
+
+    def run(self, post: Post, size: int, steps: int | None, seed: int) -> None:
+        _, start = post.receive(TensorMessage, source=0)
+        self._origin_s = time.perf_counter()
+        self._received_s = 0.0
+        self._mail.clear()  # the start is no part of the strategy's traffic
+        if self._folder is not None and checkpoints.step_of(self._folder) is not None:
+            self._life.load_state_dict(checkpoints.read_server(self._folder))
+        else:
+            self.model.parameters.copy_(start.tensor)
+        self.model.updated = self._checkpoint
+        server = ProcessServer(
+            post,
+            self.monitor,
+            self.model,
+            size,
+            steps,
+            seed,
+            self.now_s,
+            lambda: self._received_s,
+            self._mail,
+            post.fail,
+        )
+        server.start(self._life)
+        parameters = server.join()
+        trace = Trace()
+        trace.rows.extend(self._mail)
+        record, kept = packed(trace, Curve(None)), packed_models(self.model.kept)
+        post.send(0, Remains(parameters.cpu(), record, kept, torch.tensor(post.lost, dtype=torch.int64)))
+
+    def now_s(self) -> float:
+        return time.perf_counter() - self._origin_s
+
+    def sent(self, to: int, message: Message, size_bytes: int) -> None:
+        now_s = self.now_s()
+        self._mail.append((now_s, SERVER, SEND, now_s, 0, 0, to, size_bytes, 0.0, message.kind))
+
+    def received(self, source: int, message: Message) -> None:
+        self._received_s = now_s = self.now_s()
+        self._mail.append((now_s, SERVER, RECEIVE, now_s, 0, 0, source, message.size_bytes, 0.0, message.kind))
+
+    def _checkpoint(self, updates: int) -> None:
+        if self._folder is not None and updates % self._every == 0:
+            kept = {"strategy": str(self._strategy), **self._life.state_dict()}
+            checkpoints.write_server(self._folder, kept, updates)
+
+
+def _nothing(source: int, message: Message) -> None:
+    """A server takes all messages in ``receive``."""

@@ -1,0 +1,131 @@
+"""The server of a server strategy, or a shard of it: a second endpoint in a worker's process, with its own thread,
+monitor and post.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Final, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core.messages import Message
+from tacit.core.network import Parts, Pending, shard_at
+from tacit.core.randomness import Streams
+from tacit.errors import MisplacedCall
+from tacit.record.trace import NOTE, PlainEvent
+from tacit.runtime.messaging.endpoint import Post
+from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.session.server_model import ServerLife, ServerModel
+
+MessageType = TypeVar("MessageType", bound=Message)
+_END_S: Final = 10.0
+"""How long a server may take to notice that its post has failed: an update, at most."""
+
+
+class ProcessServer:
+    """What ``serve`` is given, and the thread it runs in."""
+
+    knows_split = False  # data are the script's own
+
+    def __init__(
+        self,
+        post: Post,
+        monitor: Monitor,
+        model: ServerModel,
+        size: int,
+        steps: int | None,
+        seed: int,
+        now_s: Callable[[], float],
+        received_s: Callable[[], float],
+        mail: deque[PlainEvent],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._model, self.size, self.steps, self._now_s, self._mail = model, size, steps, now_s, mail
+        self._failed, self.now_s = failed, received_s
+        self.shard, self._monitor = shard_at(post.address), monitor
+        self.network = ServerNetwork(post, size)
+        self.random: np.random.Generator = Streams(seed).numpy("strategy", post.address)
+        self.failure: BaseException | None = None
+        self._thread: Thread | None = None
+
+    @property
+    def parameters(self) -> Tensor:
+        return self._model.parameters
+
+    def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+        self._model.update(gradient, learning_rate, self._now_s())
+        if self.shard == 0:
+            self.note("update", self._model.updates)
+
+    def note(self, name: str, value: float, about: int | None = None) -> None:
+        now_s, peer = self._now_s(), -2 if about is None else about
+        self._mail.append((now_s, self.network.rank, NOTE, now_s, 0, 0, peer, 0, float(value), name))
+
+    def start(self, life: ServerLife) -> None:
+        self._thread = Thread(target=self._live, args=(life,), name="tacit-server", daemon=True)
+        self._thread.start()
+
+    def _live(self, life: ServerLife) -> None:
+        try:
+            with self._monitor, torch.no_grad():
+                life.live(self)
+        except BaseException as error:  # noqa: BLE001 - raised in the worker beside it
+            self.failure = error
+            self._failed(error)
+
+    def has_ended(self) -> bool:
+        """Wait a bounded time for the server's thread; return whether it is over."""
+        assert self._thread is not None
+        self._thread.join(_END_S)
+        return not self._thread.is_alive()
+
+    def join(self) -> Tensor:
+        """Wait until the server has nothing left to do; return its model."""
+        assert self._thread is not None
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+        return self.parameters
+
+
+class ServerNetwork:
+    """The server's port: messages alone."""
+
+    def __init__(self, post: Post, size: int) -> None:
+        self._post, self.rank, self.size = post, post.address, size
+
+    def send(self, to: int, message: Message) -> None:
+        self._post.send(to, message)
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        return self._post.receive(kind, source)
+
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
+        raise _refusal("all_reduce_mean")
+
+    def start_all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+    ) -> Pending:
+        raise _refusal("start_all_reduce_mean")
+
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
+        raise _refusal("all_gather")
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        raise _refusal("all_to_all")
+
+    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
+        raise _refusal("broadcast")
+
+
+def _refusal(what: str) -> MisplacedCall:
+    return MisplacedCall(f"the server called {what}: collectives are for workers; send and receive messages instead.")

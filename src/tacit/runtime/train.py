@@ -1,0 +1,191 @@
+"""A built-in workload on real processes: the loop that ``tacit train`` runs in every one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from tacit.core.randomness import Streams
+from tacit.core.specs import with_python_numbers
+from tacit.core.strategy import Strategy
+from tacit.errors import Interrupted, NotFinite
+from tacit.record.merge import row_at
+from tacit.record.run import Run, Tally
+from tacit.runtime.attach import attach
+from tacit.session import Session, rank, size
+from tacit.session.checkpoints import step_of
+from tacit.training.optimizers import Factory, optimizer_factory
+from tacit.training.schedules import Schedule, factors
+from tacit.workloads.workload import Problem, Workload
+
+Progress = Callable[[int, int, float, float | None], None]
+"""Gets step, steps, seconds and loss, now and then."""
+
+
+@with_python_numbers
+def train(
+    workload: Workload,
+    strategy: Strategy[Any],
+    *,
+    steps: int = 500,
+    seed: int = 0,
+    optimizer: str | Factory = "sgd",
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: Schedule | Callable[[int], float] | None = None,
+    evaluate_every: int | None = None,
+    device: str | torch.device = "cpu",
+    checkpoints: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    progress: Progress | None = None,
+    **attached: Any,
+) -> Run:
+    """Train ``workload`` with ``strategy`` on the processes that torchrun started, and return the run: on rank 0 all of
+    it.
+
+    From equal seeds every worker draws the batches it would draw in ``tacit.simulate``. Evaluations stop the clock.
+    checkpoints: a folder to write to every ``checkpoint_every`` steps; a run that finds a checkpoint there goes on from
+    it. Everything else is as in ``tacit.simulate`` and ``tacit.attach``.
+    """
+    streams, me = Streams(seed), rank()
+    problem = workload.open(size(), streams)
+    problem.to(torch.device(device))
+    trainable = [p for p in problem.module.parameters() if p.requires_grad]
+    local = optimizer_factory(optimizer, lr, momentum, weight_decay)(trainable)
+    torch.manual_seed(streams.integer("modules", me))
+    loop = Loop(problem, local, factors(schedule, steps), me)
+    every = evaluate_every or max(1, steps // 100)
+    folder = None if checkpoints is None else Path(checkpoints)
+    session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue=folder, **attached)
+    session.run.workload, session.run.metric_name = str(workload), problem.metric_name
+    play = _play_with_server if strategy.has_server else _play
+    try:
+        with session:
+            play(session, loop, steps, every, folder, checkpoint_every, progress)
+    except KeyboardInterrupt:
+        interrupted = Interrupted(f"interrupted after {session.updates} steps")
+        interrupted.run = session.run
+        raise interrupted from None
+    if me == 0:
+        loop.evaluate_end(session, progress)
+    return session.run
+
+
+def _play(
+    session: Session,
+    loop: Loop,
+    steps: int,
+    every: int,
+    folder: Path | None,
+    checkpoint_every: int | None,
+    progress: Progress | None,
+) -> None:
+    """Take all steps, in step with the others; evaluations and checkpoints are common to all."""
+    if folder is not None and step_of(folder) is not None:
+        loop.skip(session.resume(folder))
+    else:
+        loop.evaluate(session, steps, progress)
+    while not session.is_done:
+        loop.step(session)
+        if session.step % every == 0 and not session.is_done:
+            loop.evaluate(session, steps, progress)
+        if folder is not None and checkpoint_every and session.step % checkpoint_every == 0:
+            session.checkpoint(folder)
+
+
+def _play_with_server(
+    session: Session,
+    loop: Loop,
+    steps: int,
+    every: int,
+    folder: Path | None,
+    checkpoint_every: int | None,
+    progress: Progress | None,
+) -> None:
+    """Compute gradients until the server has made its updates.
+
+    It keeps copies of its model, which are measured after the run.
+    """
+    session.keep_models(every)
+    if folder is not None and step_of(folder) is not None:
+        session.resume(folder)
+    elif session.rank == 0:
+        loop.log_start(session)
+    told = kept = session.updates
+    while not session.is_done:
+        loop.step(session)
+        if progress is not None and session.updates >= told + every:
+            told = session.updates
+            progress(told, steps, session.now_s(), None)
+        if folder is not None and checkpoint_every and session.updates >= kept + checkpoint_every:
+            kept = session.updates
+            if not session.server_is_apart:  # else it keeps what it needs itself
+                session.checkpoint(folder)
+
+
+class Loop:
+    """One worker's ordinary training loop."""
+
+    def __init__(self, problem: Problem, optimizer: Optimizer, factor: Callable[[int], float], me: int) -> None:
+        self._problem, self._optimizer, self._factor, self._me = problem, optimizer, factor, me
+        self._sampler = problem.samplers[me]
+        self._weight = self._sampler.batch_size / problem.batch_size
+        self._rates = [group["lr"] for group in optimizer.param_groups]
+
+    def skip(self, steps: int) -> None:
+        """Draw the batches of steps that an earlier run has taken."""
+        for _ in range(steps):
+            self._sampler.take(1)
+
+    def step(self, session: Session) -> None:
+        factor = self._factor(session.updates)
+        for group, base in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = base * factor
+        batch = self._problem.collate([self._me], self._sampler.take(1))
+        self._optimizer.zero_grad()
+        loss = self._problem.module(*(part[0] for part in batch))
+        loss.backward()
+        session.observe(loss, self._weight)
+        self._optimizer.step()
+
+    def evaluate(self, session: Session, steps: int, progress: Progress | None) -> None:
+        """Measure the model the strategy would report now. Collective; rank 0 does the work."""
+        with session.reported_model():
+            if self._me == 0:
+                result = self._measure()
+                session.log(**result)
+                if progress is not None:
+                    progress(session.step, steps, session.now_s(), result["loss"])
+
+    def log_start(self, session: Session) -> None:
+        """Measure the model that all begin with."""
+        session.log(**self._measure())
+
+    def evaluate_end(self, session: Session, progress: Progress | None) -> None:
+        """Measure the reported model after the last round, and before it the copies that a server kept on its way."""
+        run, result = session.run, self._measure()
+        time_s, tally = float(run.summary()["time_s"]), Tally(run.trace)
+        for updates, at_s, model in session.kept_models:
+            if updates < run.steps:
+                run.history.append(row_at(tally, at_s, updates, **self._problem.evaluate(model)._asdict()))
+            else:
+                time_s = at_s
+        run.history.append(row_at(tally, time_s, run.steps, **result))
+        if result["loss"] is None or not math.isfinite(result["loss"]):
+            failure = NotFinite(0, run.steps, math.nan)
+            run.status, failure.run = f"failed: {failure}", run
+            raise failure
+        if progress is not None:
+            progress(run.steps, run.steps, time_s, result["loss"])
+
+    def _measure(self) -> dict[str, float | None]:
+        module = self._problem.module
+        named = dict(module.named_parameters())
+        flat = torch.cat([named[name].detach().reshape(-1) for name in self._problem.layout.names])
+        return self._problem.evaluate(flat, dict(module.named_buffers()) or None)._asdict()

@@ -1,0 +1,122 @@
+"""What a worker keeps of a session to go on from later: state dicts, its shard of a checkpoint, and what survivors
+rescue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tacit.core.strategy import Strategy
+from tacit.errors import Interrupted, PeerLost, TacitError, TimedOut
+from tacit.record.merge import unpacked
+from tacit.session import checkpoints
+from tacit.session.backend import Stage, level_clocks
+from tacit.session.recorder import Chronicle
+from tacit.session.steps.optimizers import Optimizers
+from tacit.session.steps.step_hooks import Stepper
+
+
+class Snapshots:
+    """Of one worker: its model and optimizer, its part of the strategy, and what it has written down."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        model: nn.Module,
+        optimizers: Optimizers,
+        strategy: Strategy[Any],
+        stepper: Stepper,
+        chronicle: Chronicle,
+    ) -> None:
+        self._stage, self._model, self._optimizers, self._strategy = stage, model, optimizers, strategy
+        self._stepper, self._chronicle = stepper, chronicle
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but model and optimizer."""
+        with self._stage.monitor:
+            return {
+                "format": checkpoints.FORMAT,
+                "strategy": str(self._strategy),
+                "size": self._stage.size,
+                "time_s": self._stage.now_s(),
+                **self._stepper.state_dict(),
+                **self._chronicle.state_dict(),
+            }
+
+    def load_state_dict(self, stored: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
+        self._check(stored)
+        self._stepper.load_state_dict(stored)
+        self._take_times(stored)
+
+    def write(self, folder: Path) -> Path:
+        """Write the checkpoint of all workers into ``folder``. Collective."""
+        level_clocks(self._stage)
+        return checkpoints.write(folder, self._stage, self._shard(), self._stepper.step)
+
+    def resume(self, folder: Path) -> None:
+        """Go on from the checkpoint in ``folder``: exactly, or where another number of workers wrote it, from the mean
+        of its models.
+        """
+        shards = checkpoints.read(folder, self._stage.rank, self._stage.size)
+        if checkpoints.is_whole(folder, self._stage.size):
+            self._resume_exactly(shards[0])
+        else:
+            self._resume_from_mean(shards)
+
+    def rescue(self, folder: Path, error: PeerLost | TimedOut | Interrupted) -> Path:
+        """Write what is left of a run whose group is broken; the others that ``error`` does not miss do the same."""
+        missing: tuple[int, ...] = ()
+        if not isinstance(error, Interrupted):
+            missing = error.ranks if isinstance(error, PeerLost) else error.missing
+        alive = [other for other in range(self._stage.size) if other not in missing]
+        return checkpoints.write_surviving(
+            folder, self._stage.rank, alive, self._shard(), self._stepper.step, self._stage.ending
+        )
+
+    def _shard(self) -> dict[str, Any]:
+        return {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizers.state_dict(),
+            "session": self.state_dict(),
+            "random": checkpoints.random_state(),
+            "trace": self._chronicle.packed(),
+        }
+
+    def _resume_exactly(self, shard: dict[str, Any]) -> None:
+        self._model.load_state_dict(shard["model"])
+        self._optimizers.load_state_dict(shard["optimizer"])
+        self.load_state_dict(shard["session"])
+        self._stage.take_trace(unpacked(shard["trace"])[0])
+        checkpoints.restore_random(shard["random"])
+
+    def _resume_from_mean(self, shards: list[dict[str, Any]]) -> None:
+        """Start from the mean of the models, at the step of the slowest: steps differ in gossip, and where a last round
+        ended on some ranks only.
+        """
+        models = [shard["model"] for shard in shards]
+        steps = [int(shard["session"]["meter"]["step"]) for shard in shards]
+        if not self._strategy.is_gossip:  # ranks must agree on what a strategy remembers
+            shards = [shard for shard, step in zip(shards, steps, strict=True) if step == min(steps)]
+        stored, mine = [shard["session"] for shard in shards], self._stage.rank % len(shards)
+        counters = steps.index(min(steps)) if self._strategy.is_gossip else mine
+        self._check(stored[mine])
+        self._model.load_state_dict(checkpoints.mean_model(models))
+        self._optimizers.load_state_dict(shards[mine]["optimizer"])
+        self._stepper.load_merged(stored, counters)
+        self._take_times(stored[counters])
+
+    def _check(self, stored: Mapping[str, Any]) -> None:
+        if stored["format"] != checkpoints.FORMAT or stored["strategy"] != str(self._strategy):
+            raise TacitError(
+                f"this state is of {stored['strategy']} (format {stored['format']}), the session runs {self._strategy} "
+                f"(format {checkpoints.FORMAT}); attach the strategy it was written with."
+            )
+
+    def _take_times(self, stored: Mapping[str, Any]) -> None:
+        self._chronicle.load_state_dict(stored, self._stepper.step)
+        self._stage.set_clock(stored["time_s"])

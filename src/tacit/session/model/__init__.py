@@ -1,0 +1,1 @@
+"""The attached model: flat parameters, buffers and moments, the reported model."""

@@ -1,0 +1,218 @@
+"""What travels beside the parameters when models are averaged: buffers, and the optimizer's moments where asked.
+
+They ride at the end of the strategy's own all-reduce, so that a round stays one message. A model that is reported by
+other means (servers, gossip) has its buffers averaged then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tacit.core.messages import Message
+from tacit.core.network import Network, Parts, Pending
+from tacit.core.state_io import PendingRound
+from tacit.errors import nearest, require
+from tacit.session.steps.optimizers import Optimizers, evaluates_several_times, is_moment
+
+MessageType = TypeVar("MessageType", bound=Message)
+BUFFERS: Final = ("average", "keep", "recalibrate")
+OPTIMIZER_STATE: Final = ("keep", "average", "reset")
+
+
+class Riders:
+    """The tensors that ride, gathered into one vector and written back from it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Optimizers,
+        parameters: Sequence[nn.Parameter],
+        buffers: str,
+        optimizer_state: str,
+    ) -> None:
+        require(buffers in BUFFERS, f"buffers={buffers!r} is unknown{nearest(str(buffers), BUFFERS)}")
+        require(
+            optimizer_state in OPTIMIZER_STATE,
+            f"optimizer_state={optimizer_state!r} is unknown{nearest(str(optimizer_state), OPTIMIZER_STATE)}",
+        )
+        self._optimizers = [o for o in optimizers if not evaluates_several_times(o)]  # the stepper resets the others
+        held = [{id(p) for group in o.param_groups for p in group["params"]} for o in self._optimizers]
+        self._parameters = [
+            [p for p in parameters if id(p) in own] for own in held
+        ]  # by optimizer, in the model's order
+        self._modules = list(
+            model.modules()
+        )  # to walk the tree in every round takes longer than a small model's copies
+        self.buffers, self.optimizer_state = buffers, optimizer_state
+        self._moments: list[tuple[int, str]] | None = (
+            None  # optimizer and name in its state, once all ranks have agreed
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return self.optimizer_state != "average" and not (self.buffers == "average" and self.float_buffers())
+
+    def float_buffers(self) -> list[Tensor]:
+        """Return the buffers that can be averaged; counters and masks stay each rank's own."""
+        held = (b for module in self._modules for b in module._buffers.values() if b is not None)
+        return list({id(b): b for b in held if b.is_floating_point()}.values())
+
+    def agree_on_moments(self, exchange: Callable[[bytes], list[bytes]]) -> None:
+        """Find out, once, which moments the ranks hold: one whose first step was skipped has none yet and rides with
+        zeros.
+        """
+        if self.optimizer_state != "average" or self._moments is not None:
+            return
+        own = sorted(
+            {
+                (number, name)
+                for number, parameters in enumerate(self._parameters)
+                for p in parameters
+                for name, value in self._optimizers[number].state.get(p, {}).items()
+                if is_moment(value, p)
+            }
+        )
+        names = {(number, name) for raw in exchange(json.dumps(own).encode()) for number, name in json.loads(raw)}
+        self._moments = sorted(names) or None  # nobody has stepped yet: ask again
+
+    def gather(self, like: Tensor) -> list[Tensor]:
+        """Return all that rides, flat, of the dtype and on the device of ``like``."""
+        return [t.detach().reshape(-1).to(like) for t in self._tensors()]
+
+    def take_over(self, mean: Tensor, sent: Tensor | None) -> None:
+        """Write the mean back; where training went on meanwhile (``sent`` is what was averaged) add what the mean
+        changed.
+        """
+        at = 0
+        for tensor in self._tensors():
+            part = slice(at, at + tensor.numel())
+            at += tensor.numel()
+            new = mean[part].view(tensor.shape).to(tensor)
+            if sent is None:
+                tensor.copy_(new)
+            else:
+                tensor.add_(new - sent[part].view(tensor.shape).to(tensor))
+
+    def round_is_over(self) -> None:
+        if self.optimizer_state == "reset":
+            for optimizer in self._optimizers:
+                optimizer.state.clear()
+
+    def _tensors(self) -> list[Tensor]:
+        tensors = self.float_buffers() if self.buffers == "average" else []
+        for number, name in self._moments or () if self.optimizer_state == "average" else ():
+            for parameter in self._parameters[number]:
+                moment = self._optimizers[number].state.get(parameter, {}).get(name)
+                tensors.append(moment if isinstance(moment, Tensor) else torch.zeros_like(parameter))
+        return tensors
+
+
+class RidingNetwork:
+    """The port as the strategy sees it: all-reduces over everybody carry the riders, everything else passes through."""
+
+    def __init__(self, network: Network, riders: Riders, exchange: Callable[[bytes], list[bytes]]) -> None:
+        self._network, self._riders, self._exchange = network, riders, exchange
+        self.rank, self.size = network.rank, network.size
+
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
+        if group is not None:
+            return self._network.all_reduce_mean(parts, weight, group=group, into=into)
+        self._riders.agree_on_moments(self._exchange)
+        if self._riders.is_empty:
+            mean = self._network.all_reduce_mean(parts, weight, into=into)
+        else:
+            own, riding = self._loaded(parts)
+            received = self._network.all_reduce_mean([*own, *riding], weight, into=into)
+            numbers = received.numel() - sum(part.numel() for part in riding)
+            mean = received[:numbers]
+            self._riders.take_over(received[numbers:], None)
+        self._riders.round_is_over()
+        return mean
+
+    def start_all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+    ) -> Pending:
+        if group is not None:
+            return self._network.start_all_reduce_mean(parts, weight, group=group)
+        self._riders.agree_on_moments(self._exchange)
+        if self._riders.is_empty:
+            return RidingPending(self._network.start_all_reduce_mean(parts, weight), self._riders)
+        own, riding = self._loaded(parts)
+        pending = self._network.start_all_reduce_mean([*own, *riding], weight)
+        return RidingPending(pending, self._riders, torch.cat(riding))
+
+    def finished(self, received: Tensor, riding: Tensor | None) -> RidingPending:
+        """Return a round that ended while a checkpoint was written, as if it were still under way."""
+        return RidingPending(None, self._riders, riding, received)
+
+    def ride(self, like: Tensor, weight: float) -> None:
+        """Let the riders travel by themselves, after a round that was no all-reduce."""
+        self._riders.agree_on_moments(self._exchange)
+        if not self._riders.is_empty:
+            riding = self._riders.gather(like)
+            self._riders.take_over(self._network.all_reduce_mean(riding, weight), None)
+        self._riders.round_is_over()
+
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
+        return self._network.all_gather(message, group=group, continues=continues)
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        return self._network.all_to_all(messages, group=group)
+
+    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
+        return self._network.broadcast(tensor, source, group=group)
+
+    def send(self, to: int, message: Message) -> None:
+        self._network.send(to, message)
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        return self._network.receive(kind, source)
+
+    def _loaded(self, parts: Parts) -> tuple[list[Tensor], list[Tensor]]:
+        own = [parts] if isinstance(parts, Tensor) else list(parts)
+        require(
+            all(part.dim() == 1 for part in own),
+            "buffers ride on flat all-reduces only; flatten the tensor, or say buffers='keep'.",
+        )
+        return own, self._riders.gather(own[0])
+
+
+class RidingPending(PendingRound):
+    """An all-reduce under way, with its riders as they were sent.
+
+    A checkpoint that finds it so stores what came of it.
+    """
+
+    def __init__(
+        self, pending: Pending | None, riders: Riders, riding: Tensor | None = None, received: Tensor | None = None
+    ) -> None:
+        self._pending, self._riders, self.riding, self._received = pending, riders, riding, received
+
+    @property
+    def is_ready(self) -> bool:
+        return self._pending is None or self._pending.is_ready
+
+    def result(self) -> Tensor:
+        """Wait for what came of it, riders included, without taking it over."""
+        if self._received is None:
+            assert self._pending is not None
+            self._received = self._pending.wait()
+        return self._received
+
+    def wait(self) -> Tensor:
+        received = self.result()
+        if self.riding is not None:
+            numbers = received.numel() - self.riding.numel()
+            self._riders.take_over(received[numbers:], self.riding)
+            received = received[:numbers]
+        self._riders.round_is_over()
+        return received

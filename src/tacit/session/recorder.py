@@ -1,0 +1,91 @@
+"""What a worker writes down of its run beside the stage's trace: its losses, the user's evaluations; and the run made
+of it all.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tacit.record.merge import Curve, as_numbers, merged, packed, row_at
+from tacit.record.run import Row, Run, Tally
+from tacit.session.agreement import installed_version
+from tacit.session.backend import Stage
+from tacit.session.logs import Log
+from tacit.session.model.flat_parameters import FlatModel
+from tacit.session.steps.observed_losses import Meter
+
+
+class Chronicle:
+    """One worker's own. ``log`` shows the same numbers while the run goes on."""
+
+    def __init__(self, stage: Stage, log: Log, steps: int | None) -> None:
+        self._stage, self._log, self._steps = stage, log, steps
+        self._curve, self._rows = Curve(steps), list[Row]()
+        self.meter = Meter(stage.rank)  # of the losses since the curve's last row
+
+    def end_step(self, step: int, weight: float) -> None:
+        """Count the step that has just become the ``step``-th."""
+        self.meter.end_step(weight)
+        if step % self._curve.every == 0:
+            self.add_row(step)
+
+    def add_row(self, step: int) -> None:
+        """Put the losses since the last row into the curve."""
+        if self.meter.steps:
+            seen, now_s = self.meter.take(), self._stage.now_s()
+            self._curve.add(step, now_s, seen.loss, seen.weight)
+            self._log.write(step, {"training/loss": seen.loss, "time_s": now_s})
+
+    def add_evaluation(self, step: int, measured: Mapping[str, object]) -> None:
+        """Put what the user measured into the history.
+
+        Where losses are among it, the history is made of nothing else.
+        """
+        numbers = as_numbers(measured)
+        self._rows.append({"step": step, "time_s": self._stage.now_s(), **numbers})
+        self._log.write(step, {f"evaluation/{name}": value for name, value in numbers.items()})
+
+    def packed(self) -> bytes:
+        """Return trace and curve as bytes, for rank 0 or for a checkpoint."""
+        return packed(self._stage.trace, self._curve)
+
+    def complete(self, run: Run, records: list[bytes], status: str, model: FlatModel, step: int) -> None:
+        """Fill in ``run`` from the records of all workers that are at hand."""
+        trace, history = merged(records)
+        tally = Tally(trace)
+        logged = [row_at(tally, **row) for row in self._rows]
+        if not any("loss" in row for row in self._rows):
+            logged = sorted([*history, *logged], key=lambda row: (row["time_s"], row["step"]))
+        run.trace, run.history, run.status = trace, logged, status
+        run.steps, run.parameters = self._steps or step, model.copy()
+        run.config = run.config or {
+            "workload": run.workload,
+            "strategy": run.strategy,
+            "seed": run.seed,
+            "steps": self._steps,
+        }
+        run.record = {
+            "tacit": installed_version(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": str(model.device),
+            "threads": torch.get_num_threads(),
+            "world": self._stage.world,
+        }
+
+    def close(self) -> None:
+        self._log.close()
+
+    # Checkpoints.
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"curve": [list(row) for row in self._curve.rows], "rows": list(self._rows)}
+
+    def load_state_dict(self, stored: Mapping[str, Any], step: int) -> None:
+        """Go on from the ``step``-th step with what ``state_dict`` returned."""
+        self._curve.rows, self._rows = [tuple(row) for row in stored["curve"]], list(stored["rows"])
+        self.meter.step = step

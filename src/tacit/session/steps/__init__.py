@@ -1,0 +1,1 @@
+"""One optimizer step of an attached model: hooks, worker, optimizers, GradScaler."""

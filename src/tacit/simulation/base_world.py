@@ -1,0 +1,242 @@
+"""What every simulation has, whoever lives in it: one agenda, one trace, links, meetings, and what is done about
+faults.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from tacit.cluster.cluster import Cluster
+from tacit.cluster.faults import Crash, Join, Pause, Slow
+from tacit.core.messages import Message
+from tacit.core.network import SERVER, Envelope, shard_at
+from tacit.core.randomness import Streams
+from tacit.errors import Deadlock, PeerLost
+from tacit.record.trace import FAULT, RECEIVE, SEND, Trace
+from tacit.simulation.agenda import Agenda
+from tacit.simulation.channels import Channel
+from tacit.simulation.collectives import Meetings
+from tacit.simulation.compute_times import Pace
+from tacit.simulation.endpoints import Endpoint
+from tacit.simulation.fibers import Stopped
+from tacit.simulation.links import Fabric
+
+
+class Surroundings(ABC):
+    """The world without what is particular to its inhabitants, who come with ``inhabit``. ``run`` lets it happen."""
+
+    steps: int | None = None  # optimizer steps per worker, where that is known beforehand
+
+    def __init__(
+        self, cluster: Cluster, *, seed: int, host: str, is_timing: bool = False, has_server: bool = False
+    ) -> None:
+        self.cluster, self.seed, self.host, self.is_timing, self.has_server = cluster, seed, host, is_timing, has_server
+        self.agenda, self.streams = Agenda(), Streams(seed)
+        self.fabric = Fabric(cluster, self.agenda, self.streams)
+        self._lost_at: dict[int, float] = {}
+        self.channels: list[Channel] = []
+        first = self.open_channel()
+        self.trace, self.meetings = first.trace, first.meetings
+        self._paces = [Pace(cluster, rank, self.streams) for rank in range(cluster.workers)]
+        self._streams: dict[tuple[str, int], np.random.Generator] = {}
+        self._living, self._serving = cluster.workers, 0
+        self._has_pauses = any(isinstance(fault, Pause) for fault in cluster.faults)
+
+    def open_channel(self) -> Channel:
+        """Return a channel for one more session."""
+        trace = Trace()
+        meetings = Meetings(
+            self.cluster.workers,
+            self.agenda,
+            self.fabric,
+            trace,
+            self.cluster.timeout_s,
+            self._awake_from,
+            self.is_timing,
+        )
+        for rank, at_s in self._lost_at.items():
+            meetings.lose(rank, at_s)
+        self.channels.append(Channel(len(self.channels), trace, meetings))
+        return self.channels[-1]
+
+    def inhabit(self, workers: Sequence[Endpoint], servers: Sequence[Endpoint] = ()) -> None:
+        """Let ``workers`` live here, by rank, and perhaps a server, by shard."""
+        self._learners, self._serving = workers, len(servers)
+        self.channels[0].servers = list(servers)
+        self.endpoints: list[Endpoint] = [*servers, *workers]
+
+    @property
+    def _servers(self) -> list[Endpoint]:
+        return [server for channel in self.channels for server in channel.servers]
+
+    def admit(self, server: Endpoint, channel: Channel) -> None:
+        """Let a server, or one more shard of it, live here from now on."""
+        channel.servers.append(server)
+        self._serving += 1
+        self.has_server = True
+        self.endpoints.insert(0, server)
+        self.agenda.at(self.agenda.now_s, server.fiber.resume)
+
+    def run(self) -> None:
+        """Let everything happen until all fibers (with a server: its own) are over."""
+        late = {fault.rank: fault for fault in self.cluster.faults if isinstance(fault, Join)}
+        for endpoint in self.endpoints:
+            if endpoint.rank in late:
+                self._absent(endpoint.rank)
+            else:
+                self.agenda.at(0.0, endpoint.fiber.resume)
+        for fault in self.cluster.faults:
+            self._plan_fault(fault)
+        try:
+            self.agenda.run(self._is_over)
+            if not self._is_over():
+                self._raise_deadlock()
+            self.settle()
+        finally:
+            for endpoint in self.endpoints:
+                if not endpoint.fiber.is_over:
+                    endpoint.fiber.throw(Stopped())
+
+    @abstractmethod
+    def settle(self) -> None:
+        """All fibers are over: do what was put off."""
+
+    def _is_over(self) -> bool:
+        return self._serving == 0 if self._servers else self._living == 0
+
+    def ended(self, endpoint: Endpoint) -> None:
+        """A fiber has come to its end, whichever way."""
+        if endpoint.rank >= 0:
+            self._living -= 1
+        else:
+            self._serving -= 1
+
+    def _raise_deadlock(self) -> None:
+        parked = [(e.rank, e.waiting) for e in self.endpoints if e.waiting is not None and not e.fiber.is_over]
+        waiting = [(rank, str(what), since_s) for rank, (what, since_s) in parked]
+        raise Deadlock(waiting, self.agenda.now_s, self.seed)
+
+    # What endpoints need.
+
+    def pace(self, rank: int) -> Pace:
+        return self._paces[rank]
+
+    def stream(self, purpose: str, rank: int) -> np.random.Generator:
+        if (purpose, rank) not in self._streams:
+            self._streams[purpose, rank] = self.streams.numpy(purpose, rank)
+        return self._streams[purpose, rank]
+
+    def send(self, sender: Endpoint, channel: Channel, to: int, message: Message) -> None:
+        agenda, trace, source, size_bytes = self.agenda, channel.trace, sender.rank, message.size_bytes
+        kind, session = message.kind, channel.session
+        now_s = agenda.now_s
+        trace.pack_if_long()
+        trace.rows.append((now_s, source, SEND, now_s, 0, 0, to, size_bytes, 0.0, kind))
+        target = channel.servers[shard_at(to)] if to < 0 else self._learners[to]
+        life, own_life = target.life, sender.life
+
+        def delivered() -> None:
+            if sender.life != own_life:  # a fresh worker has taken the sender's place: what it left under way is lost
+                return
+            sender.sent_arrived()
+            if target.life == life and not target.is_lost:
+                arrived_s = agenda.now_s
+                trace.rows.append((arrived_s, to, RECEIVE, arrived_s, 0, 0, source, size_bytes, 0.0, kind))
+                target.accept(Envelope(source, message, session))
+
+        if self.fabric.transfer(source, to, size_bytes, delivered):
+            sender.in_flight += 1
+
+    def _awake_from(self, ranks: Sequence[int]) -> float:
+        """Return the first moment from now at which none of ``ranks`` is paused."""
+        now_s = self.agenda.now_s
+        return max(self._paces[rank].awake_from(now_s) for rank in ranks) if self._has_pauses else now_s
+
+    def lost_at(self, rank: int) -> float | None:
+        return self._lost_at.get(rank)
+
+    # Faults.
+
+    def _plan_fault(self, fault: object) -> None:
+        match fault:
+            case Crash(rank=rank, at_s=at_s, for_s=for_s):
+                self.agenda.at(at_s, lambda: self._crash(rank) if rank >= 0 else self._crash_server())
+                if for_s < float("inf"):
+                    self.agenda.at(at_s + for_s, lambda: self._return(rank, "return"))
+            case Join(rank=rank, at_s=at_s):
+                self.agenda.at(at_s, lambda: self._return(rank, "join"))
+            case Pause(rank=rank, at_s=at_s, for_s=for_s) | Slow(rank=rank, at_s=at_s, for_s=for_s):
+                end_s = at_s + for_s if at_s + for_s < float("inf") else at_s
+                self.agenda.at(at_s, lambda: self._record_fault(rank, at_s, end_s, str(fault)))
+
+    def _record_fault(self, rank: int, start_s: float, end_s: float, label: str) -> None:
+        """Put a fault into the trace of every session."""
+        for channel in self.channels:
+            channel.trace.record(FAULT, rank, start_s, end_s, label=label)
+
+    def _crash(self, rank: int) -> None:
+        worker, now_s = self._learners[rank], self.agenda.now_s
+        if worker.fiber.is_over:
+            return
+        self._record_fault(rank, now_s, now_s, "crash")
+        worker.is_lost = True
+        self._lost_at[rank] = now_s
+        worker.fiber.throw(Stopped())
+        self.lost(rank)
+        for channel in self.channels:
+            channel.meetings.lose(rank, now_s)
+        for endpoint in self.endpoints:
+            if not endpoint.fiber.is_over:
+                endpoint.peer_lost(rank)
+
+    def _absent(self, rank: int) -> None:
+        """A worker that is yet to come."""
+        self._learners[rank].is_lost = True
+        self._lost_at[rank] = 0.0
+        self._living -= 1
+        self.lost(rank)
+        for channel in self.channels:
+            channel.meetings.lose(rank, 0.0)
+        for server in self._servers:
+            server.peer_lost(rank)
+
+    def _return(self, rank: int, what: str) -> None:
+        """A fresh worker takes the place of one that was lost, or never there."""
+        worker, now_s = self._learners[rank], self.agenda.now_s
+        if not worker.is_lost or self._is_over() or self.is_ending():
+            return
+        self._record_fault(rank, now_s, now_s, what)
+        del self._lost_at[rank]
+        self._living += 1
+        for channel in self.channels:
+            channel.meetings.readmit(rank)
+        self.returned(rank)
+        worker.live_again()
+        worker.fiber.resume()
+
+    def _crash_server(self) -> None:
+        if self._servers:
+            now_s = self.agenda.now_s
+            self._record_fault(SERVER, now_s, now_s, "crash")
+            raise PeerLost(
+                SERVER,
+                now_s,
+                "the run",
+                "remove the fault, or continue with simulate(…, start=error.run).",
+                need="needs it",
+            )
+
+    @abstractmethod
+    def lost(self, rank: int) -> None:
+        """A worker has crashed; whoever waits for it will be told next."""
+
+    def is_ending(self) -> bool:
+        """Whether it is too late to join: everybody has taken its last step."""
+        return False
+
+    @abstractmethod
+    def returned(self, rank: int) -> None:
+        """A fresh worker is about to begin where one was lost."""

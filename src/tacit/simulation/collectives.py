@@ -1,0 +1,212 @@
+"""Collectives in the simulator: ranks meet, the last to come starts the exchange, everybody leaves with the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.core.messages import Message
+from tacit.errors import Disagreement, PeerLost, TimedOut
+from tacit.record.trace import EXCHANGE, WAIT, Trace
+from tacit.simulation.agenda import Agenda
+from tacit.simulation.fibers import Fiber
+from tacit.simulation.links import Fabric, Price
+
+Group = tuple[int, ...]
+
+
+class Meeting:
+    """One collective of one group."""
+
+    __slots__ = ("begun_s", "done_s", "failure", "group", "index", "joined", "kind", "results", "waiters")
+
+    def __init__(self, kind: str, group: Group, index: int) -> None:
+        self.kind, self.group, self.index = kind, group, index
+        self.joined: dict[int, tuple[Any, float, float]] = {}  # by rank: payload, weight or source or continues, when
+        self.waiters: dict[int, Fiber] = {}  # by rank: who is parked here
+        self.results: dict[int, Any] = {}
+        self.done_s: dict[int, float] = {}
+        self.begun_s = 0.0
+        self.failure: BaseException | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.index}"
+
+    @property
+    def continues(self) -> bool:
+        """Whether it is the second half of an exchange and so no round of its own."""
+        return self.kind == "all-gather" and all(flag for _, flag, _ in self.joined.values())
+
+
+class Meetings:
+    """All collectives of a simulation, in the order each rank calls them."""
+
+    def __init__(
+        self,
+        workers: int,
+        agenda: Agenda,
+        fabric: Fabric,
+        trace: Trace,
+        timeout_s: float,
+        awake_from: Callable[[Sequence[int]], float],
+        is_timing: bool,
+    ) -> None:
+        self.everyone: Group = tuple(range(workers))
+        self._agenda, self._fabric, self._trace, self._timeout_s = agenda, fabric, trace, timeout_s
+        self._awake_from, self._is_timing = awake_from, is_timing
+        self._numbers: dict[Group, int] = {self.everyone: 0}  # a group's number: hashing a long tuple costs
+        self._groups: list[Group] = [self.everyone]
+        self._counts: list[list[int]] = [[0] * workers]  # by group, then rank: collectives joined
+        self._open: dict[tuple[int, int], Meeting] = {}
+        self._lost: dict[int, float] = {}
+        self.goes_on = False  # without workers that are lost, instead of failing
+        self.rounds = 0
+
+    def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Meeting:
+        """Enter the group's next collective; the last to come starts it."""
+        number = 0 if group is None else self._number(tuple(group))
+        members, counts = self._groups[number], self._counts[number]
+        counts[rank] += 1
+        key = (number, counts[rank])
+        meeting = self._open.get(key)
+        if meeting is None:
+            meeting = self._open[key] = Meeting(kind, members, counts[rank])
+        if meeting.kind != kind:
+            raise Disagreement("collective", kind, meeting.kind, rank, others=sorted(meeting.joined))
+        for lost, at_s in self._lost.items() if not self.goes_on else ():
+            if lost in members:
+                raise PeerLost(lost, at_s, str(meeting), need=self._need(meeting))
+        meeting.joined[rank] = (payload, weight, self._agenda.now_s)
+        self._start_if_all_came(key, meeting)
+        return meeting
+
+    def _start_if_all_came(self, key: tuple[int, int], meeting: Meeting) -> None:
+        awaited = len(meeting.group) if not self._lost else sum(rank not in self._lost for rank in meeting.group)
+        if len(meeting.joined) == awaited > 0:
+            del self._open[key]
+            meeting.group = meeting.group if not self._lost else tuple(r for r in meeting.group if r in meeting.joined)
+            self._start(meeting)
+
+    def _number(self, group: Group) -> int:
+        if group not in self._numbers:
+            self._numbers[group] = len(self._groups)
+            self._groups.append(group)
+            self._counts.append([0] * len(self.everyone))
+        return self._numbers[group]
+
+    def lose(self, rank: int, at_s: float) -> None:
+        """Wake everybody who waits for a worker that is gone."""
+        self._lost[rank] = at_s
+        for key, meeting in list(self._open.items()):
+            if rank in meeting.group and self.goes_on:
+                meeting.joined.pop(rank, None)
+                meeting.waiters.pop(rank, None)
+                self._start_if_all_came(key, meeting)
+            elif rank in meeting.group:
+                del self._open[key]
+                self._fail(meeting, PeerLost(rank, at_s, str(meeting), need=self._need(meeting)))
+
+    def _need(self, meeting: Meeting) -> str:
+        of_some = "" if meeting.group == self.everyone else f" of ranks {', '.join(map(str, meeting.group))}"
+        return f"needs every worker{of_some}"
+
+    def readmit(self, rank: int) -> None:
+        """Let a fresh worker take part where one was lost: it comes to the next collective that nobody has left yet."""
+        self._lost.pop(rank, None)
+        for group, counts in zip(self._groups, self._counts, strict=True):
+            counts[rank] = min(
+                (counts[other] for other in group if other != rank and other not in self._lost), default=0
+            )
+
+    def _start(self, meeting: Meeting) -> None:
+        self._trace.pack_if_long()
+        price, results = self._price(meeting)
+        self.rounds += not meeting.continues
+        meeting.index, now_s = self.rounds, self._agenda.now_s
+        meeting.begun_s = max(self._fabric.open_from(meeting.group), self._awake_from(meeting.group))
+        if meeting.begun_s > now_s + self._timeout_s:
+            failure = TimedOut(str(meeting), self._fabric.cut_off(meeting.group), self._timeout_s)
+            self._agenda.at(now_s + self._timeout_s, lambda: self._fail(meeting, failure))
+            return
+        leaving: dict[float, list[int]] = {}
+        rows = self._trace.rows
+        for place, rank in enumerate(meeting.group):
+            end_s = meeting.begun_s + price.seconds[place]
+            leaving.setdefault(end_s, []).append(rank)
+            meeting.results[rank] = results[place]
+            rows.append(
+                (end_s, rank, EXCHANGE, meeting.begun_s, 0, self.rounds, -2, price.sent_bytes[place], 0.0, meeting.kind)
+            )
+        for end_s, ranks in leaving.items():
+            self._agenda.at(end_s, lambda ranks=ranks: self._leave(meeting, ranks))  # type: ignore[misc]
+
+    def _leave(self, meeting: Meeting, ranks: list[int]) -> None:
+        now_s, waiters = self._agenda.now_s, meeting.waiters
+        for rank in ranks:
+            meeting.done_s[rank] = now_s
+        for rank in ranks:
+            fiber = waiters.pop(rank, None)
+            if fiber is not None:
+                fiber.resume()
+
+    def _fail(self, meeting: Meeting, failure: BaseException) -> None:
+        meeting.failure = failure
+        for rank in sorted(meeting.waiters):
+            meeting.waiters.pop(rank).throw(failure)
+
+    def record_wait(self, meeting: Meeting, rank: int, since_s: float) -> None:
+        """Put into the trace that ``rank`` stood idle until the exchange began."""
+        until_s = meeting.begun_s
+        if until_s > since_s:
+            self._trace.rows.append((until_s, rank, WAIT, since_s, 0, meeting.index, -2, 0, 0.0, meeting.kind))
+
+    def _price(self, meeting: Meeting) -> tuple[Price, list[Any]]:
+        """Return what the collective costs and what each rank, by place in the group, takes away."""
+        group = meeting.group
+        joined = [meeting.joined[rank] for rank in group]
+        match meeting.kind:
+            case "all-reduce":
+                tensors: list[Tensor] = [payload for payload, _, _ in joined]
+                first = tensors[0]
+                for rank, tensor in zip(group, tensors, strict=True):
+                    if tensor.shape != first.shape or tensor.dtype != first.dtype:
+                        rule = "all ranks must give tensors of one shape and type."
+                        raise Disagreement(
+                            "size of a round", _described(tensor), _described(first), rank, others=group[:1], rule=rule
+                        )
+                elements = first.numel() + 1  # the weight travels too
+                price = self._fabric.price_all_reduce(group, elements, first.element_size())
+                return price, tensors if self._is_timing else mean_of(tensors, [weight for _, weight, _ in joined])
+            case "all-gather":
+                messages: list[Message] = [payload for payload, _, _ in joined]
+                price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
+                return price, [list(messages) for _ in group]
+            case "all-to-all":
+                parts: list[dict[int, Message]] = [payload for payload, _, _ in joined]
+                sizes = [[given[rank].size_bytes for rank in group] for given in parts]
+                return self._fabric.price_all_to_all(group, sizes), [[given[rank] for given in parts] for rank in group]
+            case _:
+                source = int(joined[0][1])
+                value: Tensor = meeting.joined[source][0]
+                price = self._fabric.price_broadcast(group, source, value.numel() * value.element_size())
+                return price, [value] * len(group)
+
+
+def mean_of(tensors: list[Tensor], weights: list[float]) -> list[Tensor]:
+    """Return Σ wᵢ xᵢ / Σ wᵢ, one shared tensor for all; where all weights are 0 everybody keeps its own."""
+    total = sum(weights)
+    if total == 0:
+        return tensors
+    if len(tensors) == 1:
+        return tensors
+    stacked = torch.stack(tensors)
+    if any(weight != 1.0 for weight in weights):
+        stacked *= stacked.new_tensor(weights).view(-1, *[1] * (stacked.dim() - 1))
+    return [stacked.sum(0).div_(total)] * len(tensors)
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} of {tensor.dtype}"

@@ -1,0 +1,112 @@
+"""When a worker's steps end: drawn work, the worker's speed, and what slows or stops it on the way."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from operator import add
+
+import numpy as np
+
+from tacit.cluster.cluster import Cluster
+from tacit.cluster.delays import Spell
+from tacit.cluster.faults import Crash, Pause, Slow
+from tacit.core.randomness import Streams
+
+_DRAWN_AT_ONCE = 256
+
+
+class Pace:
+    """One worker's clock of work: ``times_of_steps`` says when steps that start now will end."""
+
+    def __init__(self, cluster: Cluster, rank: int, streams: Streams) -> None:
+        self._crashes = sorted(f.at_s for f in cluster.faults if isinstance(f, Crash) and f.rank == rank)
+        self.crash_s = self.crash_after(-1.0)  # the next one
+        self._delay, self._random = cluster.compute, streams.numpy("compute", rank)
+        self._speed = float(cluster.speed.get(rank, 1.0))
+        self._drawn: list[float] = []  # work of coming steps
+        self._used = 0
+        self._windows = [
+            (f.at_s, f.at_s + f.for_s, 0.0 if isinstance(f, Pause) else 1 / f.factor)
+            for f in cluster.faults
+            if isinstance(f, Pause | Slow) and f.rank == rank
+        ]
+        self._pauses = sorted((start, end) for start, end, rate in self._windows if rate == 0.0)
+        self._spells = _Spells(self._delay, streams.numpy("spells", rank)) if isinstance(self._delay, Spell) else None
+        is_steady = not self._windows and self._spells is None
+        self._after_work = add if is_steady else self._end_of_work
+
+    def crash_after(self, time_s: float) -> float:
+        """Return when the worker crashes next after ``time_s``."""
+        return next((at_s for at_s in self._crashes if at_s > time_s), math.inf)
+
+    def times_of_steps(self, start_s: float, count: int) -> list[float]:
+        """Draw the work of ``count`` steps, one after the other; return ``start_s`` and when each of them ends."""
+        if self._used + count > len(self._drawn):
+            self._draw(count)
+        work_s = self._drawn[self._used : self._used + count]
+        self._used += count
+        return list(accumulate(work_s, self._after_work, initial=start_s))
+
+    def end_of_step(self, start_s: float) -> float:
+        """Draw the work of one step that starts now; return when it ends."""
+        if self._used == len(self._drawn):
+            self._draw(1)
+        work_s = self._drawn[self._used]
+        self._used += 1
+        return self._after_work(start_s, work_s)
+
+    def end_of_work(self, start_s: float, work_s: float) -> float:
+        """Return when ``work_s`` of a worker of speed 1, begun at ``start_s``, are done."""
+        return self._after_work(start_s, work_s / self._speed)
+
+    def _draw(self, count: int) -> None:
+        """Have at least ``count`` more; always drawn in blocks of one size, so that the stream does not depend on who
+        asks.
+        """
+        self._drawn = self._drawn[self._used :]
+        self._used = 0
+        while len(self._drawn) < count:
+            self._drawn += (self._delay.draw(self._random, _DRAWN_AT_ONCE) / self._speed).tolist()
+
+    def awake_from(self, time_s: float) -> float:
+        """Return the first moment from ``time_s`` on at which the worker is not paused."""
+        for start_s, end_s in self._pauses:
+            if start_s <= time_s < end_s:
+                time_s = end_s
+        return time_s
+
+    def _end_of_work(self, time_s: float, work_s: float) -> float:
+        """Integrate the rate, constant between changes, until ``work_s`` is done."""
+        while True:
+            rate, until_s = self._rate(time_s)
+            if rate > 0 and work_s <= (until_s - time_s) * rate:
+                return time_s + work_s / rate
+            work_s -= (until_s - time_s) * rate
+            time_s = until_s
+
+    def _rate(self, time_s: float) -> tuple[float, float]:
+        """Return work per second at ``time_s`` and until when it holds."""
+        rate, until_s = (1.0, math.inf) if self._spells is None else self._spells.rate(time_s)
+        for start_s, end_s, factor in self._windows:
+            if start_s <= time_s < end_s:
+                rate, until_s = rate * factor, min(until_s, end_s)
+            elif time_s < start_s:
+                until_s = min(until_s, start_s)
+        return rate, until_s
+
+
+class _Spells:
+    """A worker's alternation of health and slowness, drawn as far as it was asked for."""
+
+    def __init__(self, delay: Spell, random: np.random.Generator) -> None:
+        self._delay, self._random = delay, random
+        self._ends = [random.exponential(delay.healthy_mean_s)]  # even places end health, odd ones a spell
+
+    def rate(self, time_s: float) -> tuple[float, float]:
+        while self._ends[-1] <= time_s:
+            is_spell = len(self._ends) % 2 == 1
+            mean_s = self._delay.spell_mean_s if is_spell else self._delay.healthy_mean_s
+            self._ends.append(self._ends[-1] + self._random.exponential(mean_s))
+        place = int(np.searchsorted(self._ends, time_s, side="right"))
+        return (1.0 if place % 2 == 0 else 1 / self._delay.factor), self._ends[place]

@@ -1,0 +1,1 @@
+"""The gradient engine: gradients and updates of all simulated workers, computed together."""

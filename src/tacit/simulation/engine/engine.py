@@ -1,0 +1,293 @@
+"""The gradient engine: worker parameters are rows of one matrix, and what workers ask for is done together, as late as
+possible.
+
+A worker's wishes (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows depend on nobody else's.
+As soon as somebody needs to see a result, all queues are worked off in lockstep: all gradients at the heads of queues
+in one ``torch.func.vmap`` call, all updates in one call of an elementwise optimizer. Quiet steps, queued ahead of their
+virtual time as one wish, are what fills the calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from tacit.core.parameter_layout import Layout
+from tacit.core.worker import Observed
+from tacit.errors import NotFinite
+from tacit.simulation.engine.choice import Choice, say_once
+from tacit.simulation.engine.per_worker_state import BuffersPerWorker
+from tacit.simulation.engine.row_optimizer import RowOptimizer
+from tacit.workloads.workload import Problem, Token
+
+_ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
+REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds …
+NUMBERS_PER_CALL: Final = 32_000_000  # … and its gradients
+
+Wish = tuple[int, int, Any]
+"""What to do, at which step, and with what: mini-batches, one for each step; nothing; or whom to show the row."""
+
+Snapshot = Callable[[int, int, Tensor], None]
+"""Gets rank, step and the row, which it must copy."""
+
+
+class Engine:
+    """Parameters of all workers, their gradients, and the queues of what is still to be done to them."""
+
+    def __init__(
+        self, problem: Problem, matrix: Tensor, optimizer: RowOptimizer, choice: Choice, seed: Callable[[int], int]
+    ) -> None:
+        self.problem, self.matrix, self.optimizer, self.choice = problem, matrix, optimizer, choice
+        self.layout, self._first = problem.layout, matrix[0].clone()
+        self.workers = len(matrix)
+        self._per_call = max(1, min(REPLICAS_PER_CALL, NUMBERS_PER_CALL // self.layout.dimension))
+        self._rows = [matrix[rank] for rank in range(self.workers)]  # views, made once: hooks ask for them every round
+        self._gradients: Tensor | None = None  # flat rows, made when a hook first asks
+        self._queues: list[deque[Wish]] = [deque() for _ in range(self.workers)]
+        self._waiting: set[int] = set()
+        self._looks = 0  # snapshots in all queues
+        self._calls_update = False
+        self._loss_sum, self._loss_first = np.zeros(self.workers), np.zeros(self.workers)
+        self._seen = np.zeros(self.workers, np.int64)
+        self._sizes = [sampler.batch_size for sampler in problem.samplers]
+        self._has_sizes = len(set(self._sizes)) > 1
+        self._weights = [size / problem.batch_size for size in self._sizes]
+        self._lent = BuffersPerWorker(problem.module, self.workers, seed)  # for what runs one by one
+        self._call = vmap(grad_and_value(self._loss)) if choice.engine == "vmap" else None
+
+    # What workers ask for, in the order they will get it.
+
+    def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None:
+        """Queue whole steps from ``step`` on, one for each mini-batch: gradient and update."""
+        if len(tokens):
+            self._queues[rank].append((_ADVANCE, step, tokens))
+            self._waiting.add(rank)
+
+    def compute_gradient(self, rank: int, step: int, token: Token) -> None:
+        """Queue a gradient that a hook will look at."""
+        self._queues[rank].append((_GRADIENT, step, (token,)))
+        self._waiting.add(rank)
+
+    def update(self, rank: int, step: int) -> None:
+        """Queue the optimizer's step with the gradient as the hook left it."""
+        self._calls_update = True
+        self._queues[rank].append((_UPDATE, step, None))
+        self._waiting.add(rank)
+
+    def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None:
+        """Queue a look at the row for an evaluation."""
+        self._looks += 1
+        self._queues[rank].append((_SNAPSHOT, step, purpose))
+        self._waiting.add(rank)
+
+    def reset(self, rank: int) -> None:
+        """Let the worker have the parameters that all began with, and an optimizer that remembers nothing."""
+        if rank in self._waiting:
+            self.settle(rank)
+        self._rows[rank].copy_(self._first)
+        self.optimizer.forget(rank)
+
+    # What hooks see.
+
+    def row(self, rank: int) -> Tensor:
+        """Return the worker's parameters, all its wishes fulfilled."""
+        if rank in self._waiting:
+            self.settle(rank)
+        return self._rows[rank]
+
+    def gradient(self, rank: int) -> Tensor:
+        """Return the worker's gradient as a flat row."""
+        if rank in self._waiting:
+            self.settle(rank)
+        return self._flat_gradients[rank]
+
+    def set_gradient(self, rank: int, value: Tensor) -> None:
+        """Replace the gradient that the coming update will use."""
+        self.gradient(rank).copy_(value)
+
+    def take_observed(self, rank: int) -> Observed:
+        """Return and reset how many steps the worker took and which losses it saw."""
+        if rank in self._waiting:
+            self.settle(rank)
+        steps = int(self._seen[rank])
+        loss = float(self._loss_sum[rank]) / steps if steps else None
+        first = float(self._loss_first[rank]) if steps else None
+        self._seen[rank], self._loss_sum[rank] = 0, 0.0
+        return Observed(steps, steps * self._weights[rank], first, loss)
+
+    def weight(self, rank: int) -> float:
+        return self._weights[rank]
+
+    def learning_rate(self, step: int) -> float:
+        return self.optimizer.learning_rate(step)
+
+    # The work.
+
+    def settle(self, rank: int | None = None) -> None:
+        """Work off the queues in lockstep: all of them, or until the one of ``rank`` is empty; the longer the others',
+        the fuller the next calls.
+        """
+        while True:
+            if self._looks:
+                self._settle_snapshots()
+            if not self._waiting if rank is None else rank not in self._waiting:
+                return
+            waiting, queues = sorted(self._waiting), self._queues
+            updates = [rank for rank in waiting if queues[rank][0][0] == _UPDATE] if self._calls_update else []
+            if updates:
+                self._settle_updates(updates)
+            elif waiting:
+                self._settle_gradients(waiting)
+
+    def _pop(self, rank: int) -> Wish:
+        queue = self._queues[rank]
+        wish = queue.popleft()
+        if not queue:
+            self._waiting.discard(rank)
+        return wish
+
+    def _settle_snapshots(self) -> None:
+        for rank in sorted(self._waiting):
+            queue = self._queues[rank]
+            while queue and queue[0][0] == _SNAPSHOT:
+                _, step, purpose = self._pop(rank)
+                self._looks -= 1
+                purpose(rank, step, self._rows[rank])
+
+    def _settle_updates(self, ranks: list[int]) -> None:
+        steps = [self._pop(rank)[1] for rank in ranks]
+        self.optimizer.step(ranks, steps, self.layout.split(self._some(self._flat_gradients, ranks)))
+
+    def _settle_gradients(self, ranks: list[int]) -> None:
+        """Evaluate the gradients at the heads of queues, for as many steps as all of them ask for."""
+        heads = {rank: self._pop(rank) for rank in ranks}
+        steps = min(len(tokens) for _, _, tokens in heads.values())
+        for rank, (kind, step, tokens) in heads.items():
+            if len(tokens) > steps:
+                self._queues[rank].appendleft((kind, step + steps, tokens[steps:]))
+                self._waiting.add(rank)
+        calls = [(some, [heads[rank] for rank in some]) for some in self._calls(ranks)]
+        for ahead in range(steps):
+            for some, wishes in calls:
+                self._settle_call(some, wishes, ahead)
+
+    def _calls(self, ranks: list[int]) -> list[list[int]]:
+        """Divide ``ranks`` into calls: batches of one size each, and not too many at once."""
+        by_size: dict[int, list[int]] = {self._sizes[0]: ranks}
+        if self._has_sizes:
+            by_size = {}
+            for rank in ranks:
+                by_size.setdefault(self._sizes[rank], []).append(rank)
+        at_once = self._per_call
+        return [same[start : start + at_once] for same in by_size.values() for start in range(0, len(same), at_once)]
+
+    def _settle_call(self, ranks: list[int], wishes: list[Wish], ahead: int) -> None:
+        """Evaluate one call's gradients, ``ahead`` steps into each wish; those of quiet steps go straight into the
+        optimizer.
+        """
+        kinds = [kind for kind, _, _ in wishes]
+        steps = [step + ahead for _, step, _ in wishes]
+        batch = self.problem.collate(ranks, [tokens[ahead] for _, _, tokens in wishes])
+        parameters = self.layout.split(self._some(self.matrix, ranks))
+        gradients, losses = self._evaluate(ranks, parameters, batch)
+        self._observe(ranks, steps, losses)
+        if kinds.count(_ADVANCE) == len(ranks):
+            self.optimizer.step(ranks, steps, gradients)
+            return
+        flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
+        self.layout.join(gradients, flat)
+        self._flat_gradients[ranks] = flat
+        quiet = [place for place, kind in enumerate(kinds) if kind == _ADVANCE]
+        if quiet:
+            rows = {name: gradient[quiet] for name, gradient in gradients.items()}
+            self.optimizer.step([ranks[place] for place in quiet], [steps[place] for place in quiet], rows)
+
+    def _evaluate(
+        self, ranks: list[int], parameters: dict[str, Tensor], batch: tuple[Tensor, ...]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        if self._call is not None:
+            try:
+                return self._call(parameters, *batch)
+            except (RuntimeError, NotImplementedError) as error:
+                self._call = None
+                self.choice = Choice("loop", f"vmap failed: {str(error).splitlines()[0]}")
+                say_once(self.choice.reason)
+        gradients = {name: torch.empty_like(part) for name, part in parameters.items()}
+        losses = torch.empty(len(ranks), dtype=self.matrix.dtype, device=self.matrix.device)
+        for place, rank in enumerate(ranks):
+            own = {name: part[place].detach().requires_grad_() for name, part in parameters.items()}
+            with torch.enable_grad(), self._lent.of(rank) as buffers:
+                loss = functional_call(self.problem.module, own | buffers, tuple(part[place] for part in batch))
+            parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
+            for name, part in zip(own, parts, strict=True):
+                gradients[name][place] = 0.0 if part is None else part
+            losses[place] = loss.detach()
+        return gradients, losses
+
+    def _loss(self, parameters: dict[str, Tensor], *batch: Tensor) -> Tensor:
+        loss: Tensor = functional_call(self.problem.module, parameters, batch)
+        return loss
+
+    def _observe(self, ranks: list[int], steps: Sequence[int], losses: Tensor) -> None:
+        values = losses.detach().double().cpu().numpy()
+        if not np.isfinite(values).all():
+            place = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise NotFinite(ranks[place], steps[place] + 1, float(values[place]))
+        some = slice(ranks[0], ranks[-1] + 1) if ranks[-1] - ranks[0] + 1 == len(ranks) else ranks
+        self._loss_first[some] = np.where(self._seen[some] == 0, values, self._loss_first[some])
+        self._loss_sum[some] += values
+        self._seen[some] += 1
+
+    @property
+    def _flat_gradients(self) -> Tensor:
+        if self._gradients is None:
+            self._gradients = torch.zeros_like(self.matrix)
+        return self._gradients
+
+    def _some(self, matrix: Tensor, ranks: list[int]) -> Tensor:
+        """Return these rows, without a copy where they are all or neighbours."""
+        if ranks[-1] - ranks[0] + 1 == len(ranks):
+            return matrix[ranks[0] : ranks[-1] + 1]
+        return matrix[ranks]
+
+    def mean_buffers(self) -> dict[str, Tensor]:
+        """Return the mean of the workers' buffers (the first worker's where they are integers), for evaluation."""
+        return self._lent.mean()
+
+
+class TimingEngine:
+    """No gradients at all: parameters never change, so that only time and bytes are studied."""
+
+    def __init__(self, parameters: Tensor, learning_rate: float, layout: Layout) -> None:
+        self.layout = layout
+        self._parameters, self._gradient, self._rate = parameters, torch.zeros_like(parameters), learning_rate
+        self.choice = Choice("timing", "no gradients were asked for")
+
+    def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None: ...
+    def compute_gradient(self, rank: int, step: int, token: Token) -> None: ...
+    def update(self, rank: int, step: int) -> None: ...
+    def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None: ...
+    def set_gradient(self, rank: int, value: Tensor) -> None: ...
+    def settle(self) -> None: ...
+    def reset(self, rank: int) -> None: ...
+
+    def row(self, rank: int) -> Tensor:
+        return self._parameters
+
+    def gradient(self, rank: int) -> Tensor:
+        return self._gradient
+
+    def take_observed(self, rank: int) -> Observed:
+        return Observed(1, 1.0, None, None)
+
+    def weight(self, rank: int) -> float:
+        return 1.0
+
+    def learning_rate(self, step: int) -> float:
+        return self._rate

@@ -1,0 +1,245 @@
+"""Optimizers over rows: the parameters of many workers in one matrix, stepped together where that is the same thing.
+
+An elementwise optimizer does to a row what it would do to that worker's own tensors, so all rows with the same learning
+rate and step count take one call. Any other optimizer steps worker by worker.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tacit.core.parameter_layout import Layout
+from tacit.training.optimizers import ELEMENTWISE, Factory
+
+Rows = slice | Tensor
+
+
+class RowOptimizer(Protocol):
+    """Steps rows of the parameter matrix, each at its own step number."""
+
+    base_rate: float  # of the first parameter group, before any schedule
+
+    def step(
+        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+    ) -> None:
+        """Update rows ``ranks`` in place; ``gradients`` by parameter name, one row each, in the same order.
+
+        factor: on the base learning rates; None: what the schedule says for each row's step.
+        """
+
+    def learning_rate(self, step: int) -> float: ...
+
+    def forget(self, rank: int) -> None:
+        """Let a row's state be as before its first step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all rows' state as tensors and numbers."""
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None: ...
+
+
+def row_optimizer(
+    factory: Factory, module: nn.Module, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
+) -> RowOptimizer:
+    """Return the fastest optimizer over ``matrix`` that does what ``factory`` means."""
+    template = _Template(factory, module, layout)
+    cls = MatrixOptimizer if type(template.optimizer) in ELEMENTWISE else PerWorkerOptimizer
+    return cls(factory, template, layout, matrix, schedule)
+
+
+class ServerRow:
+    """A server's part of the model, a view into the whole, with an optimizer like the workers'."""
+
+    def __init__(
+        self, factory: Factory, module: nn.Module, layout: Layout, model: Tensor, schedule: Callable[[int], float]
+    ) -> None:
+        self._layout, self._row = layout, model.unsqueeze(0)
+        self._optimizer = row_optimizer(factory, module, layout, self._row, schedule)
+        self.parameters = model
+
+    def update(self, gradient: Tensor, learning_rate: float | None, updates: int) -> None:
+        """Take the step of the ``updates``-th update; ``learning_rate`` is of the first group, and the others keep
+        their ratio to it.
+        """
+        factor = None if learning_rate is None else learning_rate / self._optimizer.base_rate
+        self._optimizer.step([0], [updates - 1], self._layout.split(gradient.unsqueeze(0)), factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what its optimizer remembers."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(stored)
+
+
+class _Template:
+    """The optimizer that ``factory`` makes for one worker: its groups by parameter name, base learning rates, state
+    before the first step.
+    """
+
+    def __init__(self, factory: Factory, module: nn.Module, layout: Layout) -> None:
+        named = dict(module.named_parameters())
+        own = {name: nn.Parameter(named[name].detach().clone()) for name in layout.names}
+        self.optimizer = factory(list(own.values()))
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise ValueError("LBFGS evaluates the loss several times in a step, which no strategy here can follow.")
+        names = {id(parameter): name for name, parameter in own.items()}
+        self.groups = [[names[id(p)] for p in group["params"]] for group in self.optimizer.param_groups]
+        self.base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.initial = {name: dict(self.optimizer.state.get(parameter, {})) for name, parameter in own.items()}
+
+    def set_rates(self, optimizer: Optimizer, factor: float) -> None:
+        for group, base in zip(optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = base * factor
+
+
+class MatrixOptimizer:
+    """One call of an elementwise optimizer for all rows that are at the same point of its life."""
+
+    def __init__(
+        self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
+    ) -> None:
+        self._template, self._layout, self._matrix, self._schedule = template, layout, matrix, schedule
+        self.base_rate = template.base_rates[0]
+        self._optimizer = template.optimizer
+        self._counts = [0] * len(matrix)  # steps each row has taken
+        self._state: dict[str, dict[str, Tensor]] = {
+            name: {} for name in layout.names
+        }  # by parameter and key, row by row
+        self._scalars: dict[int, dict[str, dict[str, Any]]] = {}  # by count, parameter and key: alike in all rows
+        groups = self._optimizer.param_groups
+        self._is_stateless = type(self._optimizer) is torch.optim.SGD and not any(g["momentum"] for g in groups)
+
+    def learning_rate(self, step: int) -> float:
+        return self.base_rate * self._schedule(step)
+
+    def step(
+        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+    ) -> None:
+        for (scheduled, count), places in self._together(ranks, steps).items():
+            self._template.set_rates(self._optimizer, scheduled if factor is None else factor)
+            chosen, some = [ranks[place] for place in places], gradients
+            if len(places) < len(ranks):
+                picked = torch.tensor(places, device=self._matrix.device)
+                some = {name: gradient.index_select(0, picked) for name, gradient in gradients.items()}
+            if chosen[-1] - chosen[0] + 1 == len(chosen):  # neighbours: stepped in place
+                self._step(self._matrix[chosen[0] : chosen[-1] + 1], slice(chosen[0], chosen[-1] + 1), count, some)
+            else:
+                rows = torch.tensor(chosen, device=self._matrix.device)
+                block = self._matrix.index_select(0, rows)
+                self._step(block, rows, count, some)
+                self._matrix.index_copy_(0, rows, block)
+            if not self._is_stateless:
+                for rank in chosen:
+                    self._counts[rank] += 1
+
+    def forget(self, rank: int) -> None:
+        self._counts[rank] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": list(self._counts), "state": self._state, "scalars": self._scalars}
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        self._counts, self._state, self._scalars = list(stored["counts"]), stored["state"], stored["scalars"]
+
+    def _together(self, ranks: Sequence[int], steps: Sequence[int]) -> dict[tuple[float, int], list[int]]:
+        """Group places by what must be equal for one call: the rate's factor and, where there is state, the rows' age."""
+        if self._is_stateless and len(set(steps)) == 1:
+            return {(self._schedule(steps[0]), 0): list(range(len(ranks)))}
+        groups: dict[tuple[float, int], list[int]] = defaultdict(list)
+        previous, factor = -1, 1.0
+        for place, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
+            if step != previous:
+                previous, factor = step, self._schedule(step)
+            groups[factor, 0 if self._is_stateless else self._counts[rank]].append(place)
+        return groups
+
+    def _step(self, block: Tensor, rows: Rows, count: int, gradients: dict[str, Tensor]) -> None:
+        """Point torch's optimizer at these rows with their state after ``count`` steps, step, and keep the new state."""
+        parameters = {name: nn.Parameter(part) for name, part in self._layout.split(block).items()}
+        for group, names in zip(self._optimizer.param_groups, self._template.groups, strict=True):
+            group["params"] = [parameters[name] for name in names]
+        for name, gradient in gradients.items():
+            parameters[name].grad = gradient
+        if not self._is_stateless:
+            self._optimizer.state = defaultdict(dict, {p: self._load(n, p, rows, count) for n, p in parameters.items()})
+        self._optimizer.step()
+        for parameter in parameters.values():
+            parameter.grad = None  # the next gradients come into the same memory, which is still in the cache
+        if self._is_stateless:
+            return
+        self._scalars[count + 1] = {n: self._store(n, self._optimizer.state[p], rows) for n, p in parameters.items()}
+        youngest = min(self._counts)
+        for old in [age for age in self._scalars if age < youngest]:
+            del self._scalars[old]
+
+    def _load(self, name: str, parameter: nn.Parameter, rows: Rows, count: int) -> dict[str, Any]:
+        if count == 0:  # what the optimizer makes when it is built, the same in every element
+            initial = self._template.initial[name].items()
+            return {
+                k: torch.full_like(parameter, v.flatten()[0].item()) if _is_by_row(v) else _copy(v) for k, v in initial
+            }
+        state: dict[str, Any] = {k: v[rows] for k, v in self._state[name].items()}
+        return state | {k: _copy(v) for k, v in self._scalars[count][name].items()}
+
+    def _store(self, name: str, state: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """Keep what belongs to rows and return the rest."""
+        scalars, kept = {}, self._state[name]
+        for key, value in state.items():
+            if not _is_by_row(value):
+                scalars[key] = value
+                continue
+            if key not in kept:
+                kept[key] = value.new_zeros(len(self._matrix), *value.shape[1:])
+            if not (isinstance(rows, slice) and kept[key][rows].data_ptr() == value.data_ptr()):  # else done in place
+                kept[key][rows] = value
+        return scalars
+
+
+class PerWorkerOptimizer:
+    """One optimizer per worker, for those that look at whole tensors (or that we do not know)."""
+
+    def __init__(
+        self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
+    ) -> None:
+        self._template, self._schedule, self.base_rate = template, schedule, template.base_rates[0]
+        self._factory = factory
+        self._rows = [{n: nn.Parameter(part) for n, part in layout.split(row).items()} for row in matrix]
+        self._optimizers = [factory(list(row.values())) for row in self._rows]
+
+    def forget(self, rank: int) -> None:
+        self._optimizers[rank] = self._factory(list(self._rows[rank].values()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers]}
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        for optimizer, own in zip(self._optimizers, stored["optimizers"], strict=True):
+            optimizer.load_state_dict(own)
+
+    def learning_rate(self, step: int) -> float:
+        return self.base_rate * self._schedule(step)
+
+    def step(
+        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+    ) -> None:
+        for place, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
+            for name, parameter in self._rows[rank].items():
+                parameter.grad = gradients[name][place]
+            self._template.set_rates(self._optimizers[rank], self._schedule(step) if factor is None else factor)
+            self._optimizers[rank].step()
+            self._optimizers[rank].zero_grad(set_to_none=True)
+
+
+def _is_by_row(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,118 @@
+"""The port as the simulator offers it: meetings for collectives, the fabric for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tacit.core.messages import Message
+from tacit.core.network import SERVER, Parts, check_one_for_each, count_reply
+from tacit.errors import MisplacedCall
+from tacit.simulation.collectives import Meeting
+
+if TYPE_CHECKING:
+    from tacit.simulation.channels import Channel
+    from tacit.simulation.endpoints import Endpoint
+
+MessageType = TypeVar("MessageType", bound=Message)
+
+
+class SimulatedNetwork:
+    """The port, for one endpoint of a simulation."""
+
+    def __init__(self, endpoint: Endpoint, channel: Channel) -> None:
+        self._end, self.rank, self.size, self.channel = endpoint, endpoint.rank, endpoint.size, channel
+
+    def all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+    ) -> Tensor:
+        tensor = parts if isinstance(parts, Tensor) else torch.cat(list(parts))
+        mean = self._meet("all-reduce", tensor, weight, group)
+        if into is None:
+            return self._own(mean)
+        into.copy_(mean[: into.numel()])
+        return self._own(mean[into.numel() :])
+
+    def start_all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+    ) -> SimulatedPending:
+        snapshot = parts.clone() if isinstance(parts, Tensor) else torch.cat(list(parts))
+        meeting = self.channel.meetings.join(self.rank, "all-reduce", snapshot, weight, group)
+        return SimulatedPending(self, meeting)
+
+    def all_gather(
+        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+    ) -> list[MessageType]:
+        gathered: list[Message] = self._meet("all-gather", message.snapshot(), float(continues), group)
+        return self._as_own(gathered, [message])
+
+    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        ranks = range(self.size) if group is None else group
+        check_one_for_each(messages, len(ranks))
+        payload = {rank: message.snapshot() for rank, message in zip(ranks, messages, strict=True)}
+        given: list[Message] = self._meet("all-to-all", payload, 1.0, group)
+        return self._as_own(given, messages)
+
+    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
+        return self._own(self._meet("broadcast", tensor, source, group))
+
+    def send(self, to: int, message: Message) -> None:
+        world = self._end.world
+        if not (0 <= to < self.size or self.channel.has_shard_at(to)):
+            raise ValueError(f"send to {to}: there are the ranks 0 to {self.size - 1}" + _server_hint(to))
+        if self._end.is_handling:
+            self._end.replies_left = count_reply(self._end.replies_left, to, message)
+        self._end.await_window()
+        world.send(self._end, self.channel, to, message if message.is_owned or world.is_timing else message.snapshot())
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        return self._end.take(self.channel, kind, source)
+
+    def _meet(self, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Any:
+        if self._end.is_handling:
+            raise MisplacedCall(f"a handler may not block (it called {kind}); let a hook do it.")
+        meeting = self.channel.meetings.join(self.rank, kind, payload, weight, group)
+        return self.leave(meeting, meeting.joined[self.rank][2])
+
+    def leave(self, meeting: Meeting, since_s: float) -> Any:
+        """Wait until the meeting is over for this rank and return what it brought."""
+        end = self._end
+        if meeting.failure is not None:
+            raise meeting.failure
+        if self.rank not in meeting.done_s:
+            meeting.waiters[self.rank] = end.fiber
+            end.block(meeting)
+            self.channel.meetings.record_wait(meeting, self.rank, since_s)
+        return meeting.results[self.rank]
+
+    def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:
+        """Return ``gathered`` as instances of this endpoint's classes."""
+        asked, kinds = [type(message) for message in given], self._end.kinds
+        return [message.received_as(asked, kinds) for message in gathered]  # type: ignore[misc]
+
+    def _own(self, result: Tensor) -> Tensor:
+        return result if self._end.world.is_timing else result.clone()
+
+
+class SimulatedPending:
+    """A collective under way in the simulator."""
+
+    def __init__(self, network: SimulatedNetwork, meeting: Meeting) -> None:
+        self._network, self._meeting = network, meeting
+
+    @property
+    def is_ready(self) -> bool:
+        end = self._network._end
+        done_s = self._meeting.done_s.get(self._network.rank)
+        return done_s is not None and done_s <= getattr(end, "boundary_s", done_s)
+
+    def wait(self) -> Tensor:
+        result: Tensor = self._network.leave(self._meeting, self._network._end.world.agenda.now_s)
+        return result.clone()
+
+
+def _server_hint(to: int) -> str:
+    return "; this strategy has no server (has_server = True makes one)." if to == SERVER else "."

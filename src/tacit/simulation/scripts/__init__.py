@@ -1,0 +1,1 @@
+"""A user's script on a simulated cluster."""

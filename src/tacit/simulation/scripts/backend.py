@@ -1,0 +1,316 @@
+"""What a simulated script's worker and its sessions see of the world: ranks and shared data, and for each session a
+stage of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from tacit.core.messages import Message
+from tacit.errors import Disagreement, PeerLost
+from tacit.record.trace import Column, PlainEvent, Trace
+from tacit.session import Session
+from tacit.session.agreement import first_difference
+from tacit.session.server_model import KeptModel, ServerLife, ServerModel
+from tacit.simulation.agenda import Agenda
+from tacit.simulation.collectives import Meeting, mean_of
+from tacit.simulation.fibers import Fiber
+from tacit.simulation.network import MessageType, SimulatedNetwork
+from tacit.simulation.scripts.process_state import Standing
+
+if TYPE_CHECKING:
+    from tacit.simulation.channels import Channel
+    from tacit.simulation.scripts.workers import ScriptWorker
+
+Loaded = TypeVar("Loaded")
+
+
+class ScriptStage:
+    """One simulated worker's world, as one of its sessions sees it."""
+
+    world = "simulated"
+    server_is_apart = False
+    server_kept: ClassVar[list[KeptModel]] = []
+
+    def __init__(self, worker: ScriptWorker, channel: Channel) -> None:
+        self._worker, self.channel, self.rank, self.size = worker, channel, worker.rank, worker.size
+        self.network = ClockedNetwork(worker, channel, self)
+        self.trace: Trace = OwnEvents(channel.trace, worker.rank)
+        self.total_weight = 0.0
+        self.session: Session | None = None  # once it is attached
+        self.failure: BaseException | None = None  # what ended the session before its time
+        self.is_open = False
+        self.monitor: AbstractContextManager[Any] = nullcontext()  # hooks and handlers take turns already
+
+    @property
+    def is_handling(self) -> bool:
+        return self._worker.is_handling
+
+    # Time.
+
+    def now_s(self) -> float:
+        worker = self._worker  # a handler runs while its worker's clock stands at the last landing
+        return worker.world.agenda.now_s if worker.is_handling else worker.clock_s
+
+    def set_clock(self, time_s: float) -> None:
+        """Nothing to do: virtual time is everybody's, and begins at 0 again where a run is resumed."""
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Evaluations cost no virtual time anyway; nor do they count as compute time where that is measured."""
+        ran_s = self._worker.watch.read_s()
+        try:
+            yield
+        finally:
+            self._worker.watch.set(ran_s)
+
+    def compute(self, step: int) -> None:
+        self._worker.compute(step, self.channel.trace)
+        assert self.session is not None
+        self._worker.world.tell(self.rank, step, self.session.steps, self.now_s())
+
+    def landed(self, step: int, is_dropped: bool) -> None:
+        """``compute`` has put it into the trace."""
+
+    def hooked(self) -> None:
+        """Virtual time passes in ``compute`` alone."""
+
+    def take_trace(self, rows: list[PlainEvent]) -> None:
+        """A simulated run's trace begins with the run."""
+
+    def stepped(self) -> None:
+        self._worker.watch.set(0.0)
+
+    def abandon(self) -> bool:
+        return self._worker.abandon()
+
+    # Among sessions.
+
+    def agree(self, own: dict[str, Any]) -> None:
+        tables = self._gather("tacit.attach", own)
+        for rank, table in enumerate(tables):
+            if table is not tables[0] and (found := first_difference(table, tables[0])) is not None:
+                what, theirs, expected = found
+                raise Disagreement(what, theirs, expected, rank, at_attach=True)
+
+    def publish(self, name: str, value: Any) -> None:
+        self.channel.published.setdefault(name, {})[self.rank] = value
+
+    def published(self, name: str) -> list[Any]:
+        found = self.channel.published.get(name, {})
+        return [found[rank] for rank in sorted(found)]
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        return self._gather("an exchange of states", data)
+
+    def spread(self, tensor: Tensor, source: int = 0) -> None:
+        own = tensor.detach().clone() if self.rank == source else None
+        tensor.copy_(self._gather("a start from common values", own)[source])
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+        tensors: list[Tensor] = self._gather("a mean of the models", wide)
+        return mean_of(tensors, [1.0] * len(tensors))[0].to(tensor, copy=True)
+
+    def _gather(self, what: str, own: Any) -> list[Any]:
+        return self._worker.world.assemblies(self.channel.session).gather(self._worker, what, own)
+
+    # Messages.
+
+    def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
+        self.session, self.is_open = session, True
+        self._worker.listen(self.channel, session.strategy.handles, handler)
+        self._worker.watch.set(0.0)
+
+    def start_server(self, life: ServerLife | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
+        for shard in range(self.size):  # one after the other: a world counts its servers by shard
+            if shard == self.rank and life is not None and model is not None:
+                self._worker.world.open_server(self._worker, self.channel, life, model, steps, seed)
+            if not any(self._gather("the start of the server", life is not None and shard < self.rank)):
+                break
+
+    @property
+    def server_monitor(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # fibers take turns
+
+    def send_start(self, model: Tensor) -> None:
+        """Servers are always beside a worker here, and have its model."""
+
+    def join_server(self) -> Tensor | None:
+        return self._worker.world.join_server(self._worker, self.channel)
+
+    @property
+    def living(self) -> Sequence[int]:
+        return range(self.size)
+
+    def leave(self, failure: BaseException) -> None:
+        """The world tells the others."""
+
+    @property
+    def ending(self) -> str | None:
+        return None
+
+    def close(self, failure: BaseException | None) -> None:
+        self.is_open, self.failure = False, self.failure or failure
+
+
+class ClockedNetwork(SimulatedNetwork):
+    """The port of a session whose worker has a clock of its own."""
+
+    _end: ScriptWorker
+
+    def __init__(self, worker: ScriptWorker, channel: Channel, stage: ScriptStage) -> None:
+        super().__init__(worker, channel)
+        self._stage = stage
+
+    def leave(self, meeting: Meeting, since_s: float) -> Any:
+        worker = self._end
+        result = super().leave(meeting, worker.clock_s)
+        worker.clock_s = max(worker.clock_s, meeting.done_s[self.rank])
+        if meeting.kind == "all-reduce":
+            self._stage.total_weight = sum(meeting.joined[rank][1] for rank in meeting.group)
+        return result
+
+    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+        received = super().receive(kind, source)
+        self._end.clock_s = max(self._end.clock_s, self._end.world.agenda.now_s)
+        return received
+
+
+class SimulatedContext:
+    """What a worker's script sees before it attaches: its rank, the number of workers, and data that is loaded once."""
+
+    def __init__(self, worker: ScriptWorker) -> None:
+        self._worker, self.rank, self.size = worker, worker.rank, worker.size
+        self.strategy = worker.world.strategy
+        self.stages: list[ScriptStage] = []  # one for each ``attach``
+        self._calls_of_shared: dict[object, int] = {}
+
+    @property
+    def attached(self) -> list[tuple[Session, Channel]]:
+        """The sessions and their channels, in the order of ``attach``."""
+        return [(stage.session, stage.channel) for stage in self.stages if stage.session is not None]
+
+    def open_stage(self) -> ScriptStage:
+        """Return the stage of one more session."""
+        self.stages.append(ScriptStage(self._worker, self._worker.world.channel(len(self.stages))))
+        return self.stages[-1]
+
+    def share(self, load: Callable[[], Loaded]) -> Loaded:
+        """Return what the first worker's ``load()`` returned in the same call of the script.
+
+        The same call is the same code, called as often before. Where the first worker drew random numbers in it, the
+        others' generators go on from where its were afterwards, as if they had drawn them too.
+        """
+        code = getattr(load, "__code__", None) or getattr(getattr(load, "__func__", None), "__code__", None)
+        where = (code, code.co_filename) if code is not None else repr(load)
+        number = self._calls_of_shared[where] = self._calls_of_shared.get(where, 0) + 1
+        shelf = self._worker.world.shelf
+        if (where, number) not in shelf:
+            before, value = Standing.now(), load()
+            shelf[where, number] = (value, before, Standing.now())
+            return value
+        loaded, before, after = shelf[where, number]
+        if before != after and Standing.now() == before:
+            after.take_up()
+        result: Loaded = loaded
+        return result
+
+
+class OwnEvents(Trace):
+    """One worker's events out of the trace that all write, on rank 0 the servers' too: nothing is kept twice."""
+
+    def __init__(self, whole: Trace, rank: int) -> None:
+        super().__init__()
+        self._whole, self._rank = whole, rank
+        self.record = whole.record  # type: ignore[method-assign]
+
+    def __len__(self) -> int:
+        return len(self.in_order()["rank"])
+
+    @property
+    def vocabulary(self) -> list[str]:
+        return self._whole.vocabulary
+
+    def in_order(self) -> dict[str, Column]:
+        columns = self._whole.in_order()
+        are_mine = self._are_mine(columns["rank"])
+        return {name: column[are_mine] for name, column in columns.items()}
+
+    def unordered(self, names: Sequence[str], kind: str | None = None, label: str | None = None) -> list[Column]:
+        ranks, *found = self._whole.unordered(["rank", *names], kind, label)
+        are_mine = self._are_mine(ranks)
+        return [column[are_mine] for column in found]
+
+    def _are_mine(self, ranks: Column) -> Column:
+        is_mine: Column = ranks == self._rank
+        return is_mine | (ranks < 0) if self._rank == 0 else is_mine
+
+
+class Assembly:
+    """One exchange among all sessions."""
+
+    def __init__(self, what: str, size: int) -> None:
+        self.what, self.size = what, size
+        self.brought: dict[int, Any] = {}
+        self.waiters: dict[int, Fiber] = {}
+        self.failure: BaseException | None = None
+
+    def __str__(self) -> str:
+        missing = [rank for rank in range(self.size) if rank not in self.brought]
+        shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+        return f"worker{'s' * (len(missing) > 1)} {shown} to come to {self.what}"
+
+
+class Place(NamedTuple):
+    """Where in its script a worker waits, and for which assembly."""
+
+    assembly: Assembly
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.assembly} ({self.line})"
+
+
+class Assemblies:
+    """Exchanges among sessions, in the order each rank calls them. They take no virtual time and are not counted."""
+
+    def __init__(self, workers: int, agenda: Agenda) -> None:
+        self._agenda, self._size = agenda, workers
+        self._counts = [0] * workers
+        self._open: dict[int, Assembly] = {}
+        self._lost: dict[int, float] = {}
+
+    def gather(self, worker: ScriptWorker, what: str, own: Any) -> list[Any]:
+        """Wait until all have come to their call, and return what they brought, in rank order."""
+        number = self._counts[worker.rank] = self._counts[worker.rank] + 1
+        assembly = self._open.setdefault(number, Assembly(what, self._size))
+        if assembly.what != what:
+            others = sorted(assembly.brought)
+            raise Disagreement("call that all ranks make together", what, assembly.what, worker.rank, others=others)
+        for rank, at_s in self._lost.items():
+            raise PeerLost(rank, at_s, what)
+        assembly.brought[worker.rank] = own
+        if len(assembly.brought) == self._size:
+            del self._open[number]
+            self._agenda.at(self._agenda.now_s, lambda: self._wake(assembly))
+        assembly.waiters[worker.rank] = worker.fiber
+        worker.stand_by(Place(assembly, worker.world.script.line()))
+        return [assembly.brought[rank] for rank in range(self._size)]
+
+    def lose(self, rank: int, at_s: float) -> None:
+        """Tell everybody who waits for a worker that is gone."""
+        self._lost[rank] = at_s
+        for assembly in self._open.values():
+            for waiter in sorted(assembly.waiters):
+                assembly.waiters.pop(waiter).throw(PeerLost(rank, at_s, assembly.what))
+        self._open.clear()
+
+    def _wake(self, assembly: Assembly) -> None:
+        for rank in sorted(assembly.waiters):
+            assembly.waiters.pop(rank).resume()

@@ -1,0 +1,254 @@
+"""Workers whose steps are those of a user's script, and the server of their strategy."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core.messages import Message
+from tacit.core.network import Envelope, server_address
+from tacit.core.randomness import Streams
+from tacit.errors import RunError, ScriptFailed
+from tacit.record.trace import COMPUTE, NOTE, Trace
+from tacit.session.server_model import ServerLife, ServerModel
+from tacit.simulation.endpoints import Endpoint
+from tacit.simulation.fibers import Fiber, Stopped
+from tacit.simulation.scripts.backend import SimulatedContext
+from tacit.simulation.scripts.process_state import Belongings, Generators, Watch, environment_of, without_autocast
+from tacit.simulation.workers import Flight
+
+if TYPE_CHECKING:
+    from tacit.simulation.channels import Channel
+    from tacit.simulation.scripts.world import ScriptWorld
+
+Handler = Callable[[int, Message], None]
+
+
+class ScriptWorker(Endpoint):
+    """A worker whose steps are those of a script.
+
+    Its clock stands still in exchanges among sessions. After an evaluation it may therefore be behind the agenda by as
+    long as it had to wait for the slowest, and steps that are over by the agenda's time land at once.
+    """
+
+    world: ScriptWorld
+
+    def __init__(self, world: ScriptWorld, rank: int) -> None:
+        super().__init__(world, rank)
+        self.pace, self.watch = world.pace(rank), Watch()
+        self.clock_s = 0.0
+        self.boundary_s = 0.0  # when the last step landed
+        self.is_stopped = False
+        self._flight: Flight | None = None
+        self._handlers: dict[
+            int, tuple[tuple[type[Message], ...], Handler]
+        ] = {}  # by session: what it handles, and how
+        self.context = SimulatedContext(self)
+        script = world.script
+        arguments, environment = [str(script.path), *script.arguments], environment_of(rank, self.size)
+        self.belongings = Belongings(script.main(), arguments, environment, Generators(world.streams, rank))
+        self.belongings.context = self.context
+        self.kinds = self.belongings.kinds
+        self.fiber = Turn(self, self.fiber)
+
+    # Its life.
+
+    def _run(self) -> None:
+        torch.set_grad_enabled(True)
+        try:
+            self.live()
+        finally:
+            self.world.ended(self)
+
+    def live(self) -> None:
+        try:
+            self._play()
+            self._check_end()
+        except BaseException as error:
+            for session, _ in self.context.attached:  # those that are over do not mind
+                session.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def _play(self) -> None:
+        script = self.world.script
+        try:
+            exec(script.code, vars(self.belongings.main))
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise ScriptFailed(self.rank, f"left with sys.exit({leaving.code!r}).") from leaving
+        except RunError as error:
+            error.add_note("\n".join([f"This came up in the script of worker {self.rank}:", *script.own_lines(error)]))
+            raise
+        except Exception as error:
+            what = f"raised {type(error).__name__}: {error}"
+            raise ScriptFailed(self.rank, what, script.own_lines(error)) from error
+
+    def _check_end(self) -> None:
+        stages = self.context.stages
+        if any(isinstance(stage.failure, SystemExit) for stage in stages):
+            raise ScriptFailed(
+                self.rank, "left its session with sys.exit() before the end; call session.close() first."
+            )
+        if any(stage.is_open for stage in stages):
+            raise ScriptFailed(
+                self.rank,
+                f"ended after step {self.context.attached[-1][0].step} without session.close(): nobody played the last round. "
+                f"Add session.close() after the loop, or write: with tacit.attach(…) as session.",
+            )
+
+    # Time.
+
+    def compute(self, step: int, trace: Trace) -> None:
+        """Let the time of a step pass, whose gradient the script has just computed, and put it into its session's
+        trace.
+        """
+        world, pace, start_s = self.world, self.pace, self.clock_s
+        work_s = self.watch.read_s() if world.is_measured else None
+        end_s = pace.times_of_steps(start_s, 1)[-1] if work_s is None else pace.end_of_work(start_s, work_s)
+        flight = self._flight = Flight(self, start_s, step, trace)
+        if end_s >= world.agenda.now_s:
+            world.agenda.at(end_s, flight.land)
+            self.block("its own computation")
+        self._flight = None
+        if flight.is_abandoned:
+            self.clock_s = self.boundary_s = world.agenda.now_s
+        else:
+            self.clock_s = self.boundary_s = end_s
+            trace.rows.append((end_s, self.rank, COMPUTE, start_s, step, 0, -2, 0, 0.0, ""))
+
+    def abandon(self) -> bool:
+        """Drop the gradient under way; return whether there is one."""
+        if self._flight is None:
+            return False
+        self._flight.abandon()
+        return True
+
+    def block(self, what: object) -> None:
+        if self.is_stopped:  # the script caught what ends it
+            raise Stopped
+        with without_autocast():
+            super().block(what)
+        self.clock_s = max(self.clock_s, self.world.agenda.now_s)
+
+    def stand_by(self, what: object) -> None:
+        """Block without letting the own clock move."""
+        clock_s = self.clock_s
+        self.block(what)
+        self.clock_s = clock_s
+
+    # Messages.
+
+    def listen(self, channel: Channel, handles: tuple[type[Message], ...], handler: Handler) -> None:
+        """Give messages of a session and of the kinds ``handles`` to ``handler``, those that came too early first."""
+        self._handlers[channel.session] = handles, handler
+        early, self._inbox = self._inbox, deque()
+        for envelope in early:
+            self.accept(envelope)
+
+    def accept(self, envelope: Envelope) -> None:
+        """Give handled kinds to the handler; a paused worker takes nothing before it wakes."""
+        agenda = self.world.agenda
+        awake_s = self.pace.awake_from(agenda.now_s)
+        if awake_s > agenda.now_s:
+            agenda.at(awake_s, lambda: self.accept(envelope))
+        elif not self.is_lost:
+            handles, handler = self._handlers.get(envelope.session, ((), None))
+            if handler is not None and envelope.message.is_of(*handles):
+                self._handle(handles, handler, envelope)
+            else:
+                super().accept(envelope)
+
+    def _handle(self, handles: tuple[type[Message], ...], handler: Handler, envelope: Envelope) -> None:
+        self.world.interpreter.give_to(self.belongings)
+        self.is_handling, self.replies_left = True, 1
+        try:
+            with torch.no_grad():
+                handler(envelope.source, envelope.message.received_as(handles, self.kinds))
+        finally:
+            self.is_handling = False
+
+
+class ScriptServer(Endpoint):
+    """The server of a session's strategy, or a shard of it: its own model and optimizer, an inbox, a fiber."""
+
+    knows_split = False  # data are the script's own
+
+    def __init__(
+        self,
+        world: ScriptWorld,
+        channel: Channel,
+        shard: int,
+        life: ServerLife,
+        model: ServerModel,
+        steps: int | None,
+        seed: int,
+    ) -> None:
+        super().__init__(world, server_address(shard), channel)
+        self.shard, self._model, self._life, self._steps = shard, model, life, steps
+        self._own_random = Streams(seed).numpy("strategy", self.rank)
+        self.waiter: Fiber | None = None
+
+    @property
+    def parameters(self) -> Tensor:
+        return self._model.parameters
+
+    @property
+    def steps(self) -> int | None:
+        return self._steps
+
+    @property
+    def random(self) -> np.random.Generator:
+        return self._own_random
+
+    def now_s(self) -> float:
+        return self.world.agenda.now_s
+
+    def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+        self._model.update(gradient, learning_rate, self.world.agenda.now_s)
+        if self.shard == 0:
+            self.note("update", self._model.updates)
+
+    def note(self, name: str, value: float, about: int | None = None) -> None:
+        now_s = self.world.agenda.now_s
+        self.network.channel.trace.record(
+            NOTE, self.rank, now_s, now_s, peer=-2 if about is None else about, value=float(value), label=name
+        )
+
+    def live(self) -> None:
+        self._life.live(self)
+        if self.waiter is not None:
+            self.world.agenda.at(self.world.agenda.now_s, self.waiter.resume)
+
+
+class Turn:
+    """A worker's fiber, around which the interpreter becomes the worker's own."""
+
+    def __init__(self, worker: ScriptWorker, fiber: Fiber) -> None:
+        self._worker, self._fiber, self.is_over = worker, fiber, False
+
+    def resume(self) -> None:
+        self._take(self._fiber.resume)
+
+    def throw(self, error: BaseException) -> None:
+        self._worker.is_stopped |= isinstance(error, Stopped)
+        self._take(lambda: self._fiber.throw(error))
+
+    def park(self) -> None:
+        self._fiber.park()
+
+    def _take(self, go_on: Callable[[], None]) -> None:
+        worker, interpreter = self._worker, self._worker.world.interpreter
+        interpreter.give_to(worker.belongings)
+        interpreter.is_heard = worker.rank == 0
+        worker.watch.start()
+        try:
+            go_on()
+        finally:
+            worker.watch.stop()
+            interpreter.is_heard = True
+            self.is_over = self._fiber.is_over

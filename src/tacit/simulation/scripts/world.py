@@ -1,0 +1,144 @@
+"""The simulated world of a user's script: workers that run it, each in a fiber and with belongings of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final
+
+from torch import Tensor
+
+import tacit.session
+from tacit.cluster.cluster import Cluster
+from tacit.core.strategy import Strategy
+from tacit.errors import ScriptFailed
+from tacit.session.server_model import ServerLife, ServerModel
+from tacit.simulation.base_world import Surroundings
+from tacit.simulation.channels import Channel
+from tacit.simulation.evaluation import Progress
+from tacit.simulation.scripts.backend import Assemblies
+from tacit.simulation.scripts.process_state import Interpreter, Standing
+from tacit.simulation.scripts.workers import ScriptServer, ScriptWorker
+
+_OURS: Final = Path(tacit.session.__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script, compiled once for all workers."""
+
+    path: Path
+    arguments: tuple[str, ...]
+    code: CodeType
+    sha256: str  # of the file's content
+
+    def main(self) -> ModuleType:
+        """Return a fresh ``__main__`` for one worker."""
+        module = ModuleType("__main__")
+        module.__file__ = str(self.path)
+        return module
+
+    def line(self) -> str:
+        """Return the line that is being executed, of the script or, where it calls them, of a file beside it."""
+        frame: FrameType | None = sys._getframe()
+        folder = str(self.path.parent)
+        while frame is not None and os.path.dirname(frame.f_code.co_filename) != folder:  # noqa: PTH120 - in every frame
+            frame = frame.f_back
+        return self.path.name if frame is None else f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+
+    def own_lines(self, error: BaseException) -> Iterator[str]:
+        """Yield those lines of a traceback that lie in the script or in files beside it."""
+        for frame in traceback.extract_tb(error.__traceback__):
+            path = Path(frame.filename)
+            if self.path.parent in path.parents and _OURS not in path.parents and "site-packages" not in path.parts:
+                yield f"  {path.relative_to(self.path.parent)}, line {frame.lineno}, in {frame.name}\n    {frame.line}"
+
+
+class ScriptWorld(Surroundings):
+    """Everything the simulation of a script consists of. ``run`` lets it happen."""
+
+    def __init__(
+        self,
+        script: Script,
+        cluster: Cluster,
+        interpreter: Interpreter,
+        *,
+        seed: int,
+        host: str,
+        measured: bool,
+        progress: Progress | None,
+        strategy: Strategy[Any] | None,
+    ) -> None:
+        super().__init__(cluster, seed=seed, host=host)
+        self.strategy = strategy  # in place of the script's own
+        self.script, self.interpreter, self.is_measured, self._progress = script, interpreter, measured, progress
+        self.shelf: dict[object, tuple[Any, Standing, Standing]] = {}  # what ``tacit.shared`` has loaded
+        self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]
+        self._assemblies: dict[int, Assemblies] = {}  # by session
+        self._beside: dict[tuple[int, int], ScriptServer] = {}  # servers, by session and the worker they live with
+        self.inhabit(self.workers)
+
+    def settle(self) -> None:
+        if not any(worker.context.attached for worker in self.workers):
+            raise ScriptFailed(
+                0,
+                "ended without tacit.attach on any worker: there is nothing to simulate; after the optimizer is made "
+                "write session = tacit.attach(model, optimizer, strategy).",
+            )
+
+    def _is_over(self) -> bool:
+        return self._living == 0
+
+    def channel(self, session: int) -> Channel:
+        """Return the channel of the ``session``-th session, which every worker opens in its turn."""
+        return self.channels[session] if session < len(self.channels) else self.open_channel()
+
+    def assemblies(self, session: int) -> Assemblies:
+        """Return the exchanges among workers of the ``session``-th session."""
+        if session not in self._assemblies:
+            self._assemblies[session] = Assemblies(self.cluster.workers, self.agenda)
+            for rank, at_s in self._lost_at.items():
+                self._assemblies[session].lose(rank, at_s)
+        return self._assemblies[session]
+
+    def open_server(
+        self, worker: ScriptWorker, channel: Channel, life: ServerLife, model: ServerModel, steps: int | None, seed: int
+    ) -> None:
+        """Let the server of a session's strategy, or a shard of it, live beside ``worker``, which asks for it."""
+
+        def open_outside() -> None:  # a greenlet parks into the one that made it, which must not be a worker's
+            server = ScriptServer(self, channel, worker.rank, life, model, steps, seed)
+            self._beside[channel.session, worker.rank] = server
+            server.kinds = worker.kinds
+            self.admit(server, channel)
+            worker.fiber.resume()
+
+        self.agenda.at(self.agenda.now_s, open_outside)
+        worker.stand_by("its server")
+
+    def join_server(self, worker: ScriptWorker, channel: Channel) -> Tensor | None:
+        """Let ``worker`` wait until the server beside it has nothing left to do; return its part of the model."""
+        server = self._beside.get((channel.session, worker.rank))
+        if server is None:
+            return None
+        while not server.fiber.is_over:
+            server.waiter = worker.fiber
+            worker.block("its server")
+        return server.parameters
+
+    def lost(self, rank: int) -> None:
+        for assemblies in self._assemblies.values():
+            assemblies.lose(rank, self.agenda.now_s)
+
+    def returned(self, rank: int) -> None:
+        raise AssertionError("faults that bring a worker in are refused before a script starts")
+
+    def tell(self, rank: int, step: int, steps: int | None, time_s: float) -> None:
+        """Tell whoever watches how far rank 0 has come."""
+        if self._progress is not None and rank == 0 and step % max(1, (steps or 0) // 100) == 0:
+            self._progress(step, steps or step, time_s, None)

@@ -1,0 +1,1 @@
+"""Local SGD: periodic averaging, period rules and outer optimizers."""

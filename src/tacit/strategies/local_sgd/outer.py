@@ -1,0 +1,100 @@
+"""Outer optimizers: what to do with the averaged model, seen as a step from the last common one.
+
+Δ = x_old − mean is the *outer gradient*. The new common model is mean − (u − Δ) with u the outer optimizer's step, so
+that u = Δ (SGD with learning rate 1) gives the mean itself, bit for bit.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tacit.core.specs import ALWAYS_SPELLED, Spec
+from tacit.errors import require
+
+OuterState = dict[str, Tensor]
+
+
+class Outer(Spec):
+    """An optimizer of the common model, run alike on every rank after each round."""
+
+    needs_rate: ClassVar[bool] = False
+
+    @abstractmethod
+    def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
+        """Return the step u for the outer gradient ``delta``; ``learning_rate`` is the workers' own, γ."""
+
+    def apply(self, state: OuterState, previous: Tensor, mean: Tensor, learning_rate: float) -> Tensor:
+        """Return the new common model."""
+        delta = previous - mean
+        return mean - (self.step(state, delta, learning_rate) - delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterSGD(Outer):
+    """SGD on the outer gradient; lr=0.7, momentum=0.9, nesterov=True is DiLoCo (Douillard et al., arXiv 2311.08105)."""
+
+    lr: float = 1.0
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"lr={self.lr} must be positive; 1.0 is plain averaging.")
+        require(0 <= self.momentum < 1, f"momentum={self.momentum} must be at least 0 and below 1.")
+        require(self.momentum > 0 or not self.nesterov, "nesterov=True needs a momentum above 0; DiLoCo takes 0.9.")
+
+    def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
+        if self.momentum == 0:
+            return delta * self.lr
+        buffer = state.setdefault("momentum", torch.zeros_like(delta))
+        buffer.mul_(self.momentum).add_(delta)
+        return (delta + self.momentum * buffer if self.nesterov else buffer) * self.lr
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowMo(Outer):
+    """Slow momentum (Wang et al., arXiv 1910.00643): u ← β u + Δ/γ, x ← x_old − α γ u."""
+
+    lr: float = 1.0  # α
+    momentum: float = field(default=0.5, metadata=ALWAYS_SPELLED)  # β
+
+    needs_rate: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"lr={self.lr} must be positive.")
+        require(0 <= self.momentum < 1, f"momentum={self.momentum} must be at least 0 and below 1.")
+
+    def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
+        buffer = state.setdefault("momentum", torch.zeros_like(delta))
+        if learning_rate == 0:
+            return delta  # workers stood still: the mean it is
+        buffer.mul_(self.momentum).add_(delta, alpha=1 / learning_rate)
+        return buffer * (self.lr * learning_rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterAdam(Outer):
+    """Adam on the outer gradient (FedAdam, Reddi et al., arXiv 2003.00295)."""
+
+    lr: float = field(default=0.01, metadata=ALWAYS_SPELLED)
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"lr={self.lr} must be positive.")
+        require(
+            0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, f"beta1={self.beta1}, beta2={self.beta2} must be in [0, 1)."
+        )
+        require(self.eps > 0, f"eps={self.eps} must be positive.")
+
+    def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
+        first = state.setdefault("first", torch.zeros_like(delta)).lerp_(delta, 1 - self.beta1)
+        second = state.setdefault("second", torch.zeros_like(delta)).lerp_(delta.square(), 1 - self.beta2)
+        count = state.setdefault("count", torch.zeros((), dtype=torch.float64)).add_(1).item()
+        corrected = first / (1 - self.beta1**count)
+        return self.lr * corrected / ((second / (1 - self.beta2**count)).sqrt() + self.eps)

@@ -1,0 +1,1 @@
+"""Expected seconds per update for servers and rounds."""

@@ -1,0 +1,43 @@
+"""How many of many independent workers' events there are: sums of counts, for many moments at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tacit.cluster.delays import Shares
+
+
+def fewer_than(k: int, groups: Sequence[tuple[Shares, int]]) -> Shares:
+    """Return P(fewer than ``k`` events in all) at every moment.
+
+    groups: (law, workers) pairs; law[n, t] is the probability that one worker has n events by moment t, with n ≥ k left
+    out. Every term is positive, so that small probabilities keep their digits.
+    """
+    total = np.ones((1, groups[0][0].shape[1]))
+    for law, workers in groups:
+        total = _product(total, _power(law, workers, k), k)
+    return np.asarray(total.sum(0))
+
+
+def _power(law: Shares, workers: int, k: int) -> Shares:
+    """Return the law of the sum over ``workers`` equal ones, by squaring."""
+    result, square = np.ones((1, law.shape[1])), law[:k]
+    while workers:
+        if workers % 2:
+            result = _product(result, square, k)
+        workers //= 2
+        if workers:
+            square = _product(square, square, k)
+    return result
+
+
+def _product(left: Shares, right: Shares, k: int) -> Shares:
+    """Return the law of a sum of two counts, below ``k``."""
+    size = min(len(left) + len(right) - 1, k)
+    out = np.zeros((size, left.shape[1]))
+    for count, share in enumerate(left[:size]):
+        rows = min(len(right), size - count)
+        out[count : count + rows] += share * right[:rows]
+    return out

@@ -1,0 +1,1 @@
+"""Local optimizers and learning-rate schedules."""

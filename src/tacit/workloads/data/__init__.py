@@ -1,0 +1,1 @@
+"""Reading, sampling and splitting of data sets."""
