@@ -41,8 +41,8 @@ import zmq
 from torch import Tensor, nn
 
 from tacit.core.messages import Message, TensorMessage
-from tacit.runtime.messaging.endpoint import Post
-from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.messaging.endpoint import MessageEndpoint
+from tacit.runtime.messaging.hook_lock import HookLock
 
 SIZES = {"1 KB": (1024, 300), "1 MB": (2**20, 100), "25 MB": (25_000_000, 6)}  # bytes, round trips a repetition
 REPETITIONS = 12
@@ -61,13 +61,13 @@ class Ours:
 
     def __init__(self, rank: int, store: dist.Store, security: str, name: str = "trips") -> None:
         self.peer, self.served = 1 - rank, TensorMessage(torch.zeros(1))
-        self.post = Post(
+        self.post = MessageEndpoint(
             rank,
             [self.peer],
             dist.PrefixStore(f"ours-{security}-{name}", store),
             host="127.0.0.1",
             security=security,
-            monitor=Monitor(),
+            monitor=HookLock(),
             handles=(Read,),
             handler=lambda source, _: self.post.send(source, self.served),
             sent=None,

@@ -59,14 +59,14 @@ with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcon
     from tacit.compression import Compressed, Compressor
     from tacit.compression.coding.sparse_sum import SumVector
     from tacit.compression.feedback import EF21
-    from tacit.compression.feedback.feedback import Reported, Said
+    from tacit.compression.feedback.feedback import Update, UpdateWithStatistics
     from tacit.compression.lattice import LatticeVector
     from tacit.core.messages import MAGIC, VERSION, Message, unpack, unpack_frames
     from tacit.errors import BadMessage, LatticeOverflow
-    from tacit.strategies.gossip.neighbours import GossipWords
+    from tacit.strategies.gossip.neighbours import GossipMessage
     from tacit.strategies.servers.channels import Link
     from tacit.strategies.servers.messages import ServerPush
-    from tacit.strategies.swarm.messages import SwarmAnswer, SwarmAsk, SwarmModel, SwarmWords, bits_and_side, heard
+    from tacit.strategies.swarm.messages import SwarmAnswer, SwarmAsk, SwarmMessage, SwarmModel, bits_and_side, heard
 
     for package in ("tacit.runtime", "tacit.session", "tacit.strategies"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -112,19 +112,19 @@ def examples() -> Iterator[Message]:
     """Yield valid messages, of every kind one at least."""
     vectors = [sender.compress(X, np.random.default_rng(0), {}, SHAPES) for sender in SENDERS]
     sparse, lattice = vectors[2], next(one for one in vectors if isinstance(one, LatticeVector))
-    said = Said(1.0, sparse)
+    said = Update(1.0, sparse)
     yield from vectors
     yield SumVector.of(2 * sparse.dense().double(), [sparse, vectors[3]], torch.float32)
     yield said
-    yield Reported(1.0, vectors[6], False, X[:3])
-    yield from (Said(0.5, vector) for vector in vectors)
+    yield UpdateWithStatistics(1.0, vectors[6], False, X[:3])
+    yield from (Update(0.5, vector) for vector in vectors)
     yield ServerPush(1, 1, 0.1, 1.0, 0.5, said)
-    yield from (ServerPush(1, 1, 0.1, 1.0, 0.5, Said(1.0, vector)) for vector in vectors)
+    yield from (ServerPush(1, 1, 0.1, 1.0, 0.5, Update(1.0, vector)) for vector in vectors)
     yield SwarmAsk(1, lattice, lattice)
-    yield SwarmWords(1, lattice, None)
+    yield SwarmMessage(1, lattice, None)
     yield SwarmAnswer(1, lattice, lattice, 0.5)
     yield SwarmModel(1, X, None)
-    yield GossipWords(1, 1, sparse)
+    yield GossipMessage(1, 1, sparse)
     for kind in kinds_below(Message):
         for numbers in (X, torch.arange(4)):
             with contextlib.suppress(ValueError, TypeError, BadMessage):
@@ -225,15 +225,15 @@ def receive(message: Message) -> None:
     match message:
         case Compressed():
             decode(message)
-        case Said():
+        case Update():
             decode(message.message)
         case ServerPush():
             check_vector(LINK.opened(LINK.begin(X), message.body, 1.0))
-        case SwarmWords():
+        case SwarmMessage():
             check_vector(heard(message, X))
             if isinstance(message.body, LatticeVector):
                 bits_and_side(message.body)
-        case GossipWords() if isinstance(message.body, Compressed):
+        case GossipMessage() if isinstance(message.body, Compressed):
             decode(message.body)
 
 

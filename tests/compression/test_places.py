@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.compression.coding.bits import pack, packed_bytes, unpack
-from tacit.compression.coding.indices import Coding, Places, encode, encode_blocks
+from tacit.compression.coding.indices import CodedIndices, Coding, encode, encode_blocks
 from tacit.errors import BadMessage
 
 
@@ -118,13 +118,19 @@ def test_corrupted_places_are_refused_or_in_range(drawn: tuple[list[int], int], 
 @pytest.mark.parametrize(
     ("places", "message"),
     [
-        (lambda: Places(10, 2, Coding.RAW, 0, pack(torch.tensor([7, 3]), 4)), "do not ascend"),
-        (lambda: Places(10, 2, Coding.RAW, 0, pack(torch.tensor([3, 3]), 4)), "do not ascend"),
-        (lambda: Places(10, 1, Coding.RAW, 0, pack(torch.tensor([12]), 4)), "reach past the 10 numbers"),
-        (lambda: Places(10, 2, Coding.BITMAP, 0, pack(torch.ones(10), 1)), "10 places came where 2 are announced"),
-        (lambda: Places(10, 1, Coding.DELTA, 0, torch.tensor([0, 8], dtype=torch.uint8)), "reach past the 10 numbers"),
-        (lambda: Places(6, 2, Coding.BLOCKS, 3, pack(torch.tensor([3, 0]), 2)), "past the end of its block of 3"),
-        (lambda: Places(6, 1, Coding.BLOCKS, 3, pack(torch.tensor([0]), 2)), "not equally many in 2 blocks"),
+        (lambda: CodedIndices(10, 2, Coding.RAW, 0, pack(torch.tensor([7, 3]), 4)), "do not ascend"),
+        (lambda: CodedIndices(10, 2, Coding.RAW, 0, pack(torch.tensor([3, 3]), 4)), "do not ascend"),
+        (lambda: CodedIndices(10, 1, Coding.RAW, 0, pack(torch.tensor([12]), 4)), "reach past the 10 numbers"),
+        (
+            lambda: CodedIndices(10, 2, Coding.BITMAP, 0, pack(torch.ones(10), 1)),
+            "10 places came where 2 are announced",
+        ),
+        (
+            lambda: CodedIndices(10, 1, Coding.DELTA, 0, torch.tensor([0, 8], dtype=torch.uint8)),
+            "reach past the 10 numbers",
+        ),
+        (lambda: CodedIndices(6, 2, Coding.BLOCKS, 3, pack(torch.tensor([3, 0]), 2)), "past the end of its block of 3"),
+        (lambda: CodedIndices(6, 1, Coding.BLOCKS, 3, pack(torch.tensor([0]), 2)), "not equally many in 2 blocks"),
     ],
 )
 def test_lies_about_places_are_told(places, message: str):

@@ -24,8 +24,8 @@ from torch.distributed import HashStore, TCPStore
 from tacit.core.messages import Message, TensorMessage, unpack_frames
 from tacit.core.network import SERVER
 from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
-from tacit.runtime.messaging.endpoint import Post
-from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.messaging.endpoint import MessageEndpoint
+from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.memory import keep_memory
 from tacit.runtime.messaging.receiver import Purpose, stamp
 
@@ -57,9 +57,9 @@ class End:
     """One endpoint with its monitor; its handler answers an enquiry with a letter of the same number."""
 
     def __init__(self, store, address: int, peers: list[int], handler=None, **rest) -> None:
-        self.monitor, self.heard = Monitor(), []
+        self.monitor, self.heard = HookLock(), []
         rest = {"host": "127.0.0.1", "security": "token", "timeout_s": TIMEOUT_S} | rest
-        self.post = Post(
+        self.post = MessageEndpoint(
             address,
             peers,
             store,

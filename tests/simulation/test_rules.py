@@ -138,7 +138,7 @@ def test_a_gradient_is_taken_at_the_parameters_of_its_start():
     """The server moves while learners compute, yet a learner's gradient belongs to the model it started from."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Watch(FirstOfAll):
+    class ComputeClock(FirstOfAll):
         cancels = False
 
         def before_step(self, worker, state):
@@ -158,7 +158,7 @@ def test_a_gradient_is_taken_at_the_parameters_of_its_start():
     name = problem.layout.names[0]
     loss = torch.func.functional_call(problem.module, {name: one}, tuple(part[0] for part in batch))
     (eigenvalues,) = torch.autograd.grad(loss, one)
-    simulate(Watch(), workload=workload, steps=8)
+    simulate(ComputeClock(), workload=workload, steps=8)
 
 
 def test_a_step_takes_the_time_that_was_drawn():
@@ -181,7 +181,7 @@ def test_same_seed_same_digest_on_both_hosts(strategy: Strategy):
 
 def test_running_ahead_changes_neither_trace_nor_model():
     class Step(tacit.LocalSGD):
-        def quiet_steps(self, worker, state):
+        def hook_free_steps(self, worker, state):
             return 0
 
     ahead, stepwise = simulate(tacit.LocalSGD(period=tacit.Every(5))), simulate(Step(period=tacit.Every(5)))

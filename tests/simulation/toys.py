@@ -74,7 +74,7 @@ class AskAround(Strategy[Shelf]):
     def init(self, worker) -> Shelf:
         return Shelf(worker.parameters.clone())
 
-    def quiet_steps(self, worker, state: Shelf) -> int:
+    def hook_free_steps(self, worker, state: Shelf) -> int:
         return self.every - 1 - worker.step % self.every
 
     def after_step(self, worker, state: Shelf) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacit.compression import Compressor
 from tacit.compression.coding.ranges import bounds_of, parting, split
-from tacit.compression.feedback import Additive, Coder, Feedback, Said
+from tacit.compression.feedback import Coder, Feedback, SummableFeedback, Update
 
 
 class Ranks:
@@ -50,7 +50,7 @@ class Ranks:
         assert all(torch.equal(mean, means[0]) for mean in means)
         return means[0]
 
-    def understood(self, said: list[Said], rate: float) -> list[Tensor]:
+    def understood(self, said: list[Update], rate: float) -> list[Tensor]:
         """Return what each rank makes of it."""
         return [self.feedback.decode(s, said, rate, c) for s, c in zip(self.states, self.coders, strict=True)]
 
@@ -58,9 +58,9 @@ class Ranks:
 class Scattered(Ranks):
     """The same, each rank summing one range of coordinates for all."""
 
-    feedback: Additive
+    feedback: SummableFeedback
 
-    def understood(self, said: list[Said], rate: float) -> list[Tensor]:
+    def understood(self, said: list[Update], rate: float) -> list[Tensor]:
         size, coder = len(said), self.coders[0]
         cut = parting(coder.compressor, coder.dimension, coder.dtype.itemsize)
         self.bounds = bounds_of(coder.dimension, size, cut.multiple)

@@ -15,12 +15,12 @@ from torch import nn
 import tacit
 from tacit import workloads
 from tacit.compression import QSGD, BlockTopK, Compressor, Dense, DenseVector, LowRank, RandomK, Sign, TopK
-from tacit.compression.feedback import Additive, Reported, Said
+from tacit.compression.feedback import SummableFeedback, Update, UpdateWithStatistics
 from tacit.core.messages import TensorMessage
 from tacit.core.randomness import Streams
 from tacit.errors import BadMessage
 
-EXACT: list[Additive] = [
+EXACT: list[SummableFeedback] = [
     tacit.ErrorFeedback(),
     tacit.EF21(),
     tacit.EF21(init="full"),
@@ -31,7 +31,9 @@ EXACT: list[Additive] = [
 ]
 
 
-def run_of(form: str, compressor: Compressor, feedback: Additive, workers: int, steps: int = 3, **rest) -> tacit.Run:
+def run_of(
+    form: str, compressor: Compressor, feedback: SummableFeedback, workers: int, steps: int = 3, **rest
+) -> tacit.Run:
     strategy = tacit.CompressedGradient(compressor=compressor, feedback=feedback, aggregate=form)
     workload = rest.pop("workload", workloads.quadratic(dimension=30, heterogeneity=0.5))
     return tacit.simulate(workload, strategy, cluster=tacit.Cluster(workers=workers), steps=steps, **rest)
@@ -56,7 +58,7 @@ def bytes_of(run: tacit.Run) -> float:
 )
 @settings(deadline=None, max_examples=80)
 def test_scattered_words_mean_bit_for_bit_what_gathered_words_do(
-    feedback: Additive, seed: int, compressor: Compressor, dtype: torch.dtype, weights: list[float]
+    feedback: SummableFeedback, seed: int, compressor: Compressor, dtype: torch.dtype, weights: list[float]
 ):
     """Every feedback whose replies are exact, with ranks that skip, leave and come back."""
     if isinstance(feedback, tacit.NoFeedback) and compressor.is_unbiased:
@@ -74,7 +76,7 @@ def test_scattered_words_mean_bit_for_bit_what_gathered_words_do(
 
 
 @pytest.mark.parametrize("feedback", EXACT, ids=str)
-def test_runs_do_not_depend_on_the_form(feedback: Additive):
+def test_runs_do_not_depend_on_the_form(feedback: SummableFeedback):
     gathered, scattered = (run_of(form, TopK(k=4), feedback, 3, steps=12, lr=0.05) for form in ("gather", "scatter"))
     assert torch.equal(gathered.parameters, scattered.parameters)
     assert scattered.summary()["rounds"] == 12  # two exchanges are one round
@@ -158,7 +160,7 @@ def test_sparse_words_are_merged_on_their_way_back():
     ids=str,
 )
 @pytest.mark.parametrize("workers", [2, 12])
-def test_auto_is_the_form_that_sends_less(compressor: Compressor, feedback: Additive, workers: int):
+def test_auto_is_the_form_that_sends_less(compressor: Compressor, feedback: SummableFeedback, workers: int):
     workload = workloads.quadratic(dimension=4000, heterogeneity=1.0)
     sent = {
         form: bytes_of(run_of(form, compressor, feedback, workers, 2, workload=workload))
@@ -201,7 +203,7 @@ class Liar(tacit.CompressedGradient):
 
 def _other_length(message):
     wrong = TopK(k=1).compress(torch.ones(5, dtype=torch.float64), np.random.default_rng(0))
-    return message.about(wrong) if isinstance(message, Said) else wrong
+    return message.about(wrong) if isinstance(message, Update) else wrong
 
 
 @pytest.mark.parametrize(
@@ -210,15 +212,15 @@ def _other_length(message):
         (_other_length, "of 5 numbers came where 10 were expected"),
         (lambda message: TensorMessage(torch.zeros(3)), "TensorMessage came where a Said was expected"),
         (
-            lambda m: dataclasses.replace(m, body=b"\0\1\2") if isinstance(m, Said) else m,
+            lambda m: dataclasses.replace(m, body=b"\0\1\2") if isinstance(m, Update) else m,
             "bytes came where a compressed vector was expected",
         ),
         (
-            lambda m: dataclasses.replace(m, body=TensorMessage(torch.zeros(3))) if isinstance(m, Said) else m,
+            lambda m: dataclasses.replace(m, body=TensorMessage(torch.zeros(3))) if isinstance(m, Update) else m,
             "TensorMessage came where",
         ),
-        (lambda m: m if isinstance(m, Said) else _other_length(m), "of 5 numbers came where 10 were expected"),
-        (lambda m: m if isinstance(m, Said) else Said(1.0), "Said came where a Compressed was expected"),
+        (lambda m: m if isinstance(m, Update) else _other_length(m), "of 5 numbers came where 10 were expected"),
+        (lambda m: m if isinstance(m, Update) else Update(1.0), "Said came where a Compressed was expected"),
     ],
 )
 def test_hostile_parts_and_replies_are_refused(lie, reason: str):
@@ -306,7 +308,10 @@ def test_the_variance_of_a_compressed_round_is_that_of_the_models(compressor: Co
 def test_statistics_of_another_length_are_refused():
     from tacit.strategies.compressed_all_reduce import statistics_of
 
-    rows = [Reported(1.0, b"", False, torch.zeros(3)), Reported(1.0, b"", False, torch.zeros(2))]
-    for said in (rows, [rows[0], Said(1.0)]):
+    rows = [
+        UpdateWithStatistics(1.0, b"", False, torch.zeros(3)),
+        UpdateWithStatistics(1.0, b"", False, torch.zeros(2)),
+    ]
+    for said in (rows, [rows[0], Update(1.0)]):
         with pytest.raises(BadMessage, match="each rank sends 3 numbers"):
             statistics_of(said, torch.zeros(3))

@@ -80,7 +80,10 @@ def test_all_ranks_end_with_the_reported_model(row: Row):
 @each
 def test_quiet_steps_are_really_quiet(row: Row):
     """Running ahead or not gives the same trace and the same model."""
-    ahead, stepwise = simulate(row.strategy), simulate(altered(row.strategy, quiet_steps=lambda self, worker, state: 0))
+    ahead, stepwise = (
+        simulate(row.strategy),
+        simulate(altered(row.strategy, hook_free_steps=lambda self, worker, state: 0)),
+    )
     assert ahead.trace.digest == stepwise.trace.digest
     torch.testing.assert_close(ahead.parameters, stepwise.parameters, rtol=1e-9, atol=1e-12)
 

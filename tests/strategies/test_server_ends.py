@@ -17,11 +17,11 @@ from torch import Tensor
 
 import tacit
 from tacit import theory, workloads
-from tacit.compression.feedback.feedback import Said
+from tacit.compression.feedback.feedback import Update
 from tacit.core.messages import Message
-from tacit.strategies.servers.channels import Downlinks, Uplinks, down, knowing, up
+from tacit.strategies.servers.channels import GradientChannels, ModelChannels, down, knowing, up
 from tacit.strategies.servers.messages import ServedModel, ServerPush
-from tacit.strategies.servers.server import Counter, ServerState
+from tacit.strategies.servers.server import ParameterServer, ServerState
 
 
 @dataclass
@@ -70,25 +70,25 @@ def test_the_server_keeps_versions_and_not_a_copy_for_each_learner():
     server = ScriptedServer(60, torch.zeros(4), steps=200)
     server.coming.extend((0, push(version, version)) for version in range(200))
     kind = tacit.KAsync(k=1, rate=tacit.StalenessRate(c=1.0))
-    Counter(kind, server, ServerState(1, has_left=[False] * 60)).serve()
+    ParameterServer(kind, server, ServerState(1, has_left=[False] * 60)).serve()
     assert server.most_alive <= 3
     spread = ScriptedServer(60, torch.zeros(4), steps=60)
     spread.coming.extend((rank, push(0)) for rank in range(60))  # each is given another version
-    Counter(kind, spread, ServerState(1, has_left=[False] * 60)).serve()
+    ParameterServer(kind, spread, ServerState(1, has_left=[False] * 60)).serve()
     assert spread.most_alive >= 58  # so the count above can fail
 
 
 def test_a_skipped_step_counts_for_nothing():
     server = ScriptedServer(3, torch.zeros(4), steps=1)
     server.coming.extend([(0, push(0, weight=2.0**-60)), (0, push(0, 1)), (1, push(0))])
-    Counter(tacit.KSync(k=2), server, ServerState(2, has_left=[False] * 3)).serve()
+    ParameterServer(tacit.KSync(k=2), server, ServerState(2, has_left=[False] * 3)).serve()
     torch.testing.assert_close(server.parameters, torch.full((4,), -0.1))
 
 
 def test_a_gradient_from_the_future_is_refused():
     server = ScriptedServer(2, torch.zeros(4), deque([(0, push(3))]), steps=1)
     with pytest.raises(tacit.BadMessage, match="learner 0 pushed a gradient at version 3 of a model at 0"):
-        Counter(tacit.KAsync(k=1), server, ServerState(1, has_left=[False] * 2)).serve()
+        ParameterServer(tacit.KAsync(k=1), server, ServerState(1, has_left=[False] * 2)).serve()
 
 
 @pytest.mark.parametrize("compressor", [tacit.TopK(k=2), tacit.QSGD(bits=4), tacit.RandomK(k=3)], ids=str)
@@ -101,7 +101,7 @@ def test_both_ends_of_a_link_know_the_same(compressor):
     draw = np.random.default_rng(1)
     learner = SimpleNamespace(random=np.random.default_rng(2))
     server = ScriptedServer(2, torch.zeros(8, dtype=torch.float64))
-    uplinks, downlinks = Uplinks(kind, server), Downlinks(kind, server)
+    uplinks, downlinks = GradientChannels(kind, server), ModelChannels(kind, server)
     way_up, way_down = up(kind, learner, server.parameters), down(kind, learner, server.parameters)
     mine, known = way_up.begin(server.parameters), knowing(way_down, server.parameters)
     target, model = torch.from_numpy(draw.standard_normal(8)), torch.from_numpy(draw.standard_normal(8))
@@ -110,13 +110,13 @@ def test_both_ends_of_a_link_know_the_same(compressor):
         opened = uplinks.opened(1, ServerPush(number, 0, 0.1, 1.0, math.nan, body))
         torch.testing.assert_close(opened.body, mine.own["estimate"], rtol=0, atol=0)
         said = downlinks.closed(1, ServedModel(number, model))
-        assert isinstance(said.body, Said) and said.version == number
+        assert isinstance(said.body, Update) and said.version == number
         heard = way_down.opened(known, said.body, 1.0)
     torch.testing.assert_close(opened.body, target, rtol=1e-6, atol=1e-6)  # EF21: the error goes to zero
     torch.testing.assert_close(heard, model, rtol=1e-6, atol=1e-6)
     downlinks.begin(1)  # one who has just come is told in full, and in few words from there on
     assert downlinks.closed(1, ServedModel(5, model)).body.dtype == torch.float64
-    assert downlinks.closed(1, ServedModel(6, model)).body.__class__ is Said
+    assert downlinks.closed(1, ServedModel(6, model)).body.__class__ is Update
 
 
 # AdaSync.

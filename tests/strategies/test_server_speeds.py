@@ -16,7 +16,7 @@ from tacit.core.randomness import Streams
 from tacit.strategies import Strategy
 from tacit.strategies.servers.learner_speeds import UseTimes
 from tacit.strategies.servers.messages import ServedModel
-from tacit.strategies.servers.server import Counter, ServerState
+from tacit.strategies.servers.server import ParameterServer, ServerState
 
 SPLIT = workloads.quadratic(dimension=5, condition=2.0, noise=0.0, heterogeneity=1.0)
 SAME = workloads.quadratic(dimension=5, condition=2.0, noise=0.0)
@@ -221,7 +221,7 @@ def counted(uses: list[int], kind: Strategy, knows_split: bool = False) -> list[
     """Return what is warned of on a server that is pushed to by these learners in turn."""
     server = ScriptedServer(3, torch.zeros(4), steps=len(uses), knows_split=knows_split)
     server.coming.extend((rank, push(0, number)) for number, rank in enumerate(uses))
-    return warned(lambda: Counter(kind, server, ServerState(1, has_left=[False] * 3)).serve())
+    return warned(lambda: ParameterServer(kind, server, ServerState(1, has_left=[False] * 3)).serve())
 
 
 def test_a_server_that_does_not_know_the_data_says_what_it_has_counted():

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.compression.coding.indices import Places, encode, encode_blocks
+from tacit.compression.coding.indices import CodedIndices, encode, encode_blocks
 from tacit.compression.compressor import (
     Compressed,
     Compressor,
@@ -71,8 +71,8 @@ class SparseVector(Compressed, wire="sparse"):
         return self._where.positions
 
     @cached_property
-    def _where(self) -> Places:
-        return Places(self.length, self.count, self.coding, self.parameter, self.places)
+    def _where(self) -> CodedIndices:
+        return CodedIndices(self.length, self.count, self.coding, self.parameter, self.places)
 
     def _values(self) -> Tensor:
         """Return the numbers, where the places are."""
@@ -94,7 +94,9 @@ class Selector(Compressor):
         return _message(places, values)
 
     @abstractmethod
-    def select(self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]) -> tuple[Places, Tensor]:
+    def select(
+        self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]
+    ) -> tuple[CodedIndices, Tensor]:
         """Return where the chosen coordinates are and what they hold."""
 
     @abstractmethod
@@ -109,7 +111,7 @@ def sparse(positions: Tensor, values: Tensor, length: int) -> SparseVector:
     return _message(encode(positions, length), values)
 
 
-def _message(places: Places, values: Tensor | Compressed) -> SparseVector:
+def _message(places: CodedIndices, values: Tensor | Compressed) -> SparseVector:
     message = object.__new__(SparseVector)  # nothing to check: the places are, and the values are ours
     message.__dict__.update(
         length=places.length, count=places.count, coding=int(places.coding), parameter=places.parameter
@@ -118,7 +120,7 @@ def _message(places: Places, values: Tensor | Compressed) -> SparseVector:
     return message.owned()
 
 
-def _places(chosen: Chosen, length: int) -> tuple[Places, Tensor]:
+def _places(chosen: Chosen, length: int) -> tuple[CodedIndices, Tensor]:
     """Return where the chosen are and what they hold.
 
     Coding the places waits for a GPU, so that what is settled then is known already.
@@ -159,7 +161,9 @@ class TopK(Selector):
     def __post_init__(self) -> None:
         object.__setattr__(self, "fraction", _share_of(self.k, self.fraction))
 
-    def select(self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]) -> tuple[Places, Tensor]:
+    def select(
+        self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]
+    ) -> tuple[CodedIndices, Tensor]:
         require_vector(x)
         return _places(largest(x.detach(), self.most(x.numel())), x.numel())
 
@@ -207,7 +211,9 @@ class RandomK(Selector):
         object.__setattr__(self, "fraction", _share_of(self.k, self.fraction))
         object.__setattr__(self, "is_unbiased", self.scaled)
 
-    def select(self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]) -> tuple[Places, Tensor]:
+    def select(
+        self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]
+    ) -> tuple[CodedIndices, Tensor]:
         require_vector(x)
         require_finite(x)
         n = x.numel()
@@ -259,7 +265,9 @@ class BlockTopK(Selector):
             f"k={self.k} must be a whole number from 1 to block={self.block}.",
         )
 
-    def select(self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]) -> tuple[Places, Tensor]:
+    def select(
+        self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]
+    ) -> tuple[CodedIndices, Tensor]:
         require_vector(x)
         block = min(self.block, max(1, x.numel()))
         within, positions, values = largest_of_blocks(x.detach(), block, min(self.k, block))

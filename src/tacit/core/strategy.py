@@ -68,7 +68,7 @@ class Strategy(Spec, ABC, Generic[State]):
         """Whether a worker may start, or return after a crash, while others train: whether ``join`` is overridden."""
         return type(self).join is not Strategy.join
 
-    def quiet_steps(self, worker: Worker, state: State) -> int:
+    def hook_free_steps(self, worker: Worker, state: State) -> int:
         """How many coming steps have hooks that do nothing, whatever others do: a world may run them ahead."""
         return 0
 

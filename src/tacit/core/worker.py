@@ -13,7 +13,7 @@ from tacit.core.network import Network
 from tacit.core.parameter_layout import Layout
 
 
-class Observed(NamedTuple):
+class ObservedLosses(NamedTuple):
     """What a worker saw since it was last asked: how much data, and the mini-batch losses where somebody told them."""
 
     steps: int
@@ -76,15 +76,15 @@ class Worker(Protocol):
     def shared_random(self) -> np.random.Generator:
         """A stream that yields the same draws on every rank."""
 
-    def take_observed(self) -> Observed:
+    def take_observed(self) -> ObservedLosses:
         """Return what was seen since the last call, and begin anew."""
 
-    def weighed(self, total_weight: float) -> None:
+    def report_total_weight(self, total_weight: float) -> None:
         """Tell the world Σ of all ranks' weights in an exchange that carried them itself (all-reduces tell it unasked):
         at 0 all data has ended.
         """
 
-    def average_riders(self, weight: float) -> None:
+    def average_extra_state(self, weight: float) -> None:
         """Average what travels beside models (buffers, moments where asked) after a round that took no all-reduce, on
         which it rides unasked.
         """

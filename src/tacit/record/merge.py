@@ -19,7 +19,7 @@ from tacit.record.trace import EXCHANGE, WAIT, PlainEvent, Trace
 _MOST_ROWS: Final = 400
 
 
-class Curve:
+class LossCurve:
     """A worker's own losses over time: a row every so many steps, thinned out when they become too many."""
 
     def __init__(self, steps: int | None) -> None:
@@ -33,7 +33,7 @@ class Curve:
             self.rows = [row for row in self.rows if row[0] % self.every == 0]
 
 
-def packed(trace: Trace, curve: Curve) -> bytes:
+def packed(trace: Trace, curve: LossCurve) -> bytes:
     """Return a worker's record as bytes for rank 0."""
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, curve=np.array(json.dumps(curve.rows)), **trace.columns())

@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy
 from tacit.errors import require
-from tacit.runtime.backend import ProcessStage
+from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.environment import SERVES
-from tacit.session import Policies, Session, common_table, current, refuse_second
+from tacit.session import Session, SessionOptions, common_table, current, refuse_second
 from tacit.session.logs import Log
 from tacit.session.model.wrappers import WAY_OUT
 from tacit.session.steps.optimizers import Optimizers, check_optimizers, optimizers_of
@@ -75,7 +75,7 @@ def attach(
     require(server in SERVERS, f"server={server!r} must be one of {', '.join(SERVERS)}.")
     check_optimizers(optimizers, model, strategy)
     refuse_second(model)
-    policies = Policies(
+    policies = SessionOptions(
         buffers=buffers,
         optimizer_state=optimizer_state,
         calibration=calibration,
@@ -87,14 +87,14 @@ def attach(
         where = {"interface": interface, "security": security, "timeout_s": timeout_s}
         _serve_and_leave(model, optimizers, strategy, table, steps, seed, where)
     device = next(model.parameters()).device
-    stage = (
-        ProcessStage(
+    backend = (
+        ProcessBackend(
             strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server
         )
         if simulated is None
-        else simulated.open_stage()
+        else simulated.open_backend()
     )
-    return Session(stage, model, optimizers, strategy, steps=steps, seed=seed, policies=policies)
+    return Session(backend, model, optimizers, strategy, steps=steps, seed=seed, policies=policies)
 
 
 def _serve_and_leave(

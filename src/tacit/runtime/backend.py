@@ -17,11 +17,11 @@ from tacit.errors import Disagreement, Interrupted, RunError
 from tacit.record.trace import CANCELLED, COMPUTE, RECEIVE, SEND, PlainEvent, Trace
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.environment import Environment
-from tacit.runtime.failures.causes import Cause, Endings
+from tacit.runtime.failures.causes import Cause, FailureCauses
 from tacit.runtime.failures.liveness import Liveness
-from tacit.runtime.failures.signals import Termination
-from tacit.runtime.failures.timeouts import Patience
-from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.failures.signals import TerminationSignal
+from tacit.runtime.failures.timeouts import AdaptiveTimeout
+from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import Mean, ProcessNetwork
 from tacit.runtime.rendezvous import meet
 from tacit.runtime.server.host import ServerHost, Survivors
@@ -31,10 +31,10 @@ from tacit.session.server_model import ServerLife, ServerModel
 from tacit.strategies import Strategy, may_send
 
 if TYPE_CHECKING:  # a run without messages needs no zmq
-    from tacit.runtime.messaging.endpoint import Post
+    from tacit.runtime.messaging.endpoint import MessageEndpoint
 
 
-class Stamps:
+class EventClock:
     """A clock whose every reading is later than the one before: the order of an endpoint's events can be told even
     while its clock stands still.
     """
@@ -47,7 +47,7 @@ class Stamps:
         return self._last_s
 
 
-class ProcessStage:
+class ProcessBackend:
     """One process among ``size``."""
 
     world = "processes"
@@ -65,26 +65,26 @@ class ProcessStage:
     ) -> None:
         self._environment = Environment(attach_timeout_s)
         self.rank, self.size = self._environment.rank, self._environment.size
-        self._trace, self.monitor, self.total_weight = Trace(), Monitor(), 0.0
+        self._trace, self.hook_lock, self.total_weight = Trace(), HookLock(), 0.0
         self._is_computing = True  # a gradient, as opposed to being in the optimizer's step
         self.boundaries = 0  # steps completed: what may change only between steps looks at this
         self.under_way: list[Mean] = []
-        self._patience = Patience(timeout_s)
+        self._patience = AdaptiveTimeout(timeout_s)
         self._origin_s, self._since_s = time.perf_counter(), 0.0
         self._stopped_s: float | None = None  # what the clock shows while it stands still
-        self.stamp_s = Stamps(self.now_s)
+        self.stamp_s = EventClock(self.now_s)
         self.collectives: Collectives | None = None  # of a process that is not alone
         self._device, self._strategy, self._security = device, strategy, security
         self._handler: Callable[[int, Message], None] | None = None
-        self.post: Post | None = None
+        self.endpoint: MessageEndpoint | None = None
         self._mail: deque[PlainEvent] = deque()  # messages, written down by whatever thread sends or reads them
         self._host = host = ServerHost(strategy, self.rank, server=server)
-        self.server_monitor, self.server_is_apart, self.server_kept = host.monitor, host.is_apart, host.kept
+        self.server_hook_lock, self.server_is_apart, self.server_kept = host.hook_lock, host.is_apart, host.kept
         self._server_mail = host.mail
         self.network = ProcessNetwork(self)
-        self._endings = Endings(self._environment, self.now_s)
+        self._endings = FailureCauses(self._environment, self.now_s)
         self._has_rounds = self.size > 1 and not (strategy.handles or strategy.has_server or strategy.is_gossip)
-        self._termination = Termination(waits_for_collective=self._has_rounds)
+        self._termination = TerminationSignal(waits_for_collective=self._has_rounds)
         if self.size > 1:
             try:
                 self._meet(interface)
@@ -96,29 +96,29 @@ class ProcessStage:
 
     def _meet(self, interface: str | None) -> None:
         """Find the others, and open groups and post with them."""
-        meeting = meet(
+        rendezvous = meet(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_apart
         )
-        self.address = meeting.address
+        self.address = rendezvous.address
         self._endings.liveness = Liveness(self._environment, self.address)
         self.collectives = Collectives(
             self._environment,
             self._endings,
             self._termination,
-            self.monitor,
+            self.hook_lock,
             self._patience,
             address=self.address,
-            backend=meeting.backend,
+            backend=rendezvous.backend,
             now_s=self.now_s,
         )
         if may_send(self._strategy):  # now and by all: a message may come before this rank sends or receives one
-            self._security = self._security or ("token" if meeting.is_local else "curve")
-            self.post = self._open_post(self.rank, self.monitor, self._mail)
+            self._security = self._security or ("token" if rendezvous.is_local else "curve")
+            self.endpoint = self._open_post(self.rank, self.hook_lock, self._mail)
             if self._host.is_here:
-                self._host.post = self._open_post(server_address(self.rank), self._host.monitor, self._host.mail)
+                self._host.endpoint = self._open_post(server_address(self.rank), self._host.hook_lock, self._host.mail)
 
-    def _open_post(self, address: int, monitor: Monitor, mail: deque[PlainEvent]) -> Post:
-        from tacit.runtime.messaging.endpoint import Post
+    def _open_post(self, address: int, hook_lock: HookLock, mail: deque[PlainEvent]) -> MessageEndpoint:
+        from tacit.runtime.messaging.endpoint import MessageEndpoint
 
         shards = self._strategy.shards if self._strategy.has_server else 0
         peers = [*range(self.size), *(server_address(shard) for shard in range(shards))]
@@ -129,7 +129,7 @@ class ProcessStage:
             now_s = self.now_s()
             mail.append((now_s, address, SEND, now_s, 0, 0, to, size_bytes, 0.0, message.kind))
 
-        stamp_s = self.stamp_s if address == self.rank else Stamps(self.now_s)
+        stamp_s = self.stamp_s if address == self.rank else EventClock(self.now_s)
 
         def received(source: int, message: Message) -> None:
             if isinstance(message, Survivors):
@@ -140,13 +140,13 @@ class ProcessStage:
             mail.append((now_s, address, RECEIVE, now_s, 0, 0, source, message.size_bytes, 0.0, message.kind))
 
         assert self._security is not None
-        return Post(
+        return MessageEndpoint(
             address,
             peers,
             self._environment.store,
             host=self.address,
             security=self._security,
-            monitor=monitor,
+            hook_lock=hook_lock,
             handles=self._strategy.handles if address >= 0 else (),
             handler=self._handle,
             sent=sent,
@@ -180,8 +180,8 @@ class ProcessStage:
     def compute(self, step: int) -> None:
         if self._termination.asked_s is not None:
             self._end_on_termination()
-        if self.post is not None:
-            self.post.raise_if_failed()  # the server's failure too
+        if self.endpoint is not None:
+            self.endpoint.raise_if_failed()  # the server's failure too
 
     def _end_on_termination(self) -> None:
         """SIGTERM has come: raise if the end of this step is the moment to end."""
@@ -236,7 +236,7 @@ class ProcessStage:
 
     @property
     def is_handling(self) -> bool:
-        return self.monitor.is_handling
+        return self.hook_lock.is_handling
 
     def abandon(self) -> bool:
         """The backward pass under way goes on to its end, and the session drops its gradient; in a hook there is none
@@ -249,15 +249,15 @@ class ProcessStage:
         if self.collectives is not None and not self._has_rounds:
             self.collectives.leaves_out_lost = self._strategy.is_gossip
             self._endings.watch(lambda: self._termination.asked_s is not None, self._fail_posts)
-        if self.post is not None:
-            self.post.start_handling()
+        if self.endpoint is not None:
+            self.endpoint.start_handling()
 
     def _fail_posts(self, cause: Cause) -> None:
         """The run ends: let hooks, which wait for messages rather than in rounds, and the server raise that."""
-        assert self.post is not None
+        assert self.endpoint is not None
         failure = self._endings.error_of(cause, "this run", self._patience.timeout_s)
         self._host.fail(failure)
-        self.post.fail(failure)
+        self.endpoint.fail(failure)
 
     def _handle(self, source: int, message: Message) -> None:
         assert self._handler is not None
@@ -267,17 +267,17 @@ class ProcessStage:
 
     def start_server(self, life: ServerLife | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
         if life is not None and model is not None:
-            assert self.post is not None
-            self._host.start(life, model, self.size, steps, seed, now_s=self.now_s, failed=self.post.fail)
+            assert self.endpoint is not None
+            self._host.start(life, model, self.size, steps, seed, now_s=self.now_s, failed=self.endpoint.fail)
 
     def send_start(self, model: Tensor) -> None:
-        assert self.post is not None
-        self._host.send_off(model, self.post)
+        assert self.endpoint is not None
+        self._host.send_off(model, self.endpoint)
 
     def join_server(self) -> Tensor | None:
-        assert self.post is not None
-        part = self._host.join(self.post)
-        survivors = self._host.survivors(self.post)
+        assert self.endpoint is not None
+        part = self._host.join(self.endpoint)
+        survivors = self._host.survivors(self.endpoint)
         if self.collectives is not None:  # what is left to exchange, is left to them
             self.collectives.living = tuple(survivors)
         return part
@@ -335,10 +335,10 @@ class ProcessStage:
             self.collectives.notices.close()
         self._endings.leave()
         self._take_mail()
-        if failure is None and self.collectives is not None and (self._has_rounds or self.post is None):
+        if failure is None and self.collectives is not None and (self._has_rounds or self.endpoint is None):
             self.collectives.last_barrier()
-        if self.post is not None:
-            self.post.close()
+        if self.endpoint is not None:
+            self.endpoint.close()
             self._host.close(failure)
         if self.collectives is not None:
             self.collectives.shut()

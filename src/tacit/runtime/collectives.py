@@ -14,11 +14,11 @@ from torch import Tensor
 
 from tacit.errors import Interrupted, RunError, TimedOut
 from tacit.runtime.environment import Environment
-from tacit.runtime.failures.causes import LOST, Cause, Endings
-from tacit.runtime.failures.signals import Termination
-from tacit.runtime.failures.timeouts import Patience
+from tacit.runtime.failures.causes import LOST, Cause, FailureCauses
+from tacit.runtime.failures.signals import TerminationSignal
+from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.failures.wait_notices import WaitNotices
-from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.process_groups import Call, Group
 
 _log: Final = logging.getLogger("tacit")
@@ -32,17 +32,17 @@ class Collectives:
     def __init__(
         self,
         environment: Environment,
-        endings: Endings,
-        termination: Termination,
-        monitor: Monitor,
-        patience: Patience,
+        endings: FailureCauses,
+        termination: TerminationSignal,
+        hook_lock: HookLock,
+        patience: AdaptiveTimeout,
         *,
         address: str,
         backend: str,
         now_s: Callable[[], float],
     ) -> None:
         self._environment, self._endings, self._termination = environment, endings, termination
-        self._monitor, self._patience, self._now_s = monitor, patience, now_s
+        self._hook_lock, self._patience, self._now_s = hook_lock, patience, now_s
         self._address, self._backend, self._rank = address, backend, environment.rank
         self._groups: dict[tuple[str, tuple[int, ...]], Group] = {}
         self._failure: BaseException | None = None  # what ended this worker's collectives
@@ -66,7 +66,7 @@ class Collectives:
 
     def _open(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
         if (name, ranks) not in self._groups:
-            with self._monitor.released():
+            with self._hook_lock.released():
                 self._groups[name, ranks] = Group(
                     self._environment.store,
                     f"{name}/{ranks}",
@@ -101,7 +101,7 @@ class Collectives:
         self.end_on_termination(at_collective=True)
         if not self.leaves_out_lost or chosen != self._everyone:
             return chosen
-        with self._monitor.released():
+        with self._hook_lock.released():
             return self._gather_living(what)
 
     def _gather_living(self, what: str) -> tuple[int, ...]:
@@ -171,7 +171,7 @@ class Collectives:
         """Wait with the monitor released; turn what gloo throws into the cause of the run's end."""
         self.notices.begin(what, call.group, call.number, call.ranks, can_pass=call.is_broadcast)
         try:
-            with self._monitor.released():
+            with self._hook_lock.released():
                 call.wait()
         except RuntimeError as error:
             self.notices.fail()

@@ -25,7 +25,7 @@ from torch._C._distributed_c10d import GradBucket
 from tacit.compression import TopK
 from tacit.compression.compressor import Compressor
 from tacit.compression.feedback import EF21
-from tacit.compression.feedback.feedback import Coder, Feedback, FeedbackState, Said
+from tacit.compression.feedback.feedback import Coder, Feedback, FeedbackState, Update
 from tacit.core.collective_bytes import handed_out_bytes
 from tacit.core.messages import unpack
 from tacit.core.randomness import Streams
@@ -172,7 +172,7 @@ class Compression(Parameters):
             )
         return state
 
-    def _gather(self, own: Said) -> list[Said]:
+    def _gather(self, own: Update) -> list[Update]:
         """Return what every rank says, in rank order."""
         packed = [own.pack()] * self._size
         received = swap(

@@ -15,10 +15,10 @@ from tacit.errors import MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, WAIT, PlainEvent
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.process_groups import Group
-from tacit.runtime.reused_buffers import Pool
+from tacit.runtime.reused_buffers import ReusedBuffers
 
 if TYPE_CHECKING:
-    from tacit.runtime.backend import ProcessStage
+    from tacit.runtime.backend import ProcessBackend
 
 MessageType = TypeVar("MessageType", bound=Message)
 _HALVES = (torch.float16, torch.bfloat16)
@@ -27,9 +27,9 @@ _HALVES = (torch.float16, torch.bfloat16)
 class ProcessNetwork:
     """One process's way to the others."""
 
-    def __init__(self, stage: ProcessStage) -> None:
-        self._stage, self.rank, self.size = stage, stage.rank, stage.size
-        self._pool = Pool()
+    def __init__(self, backend: ProcessBackend) -> None:
+        self._backend, self.rank, self.size = backend, backend.rank, backend.size
+        self._pool = ReusedBuffers()
         self._to_itself: list[Message] = []  # what a process alone has sent to itself
         self._rounds: dict[tuple[int, ...], int] = {}
 
@@ -65,10 +65,10 @@ class ProcessNetwork:
     ) -> list[Any]:
         """Give each member its message; count what leaves this process."""
         label, index = self.next_round(name, members, continues)
-        started_s = self._stage.now_s()
+        started_s = self._backend.now_s()
         received = self.collectives.swap_bytes(members, packed, label)
         sent = handed_out_bytes([len(part) for part in packed], members.place)
-        self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
+        self._backend.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
         return [unpack(part).received_as(asked) for part in received]
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
@@ -76,33 +76,33 @@ class ProcessNetwork:
         if members is None:
             return tensor.clone()
         label, index = self.next_round("broadcast", members)
-        started_s = self._stage.now_s()
+        started_s = self._backend.now_s()
         wire = tensor.detach().to(members.wire_device(tensor), copy=True)
         place = members.ranks.index(source)
         self.collectives.wait_for(members.broadcast(wire, place), label)
         sent = tree_broadcast_bytes(wire.numel() * wire.element_size(), place, members.size)[members.place]
-        self._stage.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
+        self._backend.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
         return wire.to(tensor.device)
 
     # Messages.
 
     def send(self, to: int, message: Message) -> None:
-        if self.size == 1 and to == self.rank and not message.is_of(*self._stage.handles):
+        if self.size == 1 and to == self.rank and not message.is_of(*self._backend.handles):
             self._to_itself.append(message.snapshot())  # as a simulated worker may; nothing travels
         else:
-            self._post(f"send({type(message).__name__})").send(to, message)
+            self._endpoint(f"send({type(message).__name__})").send(to, message)
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         for place, message in enumerate(self._to_itself):
             if message.is_of(kind) and source in (None, self.rank):
                 del self._to_itself[place]
                 return self.rank, message.received_as((kind,))  # type: ignore[return-value]
-        started_s = self._stage.now_s()
+        started_s = self._backend.now_s()
         what = f"receive({kind.__name__})"
-        post, notices = self._post(what), self.collectives.notices
+        endpoint, notices = self._endpoint(what), self.collectives.notices
         notices.begin_message(what, source)
         try:
-            received: tuple[int, MessageType] = post.receive(kind, source)
+            received: tuple[int, MessageType] = endpoint.receive(kind, source)
         except PeerLost as error:  # perhaps because the run ends
             raise self.collectives.explained(error, what) from error
         except TimedOut as error:
@@ -110,34 +110,34 @@ class ProcessNetwork:
             raise TimedOut(error.waiting_for, error.missing, error.timeout_s, notices.differences()) from None
         finally:
             notices.end()
-        self._stage.record(WAIT, started_s, label=kind.kind or "message")
+        self._backend.record(WAIT, started_s, label=kind.kind or "message")
         return received
 
-    def _post(self, what: str) -> Any:
-        if self._stage.post is None:
+    def _endpoint(self, what: str) -> Any:
+        if self._backend.endpoint is None:
             why = (
                 "no other worker is there; call it only where worker.size > 1, or start several processes with torchrun"
                 if self.size == 1
                 else "its strategy uses collectives alone"
             )
             raise MisplacedCall(f"{what} in a run of {self.size}: {why}.")
-        return self._stage.post
+        return self._backend.endpoint
 
     # For collectives.
 
     def enter(self, what: str, group: Sequence[int] | None) -> Group | None:
         """Return the group to meet in; None for one alone."""
-        if self._stage.is_handling:
+        if self._backend.is_handling:
             raise MisplacedCall(f"a handler may not block (it called {what}); let a hook do it.")
-        if self._stage.collectives is None:
+        if self._backend.collectives is None:
             return None
-        ranks = self._stage.collectives.take_part(group, what)
-        return self._stage.collectives.group(ranks) if len(ranks) > 1 else None
+        ranks = self._backend.collectives.take_part(group, what)
+        return self._backend.collectives.group(ranks) if len(ranks) > 1 else None
 
     @property
     def collectives(self) -> Collectives:
-        assert self._stage.collectives is not None
-        return self._stage.collectives
+        assert self._backend.collectives is not None
+        return self._backend.collectives
 
     def next_round(self, label: str, members: Group, continues: bool = False) -> tuple[str, int]:
         """Return how the coming collective is called, and its number among those of its group."""
@@ -159,7 +159,7 @@ class Mean:
     def __init__(
         self, network: ProcessNetwork, parts: Parts, weight: float, group: Sequence[int] | None, *, overlaps: bool
     ) -> None:
-        self._network, self._stage, self._overlaps, self._weight = network, network._stage, overlaps, weight
+        self._network, self._backend, self._overlaps, self._weight = network, network._backend, overlaps, weight
         self._members = network.enter("all-reduce", group)
         given = [parts] if isinstance(parts, Tensor) else list(parts)
         self._shape = parts.shape if isinstance(parts, Tensor) else (sum(part.numel() for part in given),)
@@ -185,44 +185,44 @@ class Mean:
         if weight != 1.0:
             buffer[:-1].mul_(weight)
         buffer[-1] = weight
-        self._started_s = self._stage.now_s()
+        self._started_s = self._backend.now_s()
         self._work = members.all_reduce(buffer)
         # Eight bits of mantissa cannot add weights up, so those of half-precision tensors travel by themselves.
         is_half = first.dtype in _HALVES
         self._weights = torch.tensor([weight], dtype=torch.float64, device=wire) if is_half else None
         self._weights_work = members.all_reduce(self._weights) if self._weights is not None else None
         if self._overlaps:
-            self._stage.under_way.append(self)
+            self._backend.under_way.append(self)
 
     @property
     def is_ready(self) -> bool:
         """As it was at the last step boundary."""
-        if not self._is_ready and self._seen_at != self._stage.boundaries:
-            self._seen_at, self._is_ready = self._stage.boundaries, self.look()
+        if not self._is_ready and self._seen_at != self._backend.boundaries:
+            self._seen_at, self._is_ready = self._backend.boundaries, self.look()
         return self._is_ready
 
     def look(self) -> bool:
         """Note the time if the exchange has ended."""
         if self._done_s is None and self._work.is_completed():
-            self._done_s = self._stage.now_s()
+            self._done_s = self._backend.now_s()
         return self._done_s is not None
 
     def wait(self, into: Tensor | None = None) -> Tensor:
         if self._members is None:
-            self._stage.total_weight = self._weight
+            self._backend.total_weight = self._weight
             return self._kept(into)
-        from_s = self._stage.now_s()
+        from_s = self._backend.now_s()
         self._network.collectives.wait_for(self._work, self._label)
         if self._weights_work is not None:
             self._network.collectives.wait_for(self._weights_work, self._label)
-        now_s = self._stage.stamp_s()
+        now_s = self._backend.stamp_s()
         if self._overlaps:
-            self._stage.under_way.remove(self)
+            self._backend.under_way.remove(self)
             if self._done_s is None:
-                self._stage.trace.record(WAIT, self.rank, from_s, now_s, round=self._round, label=self._label)
+                self._backend.trace.record(WAIT, self.rank, from_s, now_s, round=self._round, label=self._label)
         size, elements = self._members.size, self._buffer.numel()
         sent = ring_all_reduce_bytes(elements, self._buffer.element_size(), size)[self._members.place]
-        self._stage.trace.record(
+        self._backend.trace.record(
             EXCHANGE,
             self.rank,
             self._started_s,
@@ -236,12 +236,12 @@ class Mean:
 
     @property
     def rank(self) -> int:
-        return self._stage.rank
+        return self._backend.rank
 
     def _result(self, into: Tensor | None) -> Tensor:
         """Divide by the weights' sum; where nobody had any, everybody keeps its own."""
         total = float(self._buffer[-1] if self._weights is None else self._weights)
-        self._stage.total_weight = total
+        self._backend.total_weight = total
         if total == 0.0:
             return self._kept(into)
         if into is not None and into.device == self._buffer.device:

@@ -19,7 +19,7 @@ _log: Final = logging.getLogger("tacit")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
+class Rendezvous:
     """What came of it."""
 
     address: str  # the IP by which the others reach this process
@@ -27,7 +27,9 @@ class Meeting:
     backend: str  # of the strategy's groups
 
 
-def meet(environment: Environment, *, device: torch.device, interface: str | None, waits_for_server: bool) -> Meeting:
+def meet(
+    environment: Environment, *, device: torch.device, interface: str | None, waits_for_server: bool
+) -> Rendezvous:
     """Tell the others where this process is, and wait until all have, a server apart (``waits_for_server``) too."""
     is_cuda = device.type == "cuda"
     mine = {"machine": machine(), "gpu": gpu() if is_cuda else None, "interface": interface}
@@ -40,7 +42,7 @@ def meet(environment: Environment, *, device: torch.device, interface: str | Non
     is_local = are_local(places)
     gpus = [(place["machine"], place["gpu"]) for place in places]
     has_own_gpus = is_cuda and len(set(gpus)) == environment.size and dist.is_nccl_available()
-    return Meeting(
+    return Rendezvous(
         address="127.0.0.1" if is_local else _address_between_machines(environment, interface),
         is_local=is_local,
         backend="nccl" if has_own_gpus else "gloo",

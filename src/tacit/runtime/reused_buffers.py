@@ -10,7 +10,7 @@ from torch import Tensor
 _KEPT = 4
 
 
-class Pool:
+class ReusedBuffers:
     """Hands out flat buffers."""
 
     def __init__(self) -> None:

@@ -10,14 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core.strategy import Strategy
-from tacit.session.options import Policies
+from tacit.session.options import SessionOptions
 from tacit.session.steps.optimizers import Optimizers
 
 Table = dict[str, Any]
 
 
 def common_table(
-    model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], steps: int | None, seed: int, policies: Policies
+    model: nn.Module,
+    optimizers: Optimizers,
+    strategy: Strategy[Any],
+    steps: int | None,
+    seed: int,
+    policies: SessionOptions,
 ) -> Table:
     """Return what everybody who takes part in a run must come with alike."""
     return table_of(

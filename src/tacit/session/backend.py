@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Loaded = TypeVar("Loaded")
 
 
-class Stage(Protocol):
+class SessionBackend(Protocol):
     """One worker's world, for as long as a session lasts."""
 
     rank: int
@@ -42,7 +42,7 @@ class Stage(Protocol):
     def network(self) -> Network: ...
 
     @property
-    def monitor(self) -> AbstractContextManager[Any]:
+    def hook_lock(self) -> AbstractContextManager[Any]:
         """Taken by every hook and handler, so that one of them runs at a time."""
 
     @property
@@ -112,7 +112,7 @@ class Stage(Protocol):
         """
 
     @property
-    def server_monitor(self) -> AbstractContextManager[Any]:
+    def server_hook_lock(self) -> AbstractContextManager[Any]:
         """Held by the server beside this worker while it does anything but wait."""
 
     @property
@@ -142,10 +142,10 @@ class Stage(Protocol):
         """Leave nothing behind: no thread, no socket, no group. Others are told the reason of a failure."""
 
 
-def level_clocks(stage: Stage) -> None:
+def level_clocks(backend: SessionBackend) -> None:
     """Clocks that stand still while ranks wait for each other would drift apart: all take the time of the last to come."""
-    times_s = stage.exchange(repr(stage.now_s()).encode())
-    stage.set_clock(max(float(time_s) for time_s in times_s if time_s))
+    times_s = backend.exchange(repr(backend.now_s()).encode())
+    backend.set_clock(max(float(time_s) for time_s in times_s if time_s))
 
 
 class ScriptContext(Protocol):
@@ -163,7 +163,7 @@ class ScriptContext(Protocol):
         script's own.
         """
 
-    def open_stage(self) -> Stage:
+    def open_backend(self) -> SessionBackend:
         """Return the stage of one more session."""
 
     def share(self, load: Callable[[], Loaded]) -> Loaded:

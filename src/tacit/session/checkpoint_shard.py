@@ -14,37 +14,37 @@ from tacit.core.strategy import Strategy
 from tacit.errors import Interrupted, PeerLost, TacitError, TimedOut
 from tacit.record.merge import unpacked
 from tacit.session import checkpoints
-from tacit.session.backend import Stage, level_clocks
-from tacit.session.recorder import Chronicle
+from tacit.session.backend import SessionBackend, level_clocks
+from tacit.session.recorder import Recorder
 from tacit.session.steps.optimizers import Optimizers
-from tacit.session.steps.step_hooks import Stepper
+from tacit.session.steps.step_hooks import StepHooks
 
 
-class Snapshots:
+class CheckpointShard:
     """Of one worker: its model and optimizer, its part of the strategy, and what it has written down."""
 
     def __init__(
         self,
-        stage: Stage,
+        backend: SessionBackend,
         model: nn.Module,
         optimizers: Optimizers,
         strategy: Strategy[Any],
-        stepper: Stepper,
-        chronicle: Chronicle,
+        stepper: StepHooks,
+        recorder: Recorder,
     ) -> None:
-        self._stage, self._model, self._optimizers, self._strategy = stage, model, optimizers, strategy
-        self._stepper, self._chronicle = stepper, chronicle
+        self._backend, self._model, self._optimizers, self._strategy = backend, model, optimizers, strategy
+        self._stepper, self._recorder = stepper, recorder
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but model and optimizer."""
-        with self._stage.monitor:
+        with self._backend.hook_lock:
             return {
                 "format": checkpoints.FORMAT,
                 "strategy": str(self._strategy),
-                "size": self._stage.size,
-                "time_s": self._stage.now_s(),
+                "size": self._backend.size,
+                "time_s": self._backend.now_s(),
                 **self._stepper.state_dict(),
-                **self._chronicle.state_dict(),
+                **self._recorder.state_dict(),
             }
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
@@ -55,15 +55,15 @@ class Snapshots:
 
     def write(self, folder: Path) -> Path:
         """Write the checkpoint of all workers into ``folder``. Collective."""
-        level_clocks(self._stage)
-        return checkpoints.write(folder, self._stage, self._shard(), self._stepper.step)
+        level_clocks(self._backend)
+        return checkpoints.write(folder, self._backend, self._shard(), self._stepper.step)
 
     def resume(self, folder: Path) -> None:
         """Go on from the checkpoint in ``folder``: exactly, or where another number of workers wrote it, from the mean
         of its models.
         """
-        shards = checkpoints.read(folder, self._stage.rank, self._stage.size)
-        if checkpoints.is_whole(folder, self._stage.size):
+        shards = checkpoints.read(folder, self._backend.rank, self._backend.size)
+        if checkpoints.is_whole(folder, self._backend.size):
             self._resume_exactly(shards[0])
         else:
             self._resume_from_mean(shards)
@@ -73,9 +73,9 @@ class Snapshots:
         missing: tuple[int, ...] = ()
         if not isinstance(error, Interrupted):
             missing = error.ranks if isinstance(error, PeerLost) else error.missing
-        alive = [other for other in range(self._stage.size) if other not in missing]
+        alive = [other for other in range(self._backend.size) if other not in missing]
         return checkpoints.write_surviving(
-            folder, self._stage.rank, alive, self._shard(), self._stepper.step, self._stage.ending
+            folder, self._backend.rank, alive, self._shard(), self._stepper.step, self._backend.ending
         )
 
     def _shard(self) -> dict[str, Any]:
@@ -84,14 +84,14 @@ class Snapshots:
             "optimizer": self._optimizers.state_dict(),
             "session": self.state_dict(),
             "random": checkpoints.random_state(),
-            "trace": self._chronicle.packed(),
+            "trace": self._recorder.packed(),
         }
 
     def _resume_exactly(self, shard: dict[str, Any]) -> None:
         self._model.load_state_dict(shard["model"])
         self._optimizers.load_state_dict(shard["optimizer"])
         self.load_state_dict(shard["session"])
-        self._stage.take_trace(unpacked(shard["trace"])[0])
+        self._backend.take_trace(unpacked(shard["trace"])[0])
         checkpoints.restore_random(shard["random"])
 
     def _resume_from_mean(self, shards: list[dict[str, Any]]) -> None:
@@ -102,7 +102,7 @@ class Snapshots:
         steps = [int(shard["session"]["meter"]["step"]) for shard in shards]
         if not self._strategy.is_gossip:  # ranks must agree on what a strategy remembers
             shards = [shard for shard, step in zip(shards, steps, strict=True) if step == min(steps)]
-        stored, mine = [shard["session"] for shard in shards], self._stage.rank % len(shards)
+        stored, mine = [shard["session"] for shard in shards], self._backend.rank % len(shards)
         counters = steps.index(min(steps)) if self._strategy.is_gossip else mine
         self._check(stored[mine])
         self._model.load_state_dict(checkpoints.mean_model(models))
@@ -118,5 +118,5 @@ class Snapshots:
             )
 
     def _take_times(self, stored: Mapping[str, Any]) -> None:
-        self._chronicle.load_state_dict(stored, self._stepper.step)
-        self._stage.set_clock(stored["time_s"])
+        self._recorder.load_state_dict(stored, self._stepper.step)
+        self._backend.set_clock(stored["time_s"])

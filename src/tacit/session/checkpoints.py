@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import TacitError
-from tacit.session.backend import Stage
+from tacit.session.backend import SessionBackend
 
 FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
@@ -33,20 +33,20 @@ _PATIENCE_S: Final = 10.0
 Shard = dict[str, Any]
 
 
-def write(folder: Path, stage: Stage, shard: Shard, step: int) -> Path:
+def write(folder: Path, backend: SessionBackend, shard: Shard, step: int) -> Path:
     """Write this rank's shard, wait for everybody's, and make the checkpoint the valid one. Collective."""
     place = _place(folder, step)
-    failure = _save(place / f"rank-{stage.rank}.pt", shard)
-    failures = [told.decode() for told in stage.exchange(failure.encode())]
-    ranks = list(stage.living)
+    failure = _save(place / f"rank-{backend.rank}.pt", shard)
+    failures = [told.decode() for told in backend.exchange(failure.encode())]
+    ranks = list(backend.living)
     for rank, told in zip(ranks, failures, strict=True):
         if told:
             raise TacitError(
                 f"rank {rank} could not write its checkpoint: {told}; the previous checkpoint is untouched."
             )
-    if stage.rank == ranks[0]:
-        _publish(folder, place, step, ranks, stage.size)
-    stage.exchange(b"published")
+    if backend.rank == ranks[0]:
+        _publish(folder, place, step, ranks, backend.size)
+    backend.exchange(b"published")
     return place
 
 

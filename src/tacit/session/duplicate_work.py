@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
-from tacit.session.backend import Stage
+from tacit.session.backend import SessionBackend
 
 _logger: Final = logging.getLogger("tacit")
 _STEPS: Final = 2
@@ -25,28 +25,28 @@ class DuplicateWork:
     No worker waits: rank 0 looks at steps 2, 4, 8 … 64 until all are there.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage, self._losses = stage, list[float]()
-        self._is_over = stage.size == 1
+    def __init__(self, backend: SessionBackend) -> None:
+        self._backend, self._losses = backend, list[float]()
+        self._is_over = backend.size == 1
 
     def observe(self, step: int, loss: float | Tensor) -> None:
         """Take the first loss that is observed after ``step`` completed steps."""
         if not self._is_over and step == len(self._losses) < _STEPS:
             self._losses.append(float(loss))
             if len(self._losses) == _STEPS:
-                self._stage.publish(_NAME, self._losses)
+                self._backend.publish(_NAME, self._losses)
 
     def end_step(self, step: int) -> None:
         """Warn on rank 0 once all losses are known and equal."""
-        if self._is_over or self._stage.rank != 0 or step < _STEPS or step & (step - 1):
+        if self._is_over or self._backend.rank != 0 or step < _STEPS or step & (step - 1):
             return
-        published = self._stage.published(_NAME)
-        self._is_over = len(published) == self._stage.size or step >= _LAST_LOOK
-        if len(published) == self._stage.size and all(losses == published[0] for losses in published):
+        published = self._backend.published(_NAME)
+        self._is_over = len(published) == self._backend.size or step >= _LAST_LOOK
+        if len(published) == self._backend.size and all(losses == published[0] for losses in published):
             shown = " and ".join(f"{loss:.6g}" for loss in published[0])
             _logger.warning(
                 "all %d workers observed the same losses in their first two steps (%s): they train on the same batches. Give each worker "
                 "its own data, for example with DistributedSampler(data, num_replicas=tacit.size(), rank=tacit.rank()), or seed by tacit.rank().",
-                self._stage.size,
+                self._backend.size,
                 shown,
             )

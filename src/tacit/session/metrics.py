@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.session.backend import Stage, level_clocks
+from tacit.session.backend import SessionBackend, level_clocks
 
 
-def mean_over_workers(stage: Stage, value: float | Tensor) -> float | Tensor:
+def mean_over_workers(backend: SessionBackend, value: float | Tensor) -> float | Tensor:
     """Return the plain mean of ``value`` over all workers, a number for a number and a tensor for a tensor, computed in
     float64.
 
@@ -29,15 +29,15 @@ def mean_over_workers(stage: Stage, value: float | Tensor) -> float | Tensor:
     own = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
     if own.is_complex():
         raise TypeError(f"session.mean: a tensor of {own.dtype} is not real; call it for value.real and value.imag.")
-    with stage.pause():
-        level_clocks(stage)
-        mean = stage.mean(own.to("cpu", torch.float64))
+    with backend.pause():
+        level_clocks(backend)
+        mean = backend.mean(own.to("cpu", torch.float64))
     if not isinstance(value, Tensor):
         return float(mean)
     return mean.to(value.device, value.dtype if value.is_floating_point() else torch.float32)
 
 
-def gather_over_workers(stage: Stage, value: Any) -> list[Any]:
+def gather_over_workers(backend: SessionBackend, value: Any) -> list[Any]:
     """Return every worker's ``value``, in rank order. A value is a number, text, tensor, None, or a list, tuple or dict
     of these.
 
@@ -52,15 +52,15 @@ def gather_over_workers(stage: Stage, value: Any) -> list[Any]:
             f"session.gather({type(value).__name__}): values travel as numbers, texts, tensors, and lists, tuples and dicts of these; "
             f"convert it first."
         ) from None
-    with stage.pause():
-        level_clocks(stage)
-        return [_unpacked(data) for data in stage.exchange(packed.getvalue())]
+    with backend.pause():
+        level_clocks(backend)
+        return [_unpacked(data) for data in backend.exchange(packed.getvalue())]
 
 
-def wait_for_all(stage: Stage) -> None:
+def wait_for_all(backend: SessionBackend) -> None:
     """Return when every worker has called it."""
-    with stage.pause():
-        level_clocks(stage)
+    with backend.pause():
+        level_clocks(backend)
 
 
 def _on_host(value: Any) -> Any:

@@ -11,7 +11,7 @@ from tacit.session.model.batch_norm import Calibration
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policies:
+class SessionOptions:
     """What happens to everything that is not a parameter, and where a run leaves its traces."""
 
     buffers: str = "average"

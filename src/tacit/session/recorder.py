@@ -10,22 +10,22 @@ from typing import Any
 
 import torch
 
-from tacit.record.merge import Curve, as_numbers, merged, packed, row_at
+from tacit.record.merge import LossCurve, as_numbers, merged, packed, row_at
 from tacit.record.run import Row, Run, Tally
 from tacit.session.agreement import installed_version
-from tacit.session.backend import Stage
+from tacit.session.backend import SessionBackend
 from tacit.session.logs import Log
 from tacit.session.model.flat_parameters import FlatModel
-from tacit.session.steps.observed_losses import Meter
+from tacit.session.steps.observed_losses import LossMeter
 
 
-class Chronicle:
+class Recorder:
     """One worker's own. ``log`` shows the same numbers while the run goes on."""
 
-    def __init__(self, stage: Stage, log: Log, steps: int | None) -> None:
-        self._stage, self._log, self._steps = stage, log, steps
-        self._curve, self._rows = Curve(steps), list[Row]()
-        self.meter = Meter(stage.rank)  # of the losses since the curve's last row
+    def __init__(self, backend: SessionBackend, log: Log, steps: int | None) -> None:
+        self._backend, self._log, self._steps = backend, log, steps
+        self._curve, self._rows = LossCurve(steps), list[Row]()
+        self.meter = LossMeter(backend.rank)  # of the losses since the curve's last row
 
     def end_step(self, step: int, weight: float) -> None:
         """Count the step that has just become the ``step``-th."""
@@ -36,7 +36,7 @@ class Chronicle:
     def add_row(self, step: int) -> None:
         """Put the losses since the last row into the curve."""
         if self.meter.steps:
-            seen, now_s = self.meter.take(), self._stage.now_s()
+            seen, now_s = self.meter.take(), self._backend.now_s()
             self._curve.add(step, now_s, seen.loss, seen.weight)
             self._log.write(step, {"training/loss": seen.loss, "time_s": now_s})
 
@@ -46,12 +46,12 @@ class Chronicle:
         Where losses are among it, the history is made of nothing else.
         """
         numbers = as_numbers(measured)
-        self._rows.append({"step": step, "time_s": self._stage.now_s(), **numbers})
+        self._rows.append({"step": step, "time_s": self._backend.now_s(), **numbers})
         self._log.write(step, {f"evaluation/{name}": value for name, value in numbers.items()})
 
     def packed(self) -> bytes:
         """Return trace and curve as bytes, for rank 0 or for a checkpoint."""
-        return packed(self._stage.trace, self._curve)
+        return packed(self._backend.trace, self._curve)
 
     def complete(self, run: Run, records: list[bytes], status: str, model: FlatModel, step: int) -> None:
         """Fill in ``run`` from the records of all workers that are at hand."""
@@ -74,7 +74,7 @@ class Chronicle:
             "python": platform.python_version(),
             "device": str(model.device),
             "threads": torch.get_num_threads(),
-            "world": self._stage.world,
+            "world": self._backend.world,
         }
 
     def close(self) -> None:

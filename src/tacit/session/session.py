@@ -21,23 +21,23 @@ from tacit.core.strategy import Strategy
 from tacit.errors import Interrupted, MisplacedCall, PeerLost, RunError, TacitError, TimedOut, require
 from tacit.record.run import Run
 from tacit.session.agreement import common_table
-from tacit.session.backend import Stage
-from tacit.session.checkpoint_shard import Snapshots
+from tacit.session.backend import SessionBackend
+from tacit.session.checkpoint_shard import CheckpointShard
 from tacit.session.duplicate_work import DuplicateWork
 from tacit.session.logs import open_log
 from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_for_all
-from tacit.session.model.extra_state import Riders, RidingNetwork
+from tacit.session.model.extra_state import ExtraState, NetworkWithExtraState
 from tacit.session.model.flat_parameters import FlatModel
-from tacit.session.model.reported_model import Reporting
+from tacit.session.model.reported_model import ReportedModel
 from tacit.session.model.wrappers import refuse_wrappers
-from tacit.session.options import Policies
-from tacit.session.recorder import Chronicle
-from tacit.session.server import Serving
+from tacit.session.options import SessionOptions
+from tacit.session.recorder import Recorder
+from tacit.session.server import SessionServer
 from tacit.session.server_model import KeptModel
-from tacit.session.steps.attached_worker import Replica
+from tacit.session.steps.attached_worker import AttachedWorker
 from tacit.session.steps.closures import Arguments
 from tacit.session.steps.optimizers import Optimizers, evaluates_several_times
-from tacit.session.steps.step_hooks import Stepper
+from tacit.session.steps.step_hooks import StepHooks
 
 _logger: Final = logging.getLogger("tacit")
 _open: Final[weakref.WeakValueDictionary[int, Session]] = weakref.WeakValueDictionary()
@@ -49,60 +49,66 @@ class Session:
 
     def __init__(
         self,
-        stage: Stage,
+        backend: SessionBackend,
         model: nn.Module,
         optimizers: Optimizers,
         strategy: Strategy[Any],
         *,
         steps: int | None,
         seed: int,
-        policies: Policies,
+        policies: SessionOptions,
     ) -> None:
-        self._stage, self._module, self.strategy = stage, model, strategy
-        self.rank, self.size, self.steps, self.seed, self._policies = stage.rank, stage.size, steps, seed, policies
+        self._backend, self._module, self.strategy = backend, model, strategy
+        self.rank, self.size, self.steps, self.seed, self._policies = backend.rank, backend.size, steps, seed, policies
         self.kept_models: list[KeptModel] = []
-        self._is_over, self._has_stepped, self.run = False, False, Run("", str(strategy), stage.size, steps or 0, seed)
+        self._is_over, self._has_stepped, self.run = (
+            False,
+            False,
+            Run("", str(strategy), backend.size, steps or 0, seed),
+        )
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         with self._failing():
             self._refuse_wrappers([*model.parameters()])
-            stage.agree(common_table(model, optimizers, strategy, steps, seed, policies))
+            backend.agree(common_table(model, optimizers, strategy, steps, seed, policies))
             self._flat = FlatModel(model)
-            riders = Riders(model, optimizers, self._flat.parameters, policies.buffers, policies.optimizer_state)
-            self._spread_start()
-            self._chronicle = Chronicle(stage, open_log(policies.log, stage.rank), steps)
-            self._duplicates = DuplicateWork(stage)
-            self._warn_of_full_end()
-            network = RidingNetwork(stage.network, riders, stage.exchange)
-            self._replica = Replica(stage, network, self._flat, optimizers, strategy, steps, seed)
-            self._serving = (
-                Serving(stage, self._flat, optimizers, strategy, steps, seed) if strategy.has_server else None
+            extra_state = ExtraState(
+                model, optimizers, self._flat.parameters, policies.buffers, policies.optimizer_state
             )
-            self._stepper = Stepper(stage, self._flat, optimizers, strategy, self._replica)
-            self._reporting = Reporting(stage, model, self._flat, policies, self._stepper, self._serving)
-            self._snapshots = Snapshots(stage, model, optimizers, strategy, self._stepper, self._chronicle)
+            self._spread_start()
+            self._recorder = Recorder(backend, open_log(policies.log, backend.rank), steps)
+            self._duplicates = DuplicateWork(backend)
+            self._warn_of_full_end()
+            network = NetworkWithExtraState(backend.network, extra_state, backend.exchange)
+            self._replica = AttachedWorker(backend, network, self._flat, optimizers, strategy, steps, seed)
+            self._serving = (
+                SessionServer(backend, self._flat, optimizers, strategy, steps, seed) if strategy.has_server else None
+            )
+            self._stepper = StepHooks(backend, self._flat, optimizers, strategy, self._replica)
+            self._reporting = ReportedModel(backend, model, self._flat, policies, self._stepper, self._serving)
+            self._snapshots = CheckpointShard(backend, model, optimizers, strategy, self._stepper, self._recorder)
             _open.update({id(p): self for p in self._flat.parameters})
             for optimizer in optimizers:
                 self._hooks.append(optimizer.register_step_pre_hook(self._before))
                 self._hooks.append(optimizer.register_step_post_hook(self._after))
-            stage.listen(self, self._stepper.handle)
-        if stage.rank == 0 and any(map(evaluates_several_times, optimizers)):
+            backend.listen(self, self._stepper.handle)
+        if backend.rank == 0 and any(map(evaluates_several_times, optimizers)):
             _logger.warning(
                 'LBFGS is reset whenever the strategy changes the model: optimizer_state="%s" does not apply to it, because the curvature of '
                 "another model makes it diverge.",
                 policies.optimizer_state,
             )
-        if stage.world == "processes":
+        if backend.world == "processes":
             atexit.register(self._end_with_process)
 
     def _spread_start(self) -> None:
         """Everybody starts from rank 0's parameters and buffers, frozen ones too."""
-        self._stage.spread(self._flat.vector())
+        self._backend.spread(self._flat.vector())
         self._flat.settle()
         known = {id(p) for p in self._flat.parameters}
         frozen = (p.data for p in self._module.parameters() if id(p) not in known)
         for tensor in (*frozen, *self._module.buffers()):
             if tensor.numel():
-                self._stage.spread(tensor)
+                self._backend.spread(tensor)
 
     def _warn_of_full_end(self) -> None:
         """EF21 and its relatives end with a full vector of each worker unless the end is known."""
@@ -121,7 +127,7 @@ class Session:
 
         Under the simulator there are no process groups, hence no wrappers.
         """
-        if self._stage.world == "processes":
+        if self._backend.world == "processes":
             refuse_wrappers(self._module, parameters)
 
     # What the user calls.
@@ -156,11 +162,11 @@ class Session:
         value = loss if not isinstance(loss, Tensor) else loss.item() if loss.is_cpu else loss.detach()
         self._duplicates.observe(self.step, value)
         self._replica.meter.observe(value, samples)
-        self._chronicle.meter.observe(value, samples)
+        self._recorder.meter.observe(value, samples)
 
     def now_s(self) -> float:
         """Seconds since the run began, without evaluations and checkpoints."""
-        return self._stage.now_s()
+        return self._backend.now_s()
 
     def log(self, **measured: float | Tensor | None) -> None:
         """Put an evaluation into the run's history; on rank 0, where the history is kept.
@@ -168,7 +174,7 @@ class Session:
         ``loss``, ``metric`` and ``gradient_norm_squared`` have places of their own in the report; numbers under other
         names are kept and shown too.
         """
-        self._chronicle.add_evaluation(self.step, measured)
+        self._recorder.add_evaluation(self.step, measured)
 
     def mean(self, value: float | Tensor) -> float | Tensor:
         """Return the mean of ``value`` over all workers, e.g. of an accuracy.
@@ -177,7 +183,7 @@ class Session:
         """
         self._refuse_if_over("mean()")
         with self._failing():
-            return mean_over_workers(self._stage, value)
+            return mean_over_workers(self._backend, value)
 
     def gather(self, value: Any) -> list[Any]:
         """Return every worker's ``value`` in rank order: numbers, texts, tensors, or lists, tuples and dicts of these.
@@ -186,13 +192,13 @@ class Session:
         """
         self._refuse_if_over("gather()")
         with self._failing():
-            return gather_over_workers(self._stage, value)
+            return gather_over_workers(self._backend, value)
 
     def barrier(self) -> None:
         """Wait until every worker has called it."""
         self._refuse_if_over("barrier()")
         with self._failing():
-            wait_for_all(self._stage)
+            wait_for_all(self._backend)
 
     @contextmanager
     def reported_model(self) -> Iterator[nn.Module]:
@@ -210,7 +216,7 @@ class Session:
     @property
     def server_is_apart(self) -> bool:
         """Whether the strategy's server is a process of its own."""
-        return self._serving is not None and self._stage.server_is_apart
+        return self._serving is not None and self._backend.server_is_apart
 
     def keep_models(self, every: int) -> None:
         """Let the server keep a copy of its model every so many updates: after the run, rank 0 finds them in
@@ -231,9 +237,9 @@ class Session:
             if self._serving is not None:
                 self.kept_models = self._serving.kept_models()
             self._reporting.settle_buffers()
-            self._chronicle.add_row(self.step)
-            records = self._stage.exchange(self._chronicle.packed())
-            is_first = self.rank == self._stage.living[0]
+            self._recorder.add_row(self.step)
+            records = self._backend.exchange(self._recorder.packed())
+            is_first = self.rank == self._backend.living[0]
             self._make_run([one for one in records if one] if is_first else [records[self.rank]], "finished")
         self._let_go(None)
         return self.run
@@ -281,7 +287,7 @@ class Session:
         if self._serving is not None:
             with self._failing():
                 return self._serving.checkpoint(Path(folder))
-        with self._stage.pause(), self._failing():
+        with self._backend.pause(), self._failing():
             return self._snapshots.write(Path(folder))
 
     def resume(self, folder: str | Path) -> int:
@@ -318,7 +324,7 @@ class Session:
         weight = self._replica.weight
         try:
             if self._stepper.after(optimizer):
-                self._chronicle.end_step(self._replica.meter.step, weight)
+                self._recorder.end_step(self._replica.meter.step, weight)
                 self._duplicates.end_step(self._replica.meter.step)
         except BaseException as error:
             self._give_up(error)
@@ -329,7 +335,7 @@ class Session:
     def _make_run(self, records: list[bytes], status: str) -> None:
         self.run.workload = self.run.workload or f"<{type(self._module).__name__}>"
         self.run.module = self._module
-        self._chronicle.complete(self.run, records, status, self._flat, self.step)
+        self._recorder.complete(self.run, records, status, self._flat, self.step)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -345,12 +351,12 @@ class Session:
         if self._is_over:
             return
         self._is_over = True
-        self._stage.leave(error)  # first: what follows takes its time
+        self._backend.leave(error)  # first: what follows takes its time
         try:
             if hasattr(self, "_stepper"):
                 self._rescue(error)
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}"
-                self._make_run([self._chronicle.packed()], status)
+                self._make_run([self._recorder.packed()], status)
                 if isinstance(error, RunError | Interrupted):
                     error.run = self.run
         except Exception as second:  # noqa: BLE001 - the first error is the one to hear of
@@ -361,7 +367,7 @@ class Session:
     def _rescue(self, error: BaseException) -> None:
         """A lost worker must not cost the survivors' work, nor the end of a job its last steps."""
         folder = self._policies.rescue
-        is_real = self._stage.world == "processes"  # simulated ones could not wait for each other's files
+        is_real = self._backend.world == "processes"  # simulated ones could not wait for each other's files
         is_begun = self.step > 0  # before that there is nothing to lose, and perhaps an older checkpoint to keep
         has_diverged = isinstance(error, PeerLost) and (error.reason or "").startswith("NotFinite")
         if folder is None or not (is_real and is_begun) or has_diverged:
@@ -401,8 +407,8 @@ class Session:
         if hasattr(self, "_stepper"):
             self._stepper.let_go()
             self._flat.release()
-            self._chronicle.close()
-        self._stage.close(error)
+            self._recorder.close()
+        self._backend.close(error)
 
     def _refuse_if_over(self, what: str) -> None:
         if self._is_over:

@@ -18,15 +18,15 @@ from tacit.errors import Deadlock, PeerLost
 from tacit.record.trace import FAULT, RECEIVE, SEND, Trace
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.channels import Channel
-from tacit.simulation.collectives import Meetings
-from tacit.simulation.compute_times import Pace
+from tacit.simulation.collectives import Collectives
+from tacit.simulation.compute_times import ComputeTimes
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Stopped
 from tacit.simulation.links import Fabric
 
 
-class Surroundings(ABC):
-    """The world without what is particular to its inhabitants, who come with ``inhabit``. ``run`` lets it happen."""
+class BaseWorld(ABC):
+    """The world without what is particular to its inhabitants, who come with ``set_endpoints``. ``run`` lets it happen."""
 
     steps: int | None = None  # optimizer steps per worker, where that is known beforehand
 
@@ -39,8 +39,8 @@ class Surroundings(ABC):
         self._lost_at: dict[int, float] = {}
         self.channels: list[Channel] = []
         first = self.open_channel()
-        self.trace, self.meetings = first.trace, first.meetings
-        self._paces = [Pace(cluster, rank, self.streams) for rank in range(cluster.workers)]
+        self.trace, self.collectives = first.trace, first.collectives
+        self._paces = [ComputeTimes(cluster, rank, self.streams) for rank in range(cluster.workers)]
         self._streams: dict[tuple[str, int], np.random.Generator] = {}
         self._living, self._serving = cluster.workers, 0
         self._has_pauses = any(isinstance(fault, Pause) for fault in cluster.faults)
@@ -48,7 +48,7 @@ class Surroundings(ABC):
     def open_channel(self) -> Channel:
         """Return a channel for one more session."""
         trace = Trace()
-        meetings = Meetings(
+        collectives = Collectives(
             self.cluster.workers,
             self.agenda,
             self.fabric,
@@ -58,11 +58,11 @@ class Surroundings(ABC):
             self.is_timing,
         )
         for rank, at_s in self._lost_at.items():
-            meetings.lose(rank, at_s)
-        self.channels.append(Channel(len(self.channels), trace, meetings))
+            collectives.lose(rank, at_s)
+        self.channels.append(Channel(len(self.channels), trace, collectives))
         return self.channels[-1]
 
-    def inhabit(self, workers: Sequence[Endpoint], servers: Sequence[Endpoint] = ()) -> None:
+    def set_endpoints(self, workers: Sequence[Endpoint], servers: Sequence[Endpoint] = ()) -> None:
         """Let ``workers`` live here, by rank, and perhaps a server, by shard."""
         self._learners, self._serving = workers, len(servers)
         self.channels[0].servers = list(servers)
@@ -72,7 +72,7 @@ class Surroundings(ABC):
     def _servers(self) -> list[Endpoint]:
         return [server for channel in self.channels for server in channel.servers]
 
-    def admit(self, server: Endpoint, channel: Channel) -> None:
+    def add_server(self, server: Endpoint, channel: Channel) -> None:
         """Let a server, or one more shard of it, live here from now on."""
         channel.servers.append(server)
         self._serving += 1
@@ -121,7 +121,7 @@ class Surroundings(ABC):
 
     # What endpoints need.
 
-    def pace(self, rank: int) -> Pace:
+    def pace(self, rank: int) -> ComputeTimes:
         return self._paces[rank]
 
     def stream(self, purpose: str, rank: int) -> np.random.Generator:
@@ -187,7 +187,7 @@ class Surroundings(ABC):
         worker.fiber.throw(Stopped())
         self.lost(rank)
         for channel in self.channels:
-            channel.meetings.lose(rank, now_s)
+            channel.collectives.lose(rank, now_s)
         for endpoint in self.endpoints:
             if not endpoint.fiber.is_over:
                 endpoint.peer_lost(rank)
@@ -199,7 +199,7 @@ class Surroundings(ABC):
         self._living -= 1
         self.lost(rank)
         for channel in self.channels:
-            channel.meetings.lose(rank, 0.0)
+            channel.collectives.lose(rank, 0.0)
         for server in self._servers:
             server.peer_lost(rank)
 
@@ -212,7 +212,7 @@ class Surroundings(ABC):
         del self._lost_at[rank]
         self._living += 1
         for channel in self.channels:
-            channel.meetings.readmit(rank)
+            channel.collectives.readmit(rank)
         self.returned(rank)
         worker.live_again()
         worker.fiber.resume()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.core.network import shard_at
 from tacit.record.trace import Trace
-from tacit.simulation.collectives import Meetings
+from tacit.simulation.collectives import Collectives
 
 if TYPE_CHECKING:
     from tacit.simulation.endpoints import Endpoint
@@ -22,7 +22,7 @@ class Channel:
 
     session: int  # counted from 0, in the order of ``attach``
     trace: Trace
-    meetings: Meetings
+    collectives: Collectives
     servers: list[Endpoint] = field(default_factory=list)  # by shard
     published: dict[str, dict[int, Any]] = field(
         default_factory=dict

@@ -18,7 +18,7 @@ from tacit.simulation.links import Fabric, Price
 Group = tuple[int, ...]
 
 
-class Meeting:
+class Collective:
     """One collective of one group."""
 
     __slots__ = ("begun_s", "done_s", "failure", "group", "index", "joined", "kind", "results", "waiters")
@@ -41,7 +41,7 @@ class Meeting:
         return self.kind == "all-gather" and all(flag for _, flag, _ in self.joined.values())
 
 
-class Meetings:
+class Collectives:
     """All collectives of a simulation, in the order each rank calls them."""
 
     def __init__(
@@ -60,35 +60,37 @@ class Meetings:
         self._numbers: dict[Group, int] = {self.everyone: 0}  # a group's number: hashing a long tuple costs
         self._groups: list[Group] = [self.everyone]
         self._counts: list[list[int]] = [[0] * workers]  # by group, then rank: collectives joined
-        self._open: dict[tuple[int, int], Meeting] = {}
+        self._open: dict[tuple[int, int], Collective] = {}
         self._lost: dict[int, float] = {}
         self.goes_on = False  # without workers that are lost, instead of failing
         self.rounds = 0
 
-    def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Meeting:
+    def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Collective:
         """Enter the group's next collective; the last to come starts it."""
         number = 0 if group is None else self._number(tuple(group))
         members, counts = self._groups[number], self._counts[number]
         counts[rank] += 1
         key = (number, counts[rank])
-        meeting = self._open.get(key)
-        if meeting is None:
-            meeting = self._open[key] = Meeting(kind, members, counts[rank])
-        if meeting.kind != kind:
-            raise Disagreement("collective", kind, meeting.kind, rank, others=sorted(meeting.joined))
+        collective = self._open.get(key)
+        if collective is None:
+            collective = self._open[key] = Collective(kind, members, counts[rank])
+        if collective.kind != kind:
+            raise Disagreement("collective", kind, collective.kind, rank, others=sorted(collective.joined))
         for lost, at_s in self._lost.items() if not self.goes_on else ():
             if lost in members:
-                raise PeerLost(lost, at_s, str(meeting), need=self._need(meeting))
-        meeting.joined[rank] = (payload, weight, self._agenda.now_s)
-        self._start_if_all_came(key, meeting)
-        return meeting
+                raise PeerLost(lost, at_s, str(collective), need=self._need(collective))
+        collective.joined[rank] = (payload, weight, self._agenda.now_s)
+        self._start_if_all_came(key, collective)
+        return collective
 
-    def _start_if_all_came(self, key: tuple[int, int], meeting: Meeting) -> None:
-        awaited = len(meeting.group) if not self._lost else sum(rank not in self._lost for rank in meeting.group)
-        if len(meeting.joined) == awaited > 0:
+    def _start_if_all_came(self, key: tuple[int, int], collective: Collective) -> None:
+        awaited = len(collective.group) if not self._lost else sum(rank not in self._lost for rank in collective.group)
+        if len(collective.joined) == awaited > 0:
             del self._open[key]
-            meeting.group = meeting.group if not self._lost else tuple(r for r in meeting.group if r in meeting.joined)
-            self._start(meeting)
+            collective.group = (
+                collective.group if not self._lost else tuple(r for r in collective.group if r in collective.joined)
+            )
+            self._start(collective)
 
     def _number(self, group: Group) -> int:
         if group not in self._numbers:
@@ -100,17 +102,17 @@ class Meetings:
     def lose(self, rank: int, at_s: float) -> None:
         """Wake everybody who waits for a worker that is gone."""
         self._lost[rank] = at_s
-        for key, meeting in list(self._open.items()):
-            if rank in meeting.group and self.goes_on:
-                meeting.joined.pop(rank, None)
-                meeting.waiters.pop(rank, None)
-                self._start_if_all_came(key, meeting)
-            elif rank in meeting.group:
+        for key, collective in list(self._open.items()):
+            if rank in collective.group and self.goes_on:
+                collective.joined.pop(rank, None)
+                collective.waiters.pop(rank, None)
+                self._start_if_all_came(key, collective)
+            elif rank in collective.group:
                 del self._open[key]
-                self._fail(meeting, PeerLost(rank, at_s, str(meeting), need=self._need(meeting)))
+                self._fail(collective, PeerLost(rank, at_s, str(collective), need=self._need(collective)))
 
-    def _need(self, meeting: Meeting) -> str:
-        of_some = "" if meeting.group == self.everyone else f" of ranks {', '.join(map(str, meeting.group))}"
+    def _need(self, collective: Collective) -> str:
+        of_some = "" if collective.group == self.everyone else f" of ranks {', '.join(map(str, collective.group))}"
         return f"needs every worker{of_some}"
 
     def readmit(self, rank: int) -> None:
@@ -121,53 +123,64 @@ class Meetings:
                 (counts[other] for other in group if other != rank and other not in self._lost), default=0
             )
 
-    def _start(self, meeting: Meeting) -> None:
+    def _start(self, collective: Collective) -> None:
         self._trace.pack_if_long()
-        price, results = self._price(meeting)
-        self.rounds += not meeting.continues
-        meeting.index, now_s = self.rounds, self._agenda.now_s
-        meeting.begun_s = max(self._fabric.open_from(meeting.group), self._awake_from(meeting.group))
-        if meeting.begun_s > now_s + self._timeout_s:
-            failure = TimedOut(str(meeting), self._fabric.cut_off(meeting.group), self._timeout_s)
-            self._agenda.at(now_s + self._timeout_s, lambda: self._fail(meeting, failure))
+        price, results = self._price(collective)
+        self.rounds += not collective.continues
+        collective.index, now_s = self.rounds, self._agenda.now_s
+        collective.begun_s = max(self._fabric.open_from(collective.group), self._awake_from(collective.group))
+        if collective.begun_s > now_s + self._timeout_s:
+            failure = TimedOut(str(collective), self._fabric.cut_off(collective.group), self._timeout_s)
+            self._agenda.at(now_s + self._timeout_s, lambda: self._fail(collective, failure))
             return
         leaving: dict[float, list[int]] = {}
         rows = self._trace.rows
-        for place, rank in enumerate(meeting.group):
-            end_s = meeting.begun_s + price.seconds[place]
+        for place, rank in enumerate(collective.group):
+            end_s = collective.begun_s + price.seconds[place]
             leaving.setdefault(end_s, []).append(rank)
-            meeting.results[rank] = results[place]
+            collective.results[rank] = results[place]
             rows.append(
-                (end_s, rank, EXCHANGE, meeting.begun_s, 0, self.rounds, -2, price.sent_bytes[place], 0.0, meeting.kind)
+                (
+                    end_s,
+                    rank,
+                    EXCHANGE,
+                    collective.begun_s,
+                    0,
+                    self.rounds,
+                    -2,
+                    price.sent_bytes[place],
+                    0.0,
+                    collective.kind,
+                )
             )
         for end_s, ranks in leaving.items():
-            self._agenda.at(end_s, lambda ranks=ranks: self._leave(meeting, ranks))  # type: ignore[misc]
+            self._agenda.at(end_s, lambda ranks=ranks: self._leave(collective, ranks))  # type: ignore[misc]
 
-    def _leave(self, meeting: Meeting, ranks: list[int]) -> None:
-        now_s, waiters = self._agenda.now_s, meeting.waiters
+    def _leave(self, collective: Collective, ranks: list[int]) -> None:
+        now_s, waiters = self._agenda.now_s, collective.waiters
         for rank in ranks:
-            meeting.done_s[rank] = now_s
+            collective.done_s[rank] = now_s
         for rank in ranks:
             fiber = waiters.pop(rank, None)
             if fiber is not None:
                 fiber.resume()
 
-    def _fail(self, meeting: Meeting, failure: BaseException) -> None:
-        meeting.failure = failure
-        for rank in sorted(meeting.waiters):
-            meeting.waiters.pop(rank).throw(failure)
+    def _fail(self, collective: Collective, failure: BaseException) -> None:
+        collective.failure = failure
+        for rank in sorted(collective.waiters):
+            collective.waiters.pop(rank).throw(failure)
 
-    def record_wait(self, meeting: Meeting, rank: int, since_s: float) -> None:
+    def record_wait(self, collective: Collective, rank: int, since_s: float) -> None:
         """Put into the trace that ``rank`` stood idle until the exchange began."""
-        until_s = meeting.begun_s
+        until_s = collective.begun_s
         if until_s > since_s:
-            self._trace.rows.append((until_s, rank, WAIT, since_s, 0, meeting.index, -2, 0, 0.0, meeting.kind))
+            self._trace.rows.append((until_s, rank, WAIT, since_s, 0, collective.index, -2, 0, 0.0, collective.kind))
 
-    def _price(self, meeting: Meeting) -> tuple[Price, list[Any]]:
+    def _price(self, collective: Collective) -> tuple[Price, list[Any]]:
         """Return what the collective costs and what each rank, by place in the group, takes away."""
-        group = meeting.group
-        joined = [meeting.joined[rank] for rank in group]
-        match meeting.kind:
+        group = collective.group
+        joined = [collective.joined[rank] for rank in group]
+        match collective.kind:
             case "all-reduce":
                 tensors: list[Tensor] = [payload for payload, _, _ in joined]
                 first = tensors[0]
@@ -190,7 +203,7 @@ class Meetings:
                 return self._fabric.price_all_to_all(group, sizes), [[given[rank] for given in parts] for rank in group]
             case _:
                 source = int(joined[0][1])
-                value: Tensor = meeting.joined[source][0]
+                value: Tensor = collective.joined[source][0]
                 price = self._fabric.price_broadcast(group, source, value.numel() * value.element_size())
                 return price, [value] * len(group)
 

@@ -16,7 +16,7 @@ from tacit.core.randomness import Streams
 _DRAWN_AT_ONCE = 256
 
 
-class Pace:
+class ComputeTimes:
     """One worker's clock of work: ``times_of_steps`` says when steps that start now will end."""
 
     def __init__(self, cluster: Cluster, rank: int, streams: Streams) -> None:

@@ -19,7 +19,7 @@ from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.network import SimulatedNetwork
 
 if TYPE_CHECKING:
-    from tacit.simulation.base_world import Surroundings
+    from tacit.simulation.base_world import BaseWorld
     from tacit.simulation.channels import Channel
     from tacit.simulation.engine.row_optimizer import ServerRow
     from tacit.simulation.world import World
@@ -32,7 +32,7 @@ WINDOW = 64
 class Endpoint(ABC):
     """Somebody with an address: a fiber that may be parked, and an inbox."""
 
-    def __init__(self, world: Surroundings, rank: int, channel: Channel | None = None) -> None:
+    def __init__(self, world: BaseWorld, rank: int, channel: Channel | None = None) -> None:
         self.world, self.rank, self.size = world, rank, world.cluster.workers
         self.network = SimulatedNetwork(self, channel or world.channels[0])
         self.fiber: Fiber = make_fiber(world.host, self._run)

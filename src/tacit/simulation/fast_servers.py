@@ -26,7 +26,7 @@ from tacit.core.messages import Message
 from tacit.core.network import SERVER
 from tacit.record.trace import CANCELLED, COMPUTE, NOTE, RECEIVE, SEND, WAIT, Column
 from tacit.simulation.agenda import rare_collections
-from tacit.simulation.compute_times import Pace
+from tacit.simulation.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
 from tacit.simulation.engine.engine import TimingEngine
 from tacit.simulation.world import World
@@ -37,13 +37,13 @@ _KINDS: Final = (KSync, KBatchSync, KAsync, KBatchAsync)
 _LONG: Final = 50_000  # pushes and cancelled steps noted before they are written
 
 
-def run_race(world: World) -> bool:
+def run_fast_servers(world: World) -> bool:
     """Let everything happen, as ``world.run`` would; return False, with nothing done, where only fibers can tell what
     happens.
     """
     if not _is_race(world):
         return False
-    race = Race(world)
+    race = FastServerRun(world)
     try:
         with rare_collections():
             race.run()
@@ -74,13 +74,13 @@ class _Tie(Exception):
     """Two things happen at one moment."""
 
 
-class Race:
+class FastServerRun:
     """One run: the state of every learner, and lists of what happened since it was last written."""
 
     def __init__(self, world: World) -> None:
         assert isinstance(world.strategy, KofP) and isinstance(world.engine, TimingEngine)
         self._world, self._kind, engine, size = world, world.strategy, world.engine, world.cluster.workers
-        self._paces = [Pace(world.cluster, rank, world.streams) for rank in range(size)]
+        self._paces = [ComputeTimes(world.cluster, rank, world.streams) for rank in range(size)]
         self._ends: list[tuple[float, int]] = []  # a heap of steps under way: when they end, and whose they are
         self._started_s = [0.0] * size  # by learner, as is what follows
         self._steps = [0] * size  # behind it, cancelled ones included

@@ -11,7 +11,7 @@ from torch import Tensor
 from tacit.core.messages import Message
 from tacit.core.network import SERVER, Parts, check_one_for_each, count_reply
 from tacit.errors import MisplacedCall
-from tacit.simulation.collectives import Meeting
+from tacit.simulation.collectives import Collective
 
 if TYPE_CHECKING:
     from tacit.simulation.channels import Channel
@@ -40,8 +40,8 @@ class SimulatedNetwork:
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> SimulatedPending:
         snapshot = parts.clone() if isinstance(parts, Tensor) else torch.cat(list(parts))
-        meeting = self.channel.meetings.join(self.rank, "all-reduce", snapshot, weight, group)
-        return SimulatedPending(self, meeting)
+        collective = self.channel.collectives.join(self.rank, "all-reduce", snapshot, weight, group)
+        return SimulatedPending(self, collective)
 
     def all_gather(
         self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
@@ -74,19 +74,19 @@ class SimulatedNetwork:
     def _meet(self, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Any:
         if self._end.is_handling:
             raise MisplacedCall(f"a handler may not block (it called {kind}); let a hook do it.")
-        meeting = self.channel.meetings.join(self.rank, kind, payload, weight, group)
-        return self.leave(meeting, meeting.joined[self.rank][2])
+        collective = self.channel.collectives.join(self.rank, kind, payload, weight, group)
+        return self.leave(collective, collective.joined[self.rank][2])
 
-    def leave(self, meeting: Meeting, since_s: float) -> Any:
+    def leave(self, collective: Collective, since_s: float) -> Any:
         """Wait until the meeting is over for this rank and return what it brought."""
         end = self._end
-        if meeting.failure is not None:
-            raise meeting.failure
-        if self.rank not in meeting.done_s:
-            meeting.waiters[self.rank] = end.fiber
-            end.block(meeting)
-            self.channel.meetings.record_wait(meeting, self.rank, since_s)
-        return meeting.results[self.rank]
+        if collective.failure is not None:
+            raise collective.failure
+        if self.rank not in collective.done_s:
+            collective.waiters[self.rank] = end.fiber
+            end.block(collective)
+            self.channel.collectives.record_wait(collective, self.rank, since_s)
+        return collective.results[self.rank]
 
     def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:
         """Return ``gathered`` as instances of this endpoint's classes."""
@@ -100,8 +100,8 @@ class SimulatedNetwork:
 class SimulatedPending:
     """A collective under way in the simulator."""
 
-    def __init__(self, network: SimulatedNetwork, meeting: Meeting) -> None:
-        self._network, self._meeting = network, meeting
+    def __init__(self, network: SimulatedNetwork, collective: Collective) -> None:
+        self._network, self._meeting = network, collective
 
     @property
     def is_ready(self) -> bool:

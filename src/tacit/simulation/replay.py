@@ -19,12 +19,12 @@ from tacit.errors import Deadlock, Diverged, require
 from tacit.record.run import Run
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, Event, Trace
 from tacit.simulation.channels import Channel
-from tacit.simulation.collectives import Meeting
-from tacit.simulation.compute_times import Pace
+from tacit.simulation.collectives import Collective
+from tacit.simulation.compute_times import ComputeTimes
 from tacit.simulation.endpoints import Endpoint, SimulatedServer
 from tacit.simulation.engine.row_optimizer import ServerRow
 from tacit.simulation.network import SimulatedNetwork
-from tacit.simulation.workers import Flight, SimulatedWorker
+from tacit.simulation.workers import SimulatedWorker, StepInProgress
 from tacit.simulation.world import World
 from tacit.strategies import Strategy, may_send
 
@@ -76,7 +76,7 @@ def described(run: Run) -> str:
     return f"replay of {run.cluster or 'real processes'}"
 
 
-class Turns:
+class ReplayCursor:
     """One endpoint's turns, and the messages that have come before theirs."""
 
     def __init__(
@@ -162,10 +162,10 @@ class ReplayedNetwork(SimulatedNetwork):
 
     _end: ReplayedWorker
 
-    def leave(self, meeting: Meeting, since_s: float) -> Any:
+    def leave(self, collective: Collective, since_s: float) -> Any:
         self._end.turns.pass_steps(self._end.step)
-        result = super().leave(meeting, since_s)
-        self._end.turns.wait_for(EXCHANGE, what=str(meeting))
+        result = super().leave(collective, since_s)
+        self._end.turns.wait_for(EXCHANGE, what=str(collective))
         return result
 
 
@@ -174,9 +174,11 @@ class ReplayedWorker(SimulatedWorker):
 
     def __init__(self, world: World, rank: int, events: Sequence[Event]) -> None:
         super().__init__(world, rank)
-        self.turns = Turns(self, events, world.strategy.handles, self._handle)
+        self.turns = ReplayCursor(self, events, world.strategy.handles, self._handle)
         self.network = ReplayedNetwork(self, world.channels[0])
-        self.pace: Pace = RecordedPace(self.pace, [event.time_s for event in events if event.kind in _STEPS])
+        self.pace: ComputeTimes = RecordedComputeTimes(
+            self.pace, [event.time_s for event in events if event.kind in _STEPS]
+        )
 
     def accept(self, envelope: Envelope) -> None:
         self.turns.arrived(envelope)
@@ -184,16 +186,16 @@ class ReplayedWorker(SimulatedWorker):
     def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
         return self.turns.receive(kind, source)
 
-    def _fly(self, flight: Flight, end_s: float, *, is_loud: bool) -> float:
+    def _fly(self, step_in_progress: StepInProgress, end_s: float, *, is_loud: bool) -> float:
         self.turns.may_handle = True
-        self.turns.pass_steps(flight.step - 1)
+        self.turns.pass_steps(step_in_progress.step - 1)
         if not is_loud:
-            return super()._fly(flight, end_s, is_loud=False)
-        turn = self.turns.wait_for(*_STEPS, what=f"the end of step {flight.step}")
-        if turn.step != flight.step or (turn.kind == CANCELLED) != flight.is_abandoned:
-            done = "abandons" if flight.is_abandoned else "ends"
-            raise Diverged(self.rank, f"{done} step {flight.step}", _described(turn))
-        flight.close()
+            return super()._fly(step_in_progress, end_s, is_loud=False)
+        turn = self.turns.wait_for(*_STEPS, what=f"the end of step {step_in_progress.step}")
+        if turn.step != step_in_progress.step or (turn.kind == CANCELLED) != step_in_progress.is_abandoned:
+            done = "abandons" if step_in_progress.is_abandoned else "ends"
+            raise Diverged(self.rank, f"{done} step {step_in_progress.step}", _described(turn))
+        step_in_progress.close()
         return self.world.agenda.now_s
 
 
@@ -202,7 +204,7 @@ class ReplayedServer(SimulatedServer):
 
     def __init__(self, world: World, shard: int, model: ServerRow, record: Record) -> None:
         super().__init__(world, shard, model)
-        self.turns = Turns(self, record.get(self.rank, ()), (), self._inbox.append)
+        self.turns = ReplayCursor(self, record.get(self.rank, ()), (), self._inbox.append)
 
     def now_s(self) -> float:
         return self.turns.received_s  # decisions by time are those of the recorded run
@@ -214,10 +216,10 @@ class ReplayedServer(SimulatedServer):
         return self.turns.receive(kind, source)
 
 
-class RecordedPace(Pace):
+class RecordedComputeTimes(ComputeTimes):
     """Steps that end when they ended."""
 
-    def __init__(self, drawn: Pace, ends_s: Sequence[float]) -> None:
+    def __init__(self, drawn: ComputeTimes, ends_s: Sequence[float]) -> None:
         self._ends_s, self._next = ends_s, 0
         self.crash_s = drawn.crash_s
 

@@ -26,7 +26,7 @@ from tacit.simulation.engine.choice import choose_engine
 from tacit.simulation.engine.engine import Engine, TimingEngine
 from tacit.simulation.engine.row_optimizer import ServerRow, row_optimizer
 from tacit.simulation.evaluation import Evaluator, Progress
-from tacit.simulation.fast_servers import run_race
+from tacit.simulation.fast_servers import run_fast_servers
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, turns_of
 from tacit.simulation.world import World
@@ -153,7 +153,7 @@ def simulate(
         begun = world.servers[0].updates
     evaluator.measure(begun, 0.0, first)
     try:
-        if may_race and replay is None and run_race(world):
+        if may_race and replay is None and run_fast_servers(world):
             run.record = {**run.record, "host": "race"}
         else:
             world.run()

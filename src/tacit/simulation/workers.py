@@ -12,7 +12,7 @@ from torch import Tensor
 from tacit.core.network import Envelope
 from tacit.core.parameter_layout import Layout
 from tacit.core.strategy import check_cancels
-from tacit.core.worker import Observed
+from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
 from tacit.record.trace import CANCELLED, COMPUTE, Trace
 from tacit.simulation.endpoints import Endpoint
@@ -44,7 +44,7 @@ class SimulatedWorker(Endpoint):
         self._quiet_ends: list[float] = []
         self._base_step = 0
         self._update_is_skipped = self._is_abandoned = False
-        self._flight: Flight | None = None
+        self._step_in_progress: StepInProgress | None = None
 
     # What strategies see.
 
@@ -78,13 +78,13 @@ class SimulatedWorker(Endpoint):
     def shared_random(self) -> np.random.Generator:
         return self.world.shared_stream(self.rank)
 
-    def take_observed(self) -> Observed:
+    def take_observed(self) -> ObservedLosses:
         return self.world.engine.take_observed(self.rank)
 
-    def weighed(self, total_weight: float) -> None:
+    def report_total_weight(self, total_weight: float) -> None:
         """Nothing follows from it here: data never ends."""
 
-    def average_riders(self, weight: float) -> None:
+    def average_extra_state(self, weight: float) -> None:
         """Nothing rides: a workload's buffers are its replicas' own."""
 
     def follow(self, updates: int) -> None:
@@ -95,8 +95,8 @@ class SimulatedWorker(Endpoint):
 
     def abandon_step(self) -> None:
         check_cancels(self.world.strategy)
-        if self._flight is not None:
-            self._flight.abandon()
+        if self._step_in_progress is not None:
+            self._step_in_progress.abandon()
 
     # Its life.
 
@@ -108,7 +108,7 @@ class SimulatedWorker(Endpoint):
 
     def live_again(self) -> None:
         super().live_again()
-        self.state, self._is_initialised, self._flight, self._quiet_ends = None, False, None, []
+        self.state, self._is_initialised, self._step_in_progress, self._quiet_ends = None, False, None, []
         self._update_is_skipped = self._is_abandoned = False
         self.pace.crash_s = self.pace.crash_after(self.world.agenda.now_s)
         self.boundary_s = self.world.agenda.now_s
@@ -165,7 +165,7 @@ class SimulatedWorker(Endpoint):
         """Spend the time of the coming quiet steps and of one loud one; return whether there was a loud one."""
         world, rank, first = self.world, self.rank, self.step
         left = world.steps - first if not world.has_server else 1
-        silent = min(world.strategy.quiet_steps(self, self.state), left)
+        silent = min(world.strategy.hook_free_steps(self, self.state), left)
         quiet = min(silent, _FARTHEST_AHEAD)
         has_loud = quiet == silent < left
         now_s, crash_s = world.agenda.now_s, self.pace.crash_s
@@ -178,14 +178,14 @@ class SimulatedWorker(Endpoint):
         if has_loud and not world.cancels:
             world.queue_step(rank, first + quiet, batches[quiet])
         start_s, end_s = times_s[quiet], times_s[-1]
-        flight = self._flight = Flight(self, start_s, first + quiet + 1, self.world.trace)
-        end_s = self._fly(flight, end_s, is_loud=has_loud)
-        self._flight = None
+        step_in_progress = self._step_in_progress = StepInProgress(self, start_s, first + quiet + 1, self.world.trace)
+        end_s = self._fly(step_in_progress, end_s, is_loud=has_loud)
+        self._step_in_progress = None
         self.step, self._quiet_ends = first + quiet, []
         self.boundary_s = world.agenda.now_s
         if not has_loud:
             return False
-        if flight.is_abandoned:
+        if step_in_progress.is_abandoned:
             self._is_abandoned = True
             return True
         if world.cancels:
@@ -193,10 +193,10 @@ class SimulatedWorker(Endpoint):
         world.trace.rows.append((end_s, rank, COMPUTE, start_s, self.step + 1, 0, -2, 0, 0.0, ""))
         return True
 
-    def _fly(self, flight: Flight, end_s: float, *, is_loud: bool) -> float:
+    def _fly(self, step_in_progress: StepInProgress, end_s: float, *, is_loud: bool) -> float:
         """Park until the steps under way have landed; return when that was. ``is_loud``: a hook follows."""
         agenda = self.world.agenda
-        agenda.at(end_s, flight.land)
+        agenda.at(end_s, step_in_progress.land)
         self.waiting = ("its own computation", agenda.now_s)
         self.fiber.park()
         self.waiting = None
@@ -249,7 +249,7 @@ class SimulatedWorker(Endpoint):
             set_grad_enabled(grad)
 
 
-class Flight:
+class StepInProgress:
     """A step being computed: it lands, or is abandoned."""
 
     __slots__ = ("_is_over", "_start_s", "_trace", "_worker", "is_abandoned", "step")

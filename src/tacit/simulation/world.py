@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import Strategy
-from tacit.simulation.base_world import Surroundings
+from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.endpoints import SimulatedServer
 from tacit.simulation.engine.engine import Engine, TimingEngine
 from tacit.simulation.engine.row_optimizer import ServerRow
@@ -19,7 +19,7 @@ from tacit.simulation.workers import SimulatedWorker
 from tacit.workloads.workload import Problem, Token
 
 
-class World(Surroundings):
+class World(BaseWorld):
     """Everything the simulation of a workload consists of. ``run`` lets it happen."""
 
     steps: int
@@ -42,7 +42,7 @@ class World(Surroundings):
         super().__init__(cluster, seed=seed, host=host, is_timing=is_timing, has_server=strategy.has_server)
         self.strategy, self.engine, self.evaluator, self.steps = strategy, engine, evaluator, steps
         self.cancels = strategy.cancels
-        self.meetings.goes_on = evaluator.looks_at_each = strategy.is_gossip
+        self.collectives.goes_on = evaluator.looks_at_each = strategy.is_gossip
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step
         self.calls_after = kind.after_step is not Strategy.after_step
@@ -53,7 +53,7 @@ class World(Surroundings):
         self.server_model = server_model
         self.workers = [self.make_worker(rank) for rank in range(cluster.workers)]
         self.servers = [self.make_server(shard, model) for shard, model in enumerate(servers)]
-        self.inhabit(self.workers, self.servers)
+        self.set_endpoints(self.workers, self.servers)
         self.is_resumed = False  # whether it goes on where another run ended: workers then join
 
     def make_worker(self, rank: int) -> SimulatedWorker:

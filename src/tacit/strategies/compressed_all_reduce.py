@@ -21,14 +21,21 @@ from torch import Tensor
 
 from tacit.compression.coding.ranges import bounds_of, parting, split
 from tacit.compression.compressor import Compressed, Compressor
-from tacit.compression.feedback.feedback import Additive, Coder, Feedback, FeedbackState, Reported, Said
+from tacit.compression.feedback.feedback import (
+    Coder,
+    Feedback,
+    FeedbackState,
+    SummableFeedback,
+    Update,
+    UpdateWithStatistics,
+)
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, NotFinite, nearest, require
 
 Aggregate = Literal["auto", "gather", "scatter"]
 _FORMS: Final = ("auto", "gather", "scatter")
 _HEADERS_BYTES: Final = 120
-"""Of a message within a ``Said``: what it costs to send one message more."""
+"""Of a message within a ``Update``: what it costs to send one message more."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class CompressedMean:
             raise ValueError(f"aggregate={aggregate!r} is unknown{nearest(str(aggregate), _FORMS)}")
         if aggregate == "scatter":
             require(
-                isinstance(feedback, Additive),
+                isinstance(feedback, SummableFeedback),
                 f'aggregate="scatter" needs a feedback that goes by the sum of all words, and {feedback} needs each rank\'s; use "gather".',
             )
             require(
@@ -76,7 +83,7 @@ class CompressedMean:
         rate: float,
         what: str,
         statistics: Tensor | None = None,
-    ) -> tuple[Tensor, Sequence[Said]]:
+    ) -> tuple[Tensor, Sequence[Update]]:
         """Return the mean of all ranks' ``vector`` as far as it was understood, the same on every rank, and what each
         rank sent beside it.
 
@@ -97,14 +104,14 @@ class CompressedMean:
         )
         own = feedback.encode(state, vector, weight, rate, coder)
         if statistics is not None:
-            own = Reported(own.weight, own.body, own.is_fresh, statistics)
-        if isinstance(feedback, Additive) and self.form(worker.size, coder) == "scatter":
+            own = UpdateWithStatistics(own.weight, own.body, own.is_fresh, statistics)
+        if isinstance(feedback, SummableFeedback) and self.form(worker.size, coder) == "scatter":
             mean, said = self._scatter(worker, feedback, state, own, rate, coder)
         else:
             said = worker.network.all_gather(own)
             _check_kind(said, type(own))
             mean = feedback.decode(state, said, rate, coder)
-        worker.weighed(sum(one.weight for one in said))
+        worker.report_total_weight(sum(one.weight for one in said))
         if state.master_bytes and worker.rank == 0:
             worker.note("broadcast_bytes", state.master_bytes)
         return mean.to(vector.dtype), said
@@ -117,7 +124,7 @@ class CompressedMean:
         if self.aggregate != "auto" or size == 1:
             return "gather" if size == 1 else self.aggregate
         words = parting(self.compressor, coder.dimension, coder.dtype.itemsize)
-        if words is None or not isinstance(self.feedback, Additive):
+        if words is None or not isinstance(self.feedback, SummableFeedback):
             return "gather"
         replies_bytes = self.feedback.reply_bytes(words, size, coder)
         if replies_bytes is None:
@@ -126,8 +133,8 @@ class CompressedMean:
         return "scatter" if scattered_bytes < words.size_bytes + _HEADERS_BYTES else "gather"
 
     def _scatter(
-        self, worker: Worker, feedback: Additive, state: FeedbackState, own: Said, rate: float, coder: Coder
-    ) -> tuple[Tensor, Sequence[Said]]:
+        self, worker: Worker, feedback: SummableFeedback, state: FeedbackState, own: Update, rate: float, coder: Coder
+    ) -> tuple[Tensor, Sequence[Update]]:
         words = parting(self.compressor, coder.dimension, coder.dtype.itemsize)
         assert words is not None
         bounds = bounds_of(coder.dimension, worker.size, words.multiple)
@@ -143,9 +150,9 @@ class CompressedMean:
         return feedback.resolve(state, own, said, replies, rate, coder), said
 
 
-def statistics_of(said: Sequence[Said], own: Tensor) -> Tensor:
+def statistics_of(said: Sequence[Update], own: Tensor) -> Tensor:
     """Return every rank's statistics, a row each in float64; ``own`` says how long they are."""
-    rows = [one.statistics for one in said if isinstance(one, Reported)]
+    rows = [one.statistics for one in said if isinstance(one, UpdateWithStatistics)]
     if len(rows) != len(said) or any(row.shape != own.shape for row in rows):
         raise BadMessage(f"statistics of other lengths came where each rank sends {own.numel()} numbers.")
     return torch.stack([row.double().cpu() for row in rows])

@@ -40,7 +40,7 @@ class Coding(IntEnum):
 
 
 @dataclass(frozen=True)
-class Places:
+class CodedIndices:
     """Strictly ascending coordinates, ``count`` of them, in a vector of ``length`` numbers."""
 
     length: int
@@ -117,20 +117,20 @@ class Places:
         return within + torch.arange(self.count, device=within.device).div(max(1, each), rounding_mode="floor") * block
 
 
-def encode(positions: Tensor, length: int) -> Places:
+def encode(positions: Tensor, length: int) -> CodedIndices:
     """Return ascending ``positions`` (int64) within ``length`` numbers in the smallest coding."""
     places = _encoded(positions, length)
     places.__dict__["positions"] = positions  # known: who made the message need not unpack it
     return places
 
 
-def _encoded(positions: Tensor, length: int) -> Places:
+def _encoded(positions: Tensor, length: int) -> CodedIndices:
     count = positions.numel()
     if count == length:
-        return Places(length, count, Coding.ALL, 0, _nothing(positions))
+        return CodedIndices(length, count, Coding.ALL, 0, _nothing(positions))
     width = _width(length)
     if packed_bytes(count, width) <= packed_bytes(count, 1):  # one place or so: nothing is smaller
-        return Places(length, count, Coding.RAW, 0, pack(positions, width))
+        return CodedIndices(length, count, Coding.RAW, 0, pack(positions, width))
     gaps, r = _rice(positions, length)
     sizes = {
         Coding.RAW: packed_bytes(count, width),
@@ -139,17 +139,17 @@ def _encoded(positions: Tensor, length: int) -> Places:
     }
     coding = min(sizes, key=sizes.__getitem__)
     if coding == Coding.RAW:
-        return Places(length, count, Coding.RAW, 0, pack(positions, width))
+        return CodedIndices(length, count, Coding.RAW, 0, pack(positions, width))
     if coding == Coding.BITMAP:
         flags = torch.zeros(length, dtype=torch.bool, device=positions.device)
         flags[positions] = True
-        return Places(length, count, Coding.BITMAP, 0, pack(flags, 1))
-    return Places(length, count, Coding.DELTA, r, gaps.coded(r))
+        return CodedIndices(length, count, Coding.BITMAP, 0, pack(flags, 1))
+    return CodedIndices(length, count, Coding.DELTA, r, gaps.coded(r))
 
 
-def encode_blocks(within: Tensor, length: int, block: int) -> Places:
+def encode_blocks(within: Tensor, length: int, block: int) -> CodedIndices:
     """Return places given as offsets ``within`` their blocks, equally many in every block but perhaps the last."""
-    return Places(length, within.numel(), Coding.BLOCKS, block, pack(within, _width(block)))
+    return CodedIndices(length, within.numel(), Coding.BLOCKS, block, pack(within, _width(block)))
 
 
 def _rice(positions: Tensor, length: int) -> tuple[Gaps, int]:

@@ -34,7 +34,7 @@ from tacit.compression.sparse import BlockTopK, RandomK, SparseVector, TopK
 from tacit.errors import require
 
 
-class Parting(NamedTuple):
+class RangeSplit(NamedTuple):
     """How a compressor's messages come apart, and how large they are without their headers."""
 
     multiple: int  # ranges begin at multiples of this
@@ -61,7 +61,7 @@ def split(message: Compressed, bounds: Sequence[int]) -> list[Compressed]:
 
 
 @singledispatch
-def parting(compressor: Compressor, dimension: int, element_bytes: int) -> Parting | None:
+def parting(compressor: Compressor, dimension: int, element_bytes: int) -> RangeSplit | None:
     """Return how messages of ``dimension`` numbers of so many bytes each come apart; None where they do not.
 
     Register your own.
@@ -70,46 +70,46 @@ def parting(compressor: Compressor, dimension: int, element_bytes: int) -> Parti
 
 
 @parting.register
-def _(compressor: Dense, dimension: int, element_bytes: int) -> Parting:
-    return Parting(1, 1.0, dimension * element_bytes)
+def _(compressor: Dense, dimension: int, element_bytes: int) -> RangeSplit:
+    return RangeSplit(1, 1.0, dimension * element_bytes)
 
 
 @parting.register
-def _(compressor: BFloat16, dimension: int, element_bytes: int) -> Parting:
-    return Parting(1, 1.0, 2 * dimension)
+def _(compressor: BFloat16, dimension: int, element_bytes: int) -> RangeSplit:
+    return RangeSplit(1, 1.0, 2 * dimension)
 
 
 @parting.register
-def _(compressor: Sign, dimension: int, element_bytes: int) -> Parting:
-    return Parting(8, 1.0, dimension / 8)
+def _(compressor: Sign, dimension: int, element_bytes: int) -> RangeSplit:
+    return RangeSplit(8, 1.0, dimension / 8)
 
 
 @parting.register
-def _(compressor: QSGD, dimension: int, element_bytes: int) -> Parting:
+def _(compressor: QSGD, dimension: int, element_bytes: int) -> RangeSplit:
     size_bytes = dimension * (compressor.bits / 8 + element_bytes / compressor.bucket)
-    return Parting(math.lcm(compressor.bucket, 8), 1.0, size_bytes)  # between buckets and between bytes
+    return RangeSplit(math.lcm(compressor.bucket, 8), 1.0, size_bytes)  # between buckets and between bytes
 
 
 @parting.register(TopK)
 @parting.register(RandomK)
-def _(compressor: TopK | RandomK, dimension: int, element_bytes: int) -> Parting:
+def _(compressor: TopK | RandomK, dimension: int, element_bytes: int) -> RangeSplit:
     share = compressor.most(dimension) / max(1, dimension)
-    return Parting(1, share, sparse_bytes(share, dimension, element_bytes))
+    return RangeSplit(1, share, sparse_bytes(share, dimension, element_bytes))
 
 
 @parting.register
-def _(compressor: BlockTopK, dimension: int, element_bytes: int) -> Parting:
+def _(compressor: BlockTopK, dimension: int, element_bytes: int) -> RangeSplit:
     count, block = compressor.most(dimension), min(compressor.block, max(1, dimension))
     size_bytes = count * (element_bytes + (block - 1).bit_length() / 8)
-    return Parting(compressor.block, count / max(1, dimension), size_bytes)
+    return RangeSplit(compressor.block, count / max(1, dimension), size_bytes)
 
 
 @parting.register
-def _(compressor: Layerwise, dimension: int, element_bytes: int) -> Parting | None:
+def _(compressor: Layerwise, dimension: int, element_bytes: int) -> RangeSplit | None:
     if not isinstance(compressor.compressor, TopK | RandomK | BlockTopK):
         return None
     share = compressor.compressor.most(dimension) / max(1, dimension)  # roughly: what is exempt depends on the tensors
-    return Parting(1, share, sparse_bytes(share, dimension, element_bytes))
+    return RangeSplit(1, share, sparse_bytes(share, dimension, element_bytes))
 
 
 def sparse_bytes(share: float, dimension: int, element_bytes: int) -> float:

@@ -15,11 +15,17 @@ from tacit.compression.feedback.ef21 import (
 )
 from tacit.compression.feedback.ef21_plus import EF21Plus
 from tacit.compression.feedback.error_feedback import ErrorFeedback, NoFeedback
-from tacit.compression.feedback.feedback import Additive, Coder, Feedback, FeedbackState, Reported, Said
+from tacit.compression.feedback.feedback import (
+    Coder,
+    Feedback,
+    FeedbackState,
+    SummableFeedback,
+    Update,
+    UpdateWithStatistics,
+)
 
 __all__ = [
     "EF21",
-    "Additive",
     "Coder",
     "EF21Bidirectional",
     "EF21HeavyBall",
@@ -31,6 +37,7 @@ __all__ = [
     "Feedback",
     "FeedbackState",
     "NoFeedback",
-    "Reported",
-    "Said",
+    "SummableFeedback",
+    "Update",
+    "UpdateWithStatistics",
 ]

@@ -32,14 +32,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.compression.coding.ranges import Parting, parting
+from tacit.compression.coding.ranges import RangeSplit, parting
 from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.feedback import (
     NOTHING,
-    Additive,
     Coder,
     FeedbackState,
-    Said,
+    SummableFeedback,
+    Update,
     alike,
     check_init,
     mean_of,
@@ -51,12 +51,12 @@ from tacit.errors import require
 Init = Literal["compressed", "full"]
 
 
-def has_data(said: Sequence[Said]) -> bool:
+def has_data(said: Sequence[Update]) -> bool:
     """Whether anybody has: else nobody steps."""
     return sum(one.weight for one in said) >= NOTHING
 
 
-class Estimating(Additive):
+class EstimateFeedback(SummableFeedback):
     """What EF21 and its relatives share; each of them changes one of the small methods at the end."""
 
     ends_in_full: ClassVar[bool] = True  # its estimate is taken back
@@ -66,27 +66,27 @@ class Estimating(Additive):
     def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
         return FeedbackState(rank, [0.0] * size, {"estimate": zeros(like)}, {"sum": zeros(like)})
 
-    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Said:
+    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
         estimate, is_first = state.own["estimate"], state.weights[state.rank] == 0.0  # g_i
         if weight == 0.0 and not is_first:
             aim = torch.zeros_like(estimate)
         elif weight >= NOTHING and (is_first or self.takes_part(coder.random)):
             aim = self.aim(state, vector.double() * (weight / self.gain(state.rank, len(state.weights))), is_first)
         else:
-            return Said(weight)
+            return Update(weight)
         if weight > 0.0 and not (is_first and self.init == "full"):
-            return coder.say_change(aim, estimate, weight, state.warm)  # c_i
-        said = coder.say_in_full((aim - estimate).to(vector.dtype), weight)
+            return coder.encode_difference(aim, estimate, weight, state.warm)  # c_i
+        said = coder.encode_in_full((aim - estimate).to(vector.dtype), weight)
         coder.add(estimate, said)
         return said
 
     def settle(
-        self, state: FeedbackState, own: Said, said: Sequence[Said], total: Tensor, rate: float, coder: Coder
+        self, state: FeedbackState, own: Update, said: Sequence[Update], total: Tensor, rate: float, coder: Coder
     ) -> Tensor:
         mean = self.believed(state, said, total, slice(None))
         return self.direction(state, mean, coder) if has_data(said) else mean
 
-    def believed(self, state: FeedbackState, said: Sequence[Said], total: Tensor, part: slice) -> Tensor:
+    def believed(self, state: FeedbackState, said: Sequence[Update], total: Tensor, part: slice) -> Tensor:
         """Add what was said of some coordinates to the sum of all estimates and return their mean."""
         sum_of_estimates = state.shared["sum"][part].add_(total)  # Σ n w_i g_i, where w_i = 1/n unless EF21-W
         for rank, one in enumerate(said):
@@ -115,7 +115,7 @@ class Estimating(Additive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EF21(Estimating):
+class EF21(EstimateFeedback):
     """Say how the gradient differs from what others believe it to be (Richtárik, Sokolov & Fatkhullin 2021)."""
 
     init: Init = "compressed"
@@ -125,7 +125,7 @@ class EF21(Estimating):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EF21Momentum(Estimating):
+class EF21Momentum(EstimateFeedback):
     """EF21-SGDM: estimate a running mean of stochastic gradients, which needs no large batches (Fatkhullin et al.
     2023).
     """
@@ -148,7 +148,7 @@ class EF21Momentum(Estimating):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EF21HeavyBall(Estimating):
+class EF21HeavyBall(EstimateFeedback):
     """EF21-HB: follow v ← η v + g, the estimate with momentum; the same as EF21() with SGD(momentum=η), for any
     optimizer.
     """
@@ -170,7 +170,7 @@ class EF21HeavyBall(Estimating):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EF21Partial(Estimating):
+class EF21Partial(EstimateFeedback):
     """EF21-PP: each rank speaks with a probability, the estimates of the silent ones stay (all speak the first time)."""
 
     probability: float = field(default=0.5, metadata=ALWAYS_SPELLED)  # p; 1 is EF21
@@ -185,7 +185,7 @@ class EF21Partial(Estimating):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EF21Weighted(Estimating):
+class EF21Weighted(EstimateFeedback):
     """EF21-W: ranks with rougher gradients get larger weights, w_i = L_i / Σ L_j, and a longer step is safe (Richtárik
     et al. 2024).
     """
@@ -212,7 +212,7 @@ class EF21Weighted(Estimating):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EF21Bidirectional(Estimating):
+class EF21Bidirectional(EstimateFeedback):
     """EF21-BC: the master's broadcast is compressed too, b = C_M(mean g_i − g), and all follow g ← g + b.
 
     Where messages are gathered there is no master: every rank computes the same b, drawing from the shared stream. What
@@ -242,20 +242,20 @@ class EF21Bidirectional(Estimating):
         broadcast.add_into(followed, scale)
         return followed.clone()
 
-    def reply(self, state: FeedbackState, said: Sequence[Said], begin: int, coder: Coder) -> Compressed:
+    def reply(self, state: FeedbackState, said: Sequence[Update], begin: int, coder: Coder) -> Compressed:
         part = slice(begin, begin + coder.dimension)
         change = self.believed(state, said, self.total(said, coder), part) - state.shared["followed"][part]
         return self.master.compress((change if has_data(said) else change.zero_()).to(coder.dtype), coder.random)
 
-    def reply_bytes(self, words: Parting, size: int, coder: Coder) -> float | None:
+    def reply_bytes(self, words: RangeSplit, size: int, coder: Coder) -> float | None:
         found = parting(self.master, coder.dimension, coder.dtype.itemsize)
         return None if found is None else found.size_bytes
 
     def resolve(
         self,
         state: FeedbackState,
-        own: Said,
-        said: Sequence[Said],
+        own: Update,
+        said: Sequence[Update],
         replies: Sequence[Compressed],
         rate: float,
         coder: Coder,

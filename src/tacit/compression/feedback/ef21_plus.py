@@ -18,7 +18,16 @@ import torch
 from torch import Tensor
 
 from tacit.compression.feedback.ef21 import Init
-from tacit.compression.feedback.feedback import NOTHING, Coder, Feedback, FeedbackState, Said, alike, check_init, zeros
+from tacit.compression.feedback.feedback import (
+    NOTHING,
+    Coder,
+    Feedback,
+    FeedbackState,
+    Update,
+    alike,
+    check_init,
+    zeros,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +46,19 @@ class EF21Plus(Feedback):
     def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
         return FeedbackState(rank, [0.0] * size, shared={"estimates": zeros(like, size)})
 
-    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Said:
+    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
         if weight < NOTHING:
-            return Said(weight)
+            return Update(weight)
         estimate, aim = state.shared["estimates"][state.rank], vector.double() * weight
         if state.weights[state.rank] == 0.0 and self.init == "full":
-            return coder.say_in_full(aim.to(vector.dtype), weight)
+            return coder.encode_in_full(aim.to(vector.dtype), weight)
         fresh = coder.say(aim.to(vector.dtype), weight, {}, is_fresh=True)  # b
         change = coder.say((aim - estimate).to(vector.dtype), weight, state.warm)  # m − g_i
         fresh_error = torch.linalg.vector_norm(coder.read(fresh) - aim)
         change_error = torch.linalg.vector_norm(coder.read(change) + estimate - aim)
         return fresh if float(fresh_error) < float(change_error) else change
 
-    def decode(self, state: FeedbackState, said: Sequence[Said], rate: float, coder: Coder) -> Tensor:
+    def decode(self, state: FeedbackState, said: Sequence[Update], rate: float, coder: Coder) -> Tensor:
         estimates = state.shared["estimates"]
         for rank, one in enumerate(said):
             if one.is_fresh or one.weight == 0.0:  # of a rank whose data has ended nothing is believed any more

@@ -22,13 +22,22 @@ import torch
 from torch import Tensor
 
 from tacit.compression import Selector
-from tacit.compression.coding.ranges import Parting
+from tacit.compression.coding.ranges import RangeSplit
 from tacit.compression.compressor import Compressed
-from tacit.compression.feedback.feedback import NOTHING, Additive, Coder, FeedbackState, Said, alike, mean_of, zeros
+from tacit.compression.feedback.feedback import (
+    NOTHING,
+    Coder,
+    FeedbackState,
+    SummableFeedback,
+    Update,
+    alike,
+    mean_of,
+    zeros,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoFeedback(Additive):
+class NoFeedback(SummableFeedback):
     """Compress and forget (DCGD): fine for unbiased compressors, the diverging control for Top-k.
 
     Where ranges are summed by different ranks, an unbiased quantizer rounds the sum a second time on its way back. The
@@ -41,19 +50,19 @@ class NoFeedback(Additive):
     def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
         return FeedbackState(rank, [0.0] * size)
 
-    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Said:
-        return Said(weight) if weight < NOTHING else coder.say(vector * weight, weight, state.warm)
+    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
+        return Update(weight) if weight < NOTHING else coder.say(vector * weight, weight, state.warm)
 
-    def reply(self, state: FeedbackState, said: Sequence[Said], begin: int, coder: Coder) -> Compressed:
+    def reply(self, state: FeedbackState, said: Sequence[Update], begin: int, coder: Coder) -> Compressed:
         if not _rounds_twice(coder):
             return super().reply(state, said, begin, coder)
         return coder.compressor.compress(self.total(said, coder).to(coder.dtype), coder.random)
 
-    def reply_bytes(self, words: Parting, size: int, coder: Coder) -> float | None:
+    def reply_bytes(self, words: RangeSplit, size: int, coder: Coder) -> float | None:
         return words.size_bytes if _rounds_twice(coder) else super().reply_bytes(words, size, coder)
 
     def settle(
-        self, state: FeedbackState, own: Said, said: Sequence[Said], total: Tensor, rate: float, coder: Coder
+        self, state: FeedbackState, own: Update, said: Sequence[Update], total: Tensor, rate: float, coder: Coder
     ) -> Tensor:
         return _mean(state, said, total)
 
@@ -62,23 +71,23 @@ class NoFeedback(Additive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorFeedback(Additive):
+class ErrorFeedback(SummableFeedback):
     """Say later what was left out (EF14): the compressed vector is the step γ ∇f_i plus all that was not said so far."""
 
     def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
         return FeedbackState(rank, [0.0] * size, own={"error": zeros(like)})
 
-    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Said:
+    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
         owed = state.own["error"]
         has_ended = weight == 0.0
         if rate == 0.0 or (weight < NOTHING and not (has_ended and owed.any())):  # a step of length 0 can pay no debts
-            return Said(weight)
+            return Update(weight)
         if not has_ended:
             owed += vector * (rate * weight)  # e_i + γ ∇f_i
         return coder.say(owed.to(vector.dtype), weight, state.warm)  # w_i
 
     def settle(
-        self, state: FeedbackState, own: Said, said: Sequence[Said], total: Tensor, rate: float, coder: Coder
+        self, state: FeedbackState, own: Update, said: Sequence[Update], total: Tensor, rate: float, coder: Coder
     ) -> Tensor:
         mean = _mean(state, said, total)
         if own.body and sum(one.weight for one in said) >= NOTHING:
@@ -97,7 +106,7 @@ def _rounds_twice(coder: Coder) -> bool:
     return coder.compressor.is_unbiased and not isinstance(coder.compressor, Selector)
 
 
-def _mean(state: FeedbackState, said: Sequence[Said], total: Tensor) -> Tensor:
+def _mean(state: FeedbackState, said: Sequence[Update], total: Tensor) -> Tensor:
     """Return Σ C(w_i t_i) / Σ w_i over those who spoke; zero where nobody has any weight."""
     for rank, one in enumerate(said):
         if one.body:

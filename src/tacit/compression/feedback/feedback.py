@@ -1,10 +1,10 @@
 """What every feedback is: a rule for what a rank says of its vector, and for the mean that all ranks make of what was
 said.
 
-    encode   t_i, the rank's own vector (a gradient, or a model's change in a round)  →  ``Said``, which travels to everybody
-    decode   everybody's ``Said``, in rank order  →  the mean, bit for bit the same on every rank
+    encode   t_i, the rank's own vector (a gradient, or a model's change in a round)  →  ``Update``, which travels to everybody
+    decode   everybody's ``Update``, in rank order  →  the mean, bit for bit the same on every rank
 
-Where the sum of all words is all that anybody needs (``Additive``), they may also travel in parts: rank j sums the j-th
+Where the sum of all words is all that anybody needs (``SummableFeedback``), they may also travel in parts: rank j sums the j-th
 range of coordinates for all,
     reply    everybody's parts of one range  →  what goes back to all: the range's sum, exact, unless the feedback can do with less
     resolve  all ranges' replies  →  the mean
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from tacit.compression import Dense
-from tacit.compression.coding.ranges import Parting
+from tacit.compression.coding.ranges import RangeSplit
 from tacit.compression.coding.sparse_sum import SumVector, expected_sum_bytes
 from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.core.messages import Message
@@ -41,7 +41,7 @@ NOTHING: Final = 2.0**-30
 
 
 @dataclass(frozen=True)
-class Said(Message, wire="update"):
+class Update(Message, wire="update"):
     """The update of one rank: its weight and a compressed vector, or None where it has none."""
 
     weight: float
@@ -61,7 +61,7 @@ class Said(Message, wire="update"):
 
 
 @dataclass(frozen=True)
-class Reported(Said, wire="report"):
+class UpdateWithStatistics(Update, wire="report"):
     """The same with a few numbers beside it, in full: what the period rule must know of a round."""
 
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -93,21 +93,21 @@ class Coder:
     shapes: Sequence[torch.Size] = ()
     scale: float = 1.0  # what a decoded vector is multiplied by: 1/(1+ω) makes an unbiased compressor contractive
 
-    def say(self, vector: Tensor, weight: float, warm: Memory, is_fresh: bool = False) -> Said:
+    def say(self, vector: Tensor, weight: float, warm: Memory, is_fresh: bool = False) -> Update:
         """Return ``vector`` compressed."""
         message = self.compressor.compress(vector, self.random, warm, self.shapes)
-        return Said(weight, is_fresh=is_fresh).about(message)
+        return Update(weight, is_fresh=is_fresh).about(message)
 
-    def say_change(self, vector: Tensor, estimate: Tensor, weight: float, warm: Memory) -> Said:
+    def encode_difference(self, vector: Tensor, estimate: Tensor, weight: float, warm: Memory) -> Update:
         """Return what ``vector`` and ``estimate`` differ by, compressed, and add it to the estimate as whoever hears it
         will.
         """
         message = self.compressor.compress_change(
             vector, estimate, self.random, warm, self.shapes, self.dtype, self.scale
         )
-        return Said(weight).about(message)
+        return Update(weight).about(message)
 
-    def read(self, said: Said) -> Tensor:
+    def read(self, said: Update) -> Tensor:
         """Return the vector that was said.
 
         The sender reads its own words too, so that both ends know the same numbers.
@@ -116,7 +116,7 @@ class Coder:
         self.add(vector, said)
         return vector
 
-    def add(self, target: Tensor, said: Said, factor: float = 1.0) -> None:
+    def add(self, target: Tensor, said: Update, factor: float = 1.0) -> None:
         """Add ``factor`` times the vector that was said to ``target``, of its length: only what was said is looked at."""
         said.message.add_into(target, self.scale * factor)
 
@@ -124,10 +124,10 @@ class Coder:
         """Return a coder for so many of the coordinates."""
         return replace(self, dimension=numbers, shapes=())
 
-    def say_in_full(self, vector: Tensor, weight: float) -> Said:
+    def encode_in_full(self, vector: Tensor, weight: float) -> Update:
         """Return ``vector`` as it is."""
         whole = vector if self.scale == 1.0 else vector / self.scale
-        return Said(weight).about(Dense().compress(whole, self.random, None, self.shapes))
+        return Update(weight).about(Dense().compress(whole, self.random, None, self.shapes))
 
 
 class Feedback(Spec, ABC):
@@ -147,14 +147,14 @@ class Feedback(Spec, ABC):
         """Return the memory before anything was said about vectors like ``like``."""
 
     @abstractmethod
-    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Said:
+    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
         """Return what this rank says of its ``vector``, finite in all its numbers.
 
         ``rate``: γ, which multiplies the mean in the model.
         """
 
     @abstractmethod
-    def decode(self, state: FeedbackState, said: Sequence[Said], rate: float, coder: Coder) -> Tensor:
+    def decode(self, state: FeedbackState, said: Sequence[Update], rate: float, coder: Coder) -> Tensor:
         """Return the mean of the ranks' vectors, as far as what they ``said``, in rank order, tells it; zero where
         nobody had one.
         """
@@ -194,27 +194,27 @@ class Feedback(Spec, ABC):
         return 1.0 / (1.0 + variance)
 
 
-class Additive(Feedback):
+class SummableFeedback(Feedback):
     """A feedback whose ranks need of each other's words only the sum."""
 
-    def decode(self, state: FeedbackState, said: Sequence[Said], rate: float, coder: Coder) -> Tensor:
+    def decode(self, state: FeedbackState, said: Sequence[Update], rate: float, coder: Coder) -> Tensor:
         return self.settle(state, said[state.rank], said, self.total(said, coder), rate, coder)
 
-    def reply(self, state: FeedbackState, said: Sequence[Said], begin: int, coder: Coder) -> Compressed:
+    def reply(self, state: FeedbackState, said: Sequence[Update], begin: int, coder: Coder) -> Compressed:
         """Return what goes back to all ranks about the range of ``coder.dimension`` coordinates from ``begin``, given
         everybody's parts of it.
         """
         return SumVector.of(self.total(said, coder), [one.message for one in said if one.body], coder.dtype)
 
-    def reply_bytes(self, words: Parting, size: int, coder: Coder) -> float | None:
+    def reply_bytes(self, words: RangeSplit, size: int, coder: Coder) -> float | None:
         """Return the nominal size of all replies together, or None where there can be none."""
         return expected_sum_bytes(words.share, size, coder.dimension, coder.dtype.itemsize)
 
     def resolve(
         self,
         state: FeedbackState,
-        own: Said,
-        said: Sequence[Said],
+        own: Update,
+        said: Sequence[Update],
         replies: Sequence[Compressed],
         rate: float,
         coder: Coder,
@@ -226,11 +226,11 @@ class Additive(Feedback):
 
     @abstractmethod
     def settle(
-        self, state: FeedbackState, own: Said, said: Sequence[Said], total: Tensor, rate: float, coder: Coder
+        self, state: FeedbackState, own: Update, said: Sequence[Update], total: Tensor, rate: float, coder: Coder
     ) -> Tensor:
         """Return the mean, given the sum of all words; of ``said`` only weights matter, and who spoke."""
 
-    def total(self, said: Sequence[Said], coder: Coder) -> Tensor:
+    def total(self, said: Sequence[Update], coder: Coder) -> Tensor:
         """Return the sum of what was ``said``, each times its rank's gain, in rank order; not to be written to."""
         gains = [self.gain(rank, len(said)) for rank in range(len(said))]
 

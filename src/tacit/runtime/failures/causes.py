@@ -48,7 +48,7 @@ class Cause:
     name: str = ""  # of this ending, so that all can write what they keep of the run to one place
 
 
-class Endings:
+class FailureCauses:
     """One process's view of how the run ends.
 
     ``now_s`` is the run's clock; no ``liveness``: a process alone, or one that is no worker.

@@ -17,7 +17,7 @@ on.
 """
 
 
-class Termination:
+class TerminationSignal:
     """Lets the step under way come to its end before the process does, unless the script has a handler of its own.
 
     waits_for_collective: whether a run has collectives, at which all survivors stand at one step.

@@ -12,7 +12,7 @@ _NOTICE_TIMES: Final = 3.0
 _NOTICE_PART: Final = 0.25  # of the time-out
 
 
-class Patience:
+class AdaptiveTimeout:
     """Grows with the longest time between two collectives; never shrinks below five minutes by itself."""
 
     def __init__(self, wanted_s: float | None) -> None:

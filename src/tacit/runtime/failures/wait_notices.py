@@ -24,12 +24,12 @@ from typing import Final, NamedTuple
 import torch
 
 from tacit.runtime.environment import Environment
-from tacit.runtime.failures.timeouts import Patience
+from tacit.runtime.failures.timeouts import AdaptiveTimeout
 
 _log: Final = logging.getLogger("tacit")
 _LOOK_S: Final = 1.0
 _PUBLISH_AFTER: Final = (
-    0.25  # parts of ``Patience.notice_s``; early, so that a worker that has just arrived is not called absent
+    0.25  # parts of ``AdaptiveTimeout.notice_s``; early, so that a worker that has just arrived is not called absent
 )
 _ABSENT_AFTER: Final = 3.0  # an absent worker may compute or load data, so this notice comes later
 _SHOWN_RANKS: Final = 8
@@ -107,7 +107,7 @@ def in_deadlock(places: Mapping[int, Place]) -> set[int]:
 class WaitNotices:
     """One process's part: where it waits, and what it reads about the others. All must be made before ``start``."""
 
-    def __init__(self, environment: Environment, patience: Patience) -> None:
+    def __init__(self, environment: Environment, patience: AdaptiveTimeout) -> None:
         self._environment, self._patience, self._rank = environment, patience, environment.rank
         self._keys = [f"waiting/{rank}" for rank in range(environment.size)]
         self._current: Wait | None = None

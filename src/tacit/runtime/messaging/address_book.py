@@ -18,14 +18,14 @@ _TOKEN_BYTES: Final = 16
 _LOOK_AGAIN_S: Final = 0.005
 
 
-class Entry(NamedTuple):
+class Address(NamedTuple):
     """One endpoint: where its socket is bound, and its public key under CURVE."""
 
     url: str
     public_key: bytes
 
 
-class Directory:
+class AddressBook:
     """The entries of one run in ``store``, whose prefix is the run's own."""
 
     def __init__(self, store: Store) -> None:
@@ -33,20 +33,20 @@ class Directory:
         # The first to come decides on the token; everybody gets that one.
         self.token = bytes.fromhex(store.compare_set("token", "", secrets.token_hex(_TOKEN_BYTES)).decode())
 
-    def publish(self, address: int, entry: Entry) -> None:
+    def publish(self, address: int, entry: Address) -> None:
         self._store.set(_key(address), f"{entry.url} {entry.public_key.decode()}")
 
-    def find(self, address: int) -> Entry | None:
+    def find(self, address: int) -> Address | None:
         """Return the entry of ``address``, None if it is not there yet."""
         # Not store.get, which waits, and lets nobody else use the store meanwhile.
         if not self._store.check([_key(address)]):
             return None
         url, _, key = self._store.get(_key(address)).decode().partition(" ")
-        return Entry(url, key.encode())
+        return Address(url, key.encode())
 
-    def wait_for(self, addresses: Iterable[int], timeout_s: float) -> dict[int, Entry]:
+    def wait_for(self, addresses: Iterable[int], timeout_s: float) -> dict[int, Address]:
         """Return everybody's entry once all are there."""
-        deadline_s, missing, found = time.monotonic() + timeout_s, list(addresses), dict[int, Entry]()
+        deadline_s, missing, found = time.monotonic() + timeout_s, list(addresses), dict[int, Address]()
         while True:
             found |= {address: entry for address in missing if (entry := self.find(address)) is not None}
             missing = [address for address in missing if address not in found]

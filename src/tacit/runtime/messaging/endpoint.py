@@ -21,13 +21,13 @@ from tacit.core.messages import Message
 from tacit.core.network import count_reply
 from tacit.errors import MisplacedCall, PeerLost, RunError, TimedOut
 from tacit.runtime.messaging import sent_buffers as collector
-from tacit.runtime.messaging.address_book import Directory, Entry
-from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.messaging.address_book import Address, AddressBook
+from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.inbox import Inbox, Letter
 from tacit.runtime.messaging.memory import keep_memory
-from tacit.runtime.messaging.receiver import Intake, Purpose, stamp
+from tacit.runtime.messaging.receiver import Purpose, Receiver, stamp
 from tacit.runtime.messaging.security import check_security, make_keys
-from tacit.runtime.messaging.senders import Frames, Outlet, Outlets
+from tacit.runtime.messaging.senders import Frames, Sender, Senders
 
 MessageType = TypeVar("MessageType", bound=Message)
 
@@ -41,7 +41,7 @@ _FAREWELL_S: Final = 5.0
 """How long ``close`` waits for peers to read what was sent to them."""
 
 
-class Post:
+class MessageEndpoint:
     """One endpoint's way to its peers.
 
     Make all posts of a process before using one: the first call of ``send``, ``receive`` or ``start_handling`` waits
@@ -59,7 +59,7 @@ class Post:
         *,
         host: str = "127.0.0.1",
         security: str = "token",
-        monitor: Monitor,
+        hook_lock: HookLock,
         handles: tuple[type[Message], ...] = (),
         handler: Callable[[int, Message], None],
         sent: Callable[[int, Message, int], None] | None = None,
@@ -68,15 +68,15 @@ class Post:
     ) -> None:
         check_security(security, host)
         self.address, self.peers = address, tuple(peers)
-        self._monitor, self._handler, self._timeout_s = monitor, handler, timeout_s
+        self._hook_lock, self._handler, self._timeout_s = hook_lock, handler, timeout_s
         self._sent, self._received = sent, received
         collector.enter()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        directory, keys = Directory(store), make_keys(security)
+        directory, keys = AddressBook(store), make_keys(security)
         if keys.secret:
             keep_memory()
-        self._intake = Intake(self._context, host, directory.token, self.peers, keys)
-        self._outlets = Outlets(self._context, directory, self.peers, keys)
+        self._receiver = Receiver(self._context, host, directory.token, self.peers, keys)
+        self._senders = Senders(self._context, directory, self.peers, keys)
         self._stamps = {purpose: stamp(directory.token, address, purpose) for purpose in Purpose}
         self._stamp, self._large_stamp = self._stamps[Purpose.MESSAGE], self._stamps[Purpose.LARGE_MESSAGE]
         self._sent_large = False  # last: what answers it takes longer than it is worth staying awake for
@@ -92,7 +92,7 @@ class Post:
         self._failure: BaseException | None = None
         self._is_closing = False
         self._wake = Event()
-        directory.publish(address, Entry(self._intake.url, keys.public))
+        directory.publish(address, Address(self._receiver.url, keys.public))
         self._thread = Thread(target=self._read_in_background, name=f"tacit-post-{address}", daemon=True)
         self._thread.start()
 
@@ -102,8 +102,8 @@ class Post:
         """Send a snapshot of ``message``; what a message owns is not copied. To a peer that is gone it is dropped."""
         if self._failure is not None:
             raise self._failure
-        outlet = self._outlets.open.get(to) or self._connect_to(to)
-        is_reply = self._monitor.is_handling
+        outlet = self._senders.open.get(to) or self._connect_to(to)
+        is_reply = self._hook_lock.is_handling
         if is_reply:
             self._replies_left = count_reply(self._replies_left, to, message)
         frames = message.frames(self._stamp, self._large_stamp)
@@ -112,28 +112,28 @@ class Post:
             stamp_bytes = len(self._large_stamp if self._sent_large else self._stamp)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
         if not outlet.offer(frames, may_queue=is_reply):
-            with self._monitor.released():
+            with self._hook_lock.released():
                 self._await_room(outlet, frames, to)
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         """Return the oldest message of ``kind`` (from ``source``) and where it came from, waiting with the monitor
         released.
         """
-        if self._monitor.is_handling:
+        if self._hook_lock.is_handling:
             raise MisplacedCall(
                 f"a handler may not block (it waited for {kind.__name__}); keep it in the state and let a hook wait."
             )
         if self._failure is not None:
             raise self._failure
-        if not self._outlets.is_complete:
+        if not self._senders.is_complete:
             self._connect()
         found = self._inbox.take(kind, source) if self._inbox.waiting else None
         if found is None:
-            depth = self._monitor.give_up()
+            depth = self._hook_lock.give_up()
             try:
                 found = self._await(kind, source)
             finally:
-                self._monitor.take_back(depth)
+                self._hook_lock.take_back(depth)
         if self._received is not None:
             self._received(*found)
         return found[0], found[1].received_as((kind,))  # type: ignore[return-value]
@@ -166,7 +166,7 @@ class Post:
     @property
     def bad_messages(self) -> int:
         """Messages that did not parse or did not carry the token."""
-        return self._intake.bad_messages
+        return self._receiver.bad_messages
 
     def close(self) -> None:
         """Say goodbye, wait a bounded time until peers have read what was sent, and leave no thread and no socket
@@ -176,10 +176,10 @@ class Post:
             return
         self._is_closing = True
         self._wake.set()
-        with self._monitor.released():
+        with self._hook_lock.released():
             self._thread.join()
             with suppress(RuntimeError):  # a store that is gone
-                self._outlets.open_published()
+                self._senders.open_published()
             self._part()
         self._context.destroy(linger=0)
         collector.leave()
@@ -188,17 +188,17 @@ class Post:
 
     def _connect(self) -> None:
         """Connect to all peers when first needed."""
-        if not self._outlets.is_complete:
-            with self._monitor.released():
-                self._outlets.open_all(self._timeout_s)
+        if not self._senders.is_complete:
+            with self._hook_lock.released():
+                self._senders.open_all(self._timeout_s)
 
-    def _connect_to(self, peer: int) -> Outlet:
+    def _connect_to(self, peer: int) -> Sender:
         if peer not in self.peers:
             raise ValueError(f"send to {peer}: the peers of {self.address} are {', '.join(map(str, self.peers))}.")
         self._connect()
-        return self._outlets.open[peer]
+        return self._senders.open[peer]
 
-    def _await_room(self, outlet: Outlet, frames: Frames, to: int) -> None:
+    def _await_room(self, outlet: Sender, frames: Frames, to: int) -> None:
         deadline_s = time.monotonic() + self._timeout_s
         while not outlet.offer(frames, may_queue=False):
             self.raise_if_failed()
@@ -241,7 +241,7 @@ class Post:
         All that came from it before is received by then.
         """
         for peer in self._gone:
-            outlet = self._outlets.open[peer]
+            outlet = self._senders.open[peer]
             if outlet.is_silent(self._now_s):
                 self._unreported.remove(peer)
                 self._gone = [other for other in self._gone if other != peer]
@@ -253,7 +253,7 @@ class Post:
         what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
         if len(self._inbox) >= _INBOX_MESSAGES:
             raise RunError(f"{what} cannot be reached: {len(self._inbox)} messages wait before it; receive them first.")
-        silent = {peer: outlet for peer, outlet in self._outlets.open.items() if outlet.is_silent(self._now_s)}
+        silent = {peer: outlet for peer, outlet in self._senders.open.items() if outlet.is_silent(self._now_s)}
         awaited = self.peers if source is None else [source]
         if awaited and all(peer in silent for peer in awaited):
             last = max(awaited, key=lambda peer: silent[peer].gone_s or 0.0)
@@ -307,17 +307,17 @@ class Post:
         Return the message if it is of ``kind`` and from ``source``; else put it in its place, and return whether one
         came.
         """
-        inbox, in_line = self._inbox, self._outlets.window.in_line
+        inbox, in_line = self._inbox, self._senders.window.in_line
         if in_line or now_s - self._looked_s > _LOOK_S:
             self._looked_s = now_s
-            self._outlets.look_after(self._now_s)
-            outlets = self._outlets.open
-            self._gone = [p for p in self._unreported if p in outlets and outlets[p].gone_s is not None]
+            self._senders.look_after(self._now_s)
+            senders = self._senders.open
+            self._gone = [p for p in self._unreported if p in senders and senders[p].gone_s is not None]
         if len(inbox.waiting) + len(inbox.due) + in_line >= _INBOX_MESSAGES:
             time.sleep(_RETRY_S)
             return False
         is_eager = kind is not None and not self._sent_large
-        came = self._intake.read(_RETRY_S if in_line or inbox.due else _LOOK_S, eagerly=is_eager)
+        came = self._receiver.read(_RETRY_S if in_line or inbox.due else _LOOK_S, eagerly=is_eager)
         if came is None:
             return False
         if kind is not None and inbox.is_for(came, kind, source):
@@ -332,7 +332,7 @@ class Post:
     def _note(self, sender: int, purpose: Purpose) -> None:
         """Answer a goodbye, or take note of the answer to ours."""
         with suppress(RuntimeError):  # a store that is gone
-            outlet = self._outlets.to(sender)
+            outlet = self._senders.to(sender)
             if outlet is not None and purpose is Purpose.GOODBYE:
                 outlet.depart((self._stamps[Purpose.FAREWELL],), self._now_s)
             elif outlet is not None:
@@ -343,8 +343,8 @@ class Post:
 
         None starts while the window is full, so replies need not wait.
         """
-        while self._inbox.due and self._failure is None and not (self._is_closing or self._outlets.window.is_full):
-            with self._monitor.handling(_LOOK_S) as is_mine, torch.no_grad():
+        while self._inbox.due and self._failure is None and not (self._is_closing or self._senders.window.is_full):
+            with self._hook_lock.handling(_LOOK_S) as is_mine, torch.no_grad():
                 if not is_mine:
                     return
                 if self._inbox.due:
@@ -363,10 +363,10 @@ class Post:
 
     def _part(self) -> None:
         """Say goodbye to everybody and read until all have answered, left or been lost."""
-        outlets = self._outlets.open.values()
-        for outlet in outlets:
+        senders = self._senders.open.values()
+        for outlet in senders:
             outlet.offer((self._stamps[Purpose.GOODBYE],), may_queue=True)
         deadline_s = time.monotonic() + min(_FAREWELL_S, self._timeout_s)
-        while time.monotonic() < deadline_s and not all(o.answered_goodbye or o.gone_s is not None for o in outlets):
+        while time.monotonic() < deadline_s and not all(o.answered_goodbye or o.gone_s is not None for o in senders):
             self._inbox.clear()
             self._read(time.monotonic())

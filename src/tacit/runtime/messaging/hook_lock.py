@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from threading import Lock, get_ident
 
 
-class Monitor:
+class HookLock:
     """A lock that its owner may take again, give up while it blocks, and hold as a handler.
 
-    ``with monitor:`` is for hooks, ``with monitor.released():`` for a hook that is about to block.
+    ``with hook_lock:`` is for hooks, ``with hook_lock.released():`` for a hook that is about to block.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Monitor:
         self._owner = self._depth = 0  # a thread's identity; how often it has entered
         self._holds_a_handler = False
 
-    def __enter__(self) -> Monitor:
+    def __enter__(self) -> HookLock:
         if self._owner != get_ident():
             self._lock.acquire()
             self._owner = get_ident()

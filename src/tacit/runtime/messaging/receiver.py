@@ -53,7 +53,7 @@ def stamp(token: bytes, source: int, purpose: Purpose = Purpose.MESSAGE) -> byte
     return (_LARGE_STAMP if purpose == Purpose.LARGE_MESSAGE else _STAMP).pack(token, source, purpose)
 
 
-class Intake:
+class Receiver:
     """A bound PULL socket: whoever connects can hear nothing, and is not heard without the token.
 
     Used by one thread at a time.

@@ -12,7 +12,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tacit.core.message_fields import Bytes
-from tacit.runtime.messaging.address_book import Directory, Entry
+from tacit.runtime.messaging.address_book import Address, AddressBook
 from tacit.runtime.messaging.security import Keys, guard_sender
 
 _WINDOW_MESSAGES: Final = 64
@@ -65,10 +65,10 @@ class Window:
             return self._most_bytes
 
 
-class Outlet:
+class Sender:
     """The way to one peer. Sends go straight from the calling thread to the socket, under its lock."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], entry: Entry, mine: Keys, window: Window) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], entry: Address, mine: Keys, window: Window) -> None:
         self._lock, self._window = Lock(), window
         self._line: deque[Frames] = deque()  # of handlers, which may not block
         self._refusals = 0
@@ -164,15 +164,15 @@ class Outlet:
         return True
 
 
-class Outlets:
+class Senders:
     """The ways to all peers, opened when they are first needed."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], directory: Directory, peers: Sequence[int], mine: Keys
+        self, context: zmq.Context[zmq.Socket[bytes]], directory: AddressBook, peers: Sequence[int], mine: Keys
     ) -> None:
         self._context, self._directory, self._peers, self._mine = context, directory, tuple(peers), mine
         self._lock, self.window, self.is_complete = Lock(), Window(), False
-        self.open: dict[int, Outlet] = {}  # never changed in place: others iterate over it
+        self.open: dict[int, Sender] = {}  # never changed in place: others iterate over it
 
     def open_all(self, timeout_s: float) -> None:
         """Connect to everybody, waiting for those that have not published their address yet."""
@@ -183,7 +183,7 @@ class Outlets:
         """Connect to those whose address is known."""
         self._connect({peer: entry for peer in self._peers if (entry := self._directory.find(peer))})
 
-    def to(self, peer: int) -> Outlet | None:
+    def to(self, peer: int) -> Sender | None:
         """Return the way to ``peer``; None if it is not open, and the peer not to be found."""
         if peer not in self.open and (entry := self._directory.find(peer)) is not None:
             self._connect({peer: entry})
@@ -195,8 +195,8 @@ class Outlets:
             outlet.send_line()
             outlet.look(now_s)
 
-    def _connect(self, entries: dict[int, Entry]) -> None:
+    def _connect(self, entries: dict[int, Address]) -> None:
         with self._lock:
             new = entries.keys() - self.open.keys()
-            made = {p: Outlet(self._context, entries[p], self._mine, self.window) for p in sorted(new)}
+            made = {p: Sender(self._context, entries[p], self._mine, self.window) for p in sorted(new)}
             self.open = {**self.open, **made}

@@ -18,16 +18,16 @@ from tacit.core.strategy import Strategy
 from tacit.errors import PeerLost
 from tacit.record.merge import unpacked
 from tacit.record.trace import PlainEvent
-from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.session.server_model import KeptModel, ServerLife, ServerModel, unpacked_models
 
 if TYPE_CHECKING:  # a run without messages needs no zmq
-    from tacit.runtime.messaging.endpoint import Post
+    from tacit.runtime.messaging.endpoint import MessageEndpoint
     from tacit.runtime.server.thread import ProcessServer
 
 
 @dataclass(frozen=True)
-class Remains(Message, wire="state"):
+class ServerResult(Message, wire="state"):
     """What a server apart leaves behind.
 
     Known to every worker from the start: a kind that is not known yet is dropped.
@@ -56,10 +56,10 @@ class ServerHost:
         self._rank, self._shards, self._lost = rank, strategy.shards, set[int]()
         self.is_apart = strategy.has_server and server == "apart"
         self.is_here = strategy.has_server and rank < strategy.shards and not self.is_apart
-        self.monitor = Monitor()
+        self.hook_lock = HookLock()
         self.mail: deque[PlainEvent] = deque()  # messages, written down by whatever thread sends or reads them
         self.kept: list[KeptModel] = []  # what a server apart kept of its models on the way
-        self.post: Post | None = None  # the server's own, where one lives here
+        self.endpoint: MessageEndpoint | None = None  # the server's own, where one lives here
         self.received_s = 0.0  # when the server received its last message, as the trace has it
         self._server: ProcessServer | None = None
 
@@ -77,66 +77,66 @@ class ServerHost:
         """Let the server live in a thread of its own; ``failed`` is told if that goes wrong."""
         from tacit.runtime.server.thread import ProcessServer
 
-        assert self.post is not None
+        assert self.endpoint is not None
         received_s = lambda: self.received_s  # noqa: E731
         self._server = ProcessServer(
-            self.post, self.monitor, model, size, steps, seed, now_s, received_s, self.mail, failed
+            self.endpoint, self.hook_lock, model, size, steps, seed, now_s, received_s, self.mail, failed
         )
         self._server.start(life)
 
-    def send_off(self, model: Tensor, post: Post) -> None:
+    def send_off(self, model: Tensor, endpoint: MessageEndpoint) -> None:
         """Give a server apart the model to start from; the first worker's is enough."""
         if self._rank == 0:
-            post.send(SERVER, TensorMessage(model))
+            endpoint.send(SERVER, TensorMessage(model))
 
-    def join(self, post: Post) -> Tensor | None:
+    def join(self, endpoint: MessageEndpoint) -> Tensor | None:
         """Wait until the server is done and return its model, or the shard's part; None where neither is this worker's
         business.
         """
         if self._server is not None:
-            assert self.post is not None
+            assert self.endpoint is not None
             part = self._server.join()
-            self._lost.update(self.post.lost)
+            self._lost.update(self.endpoint.lost)
             return part
-        return self._take_remains(post) if self.is_apart and self._rank == 0 else None
+        return self._take_remains(endpoint) if self.is_apart and self._rank == 0 else None
 
-    def _take_remains(self, post: Post) -> Tensor:
+    def _take_remains(self, endpoint: MessageEndpoint) -> Tensor:
         """Take what a server apart leaves behind."""
-        _, left = post.receive(Remains, source=SERVER)
+        _, left = endpoint.receive(ServerResult, source=SERVER)
         self.mail.extend(unpacked(left.record)[0])
         self.kept.extend(unpacked_models(left.kept))
         self._lost.update(left.lost.tolist())
         return left.parameters
 
-    def survivors(self, post: Post) -> list[int]:
+    def survivors(self, endpoint: MessageEndpoint) -> list[int]:
         """Return the ranks that the first server has not lost. Worker 0 tells them to the others; after ``join``."""
         if self._rank != 0:
             try:
-                return [int(rank) for rank in post.receive(Survivors, source=0)[1].ranks]
+                return [int(rank) for rank in endpoint.receive(Survivors, source=0)[1].ranks]
             except PeerLost as lost:
                 way_out = "start the run again; the server resumes from its checkpoint if it wrote one."
                 need = "passes through that worker"
                 raise PeerLost(lost.rank, lost.at_s, "the last model", way_out, need=need) from None
-        ranks = [rank for rank in post.peers if rank >= 0 and rank not in self._lost]
+        ranks = [rank for rank in endpoint.peers if rank >= 0 and rank not in self._lost]
         for shard in range(0 if self.is_apart else self._shards):
             if shard not in ranks:
                 raise PeerLost(
                     shard, 0.0, f"shard {shard} of the model", "start the run again.", need="was in its process"
                 )
         for rank in ranks[1:]:
-            post.send(rank, Survivors(torch.tensor(ranks)))
+            endpoint.send(rank, Survivors(torch.tensor(ranks)))
         return ranks
 
     def fail(self, failure: BaseException) -> None:
         """Let the server that lives here raise ``failure`` where it next sends or receives."""
-        if self.post is not None:
-            self.post.fail(failure)
+        if self.endpoint is not None:
+            self.endpoint.fail(failure)
 
     def close(self, failure: BaseException | None) -> None:
         """Close the server's post, once its thread, which reads from it, has ended."""
-        if self.post is None:
+        if self.endpoint is None:
             return
         if failure is not None:
-            self.post.fail(failure)
+            self.endpoint.fail(failure)
         if self._server is None or self._server.has_ended():
-            self.post.close()
+            self.endpoint.close()

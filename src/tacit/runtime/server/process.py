@@ -20,13 +20,13 @@ from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER
 from tacit.core.strategy import Strategy
 from tacit.errors import Disagreement, TacitError
-from tacit.record.merge import Curve, packed
+from tacit.record.merge import LossCurve, packed
 from tacit.record.trace import RECEIVE, SEND, PlainEvent, Trace
 from tacit.runtime.environment import Environment, machine, own_address, way_to
-from tacit.runtime.messaging.endpoint import Post
-from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.messaging.endpoint import MessageEndpoint
+from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.rendezvous import are_local
-from tacit.runtime.server.host import Remains
+from tacit.runtime.server.host import ServerResult
 from tacit.runtime.server.thread import ProcessServer
 from tacit.session import checkpoints
 from tacit.session.agreement import first_difference
@@ -68,22 +68,22 @@ def serve(
     if (difference := first_difference(table, first)) is not None:
         raise Disagreement(difference[0], difference[1], difference[2], SERVER, at_attach=True)
     life = _Served(model, optimizers, strategy, keep_every)
-    post = Post(
+    endpoint = MessageEndpoint(
         SERVER,
         [*range(environment.size)],
         environment.store,
         host=address,
         security=security or ("token" if is_local else "curve"),
-        monitor=life.monitor,
+        hook_lock=life.hook_lock,
         handler=_nothing,
         sent=life.sent,
         received=life.received,
         timeout_s=timeout_s or 1800.0,
     )
     try:
-        life.run(post, environment.size, steps, seed)
+        life.run(endpoint, environment.size, steps, seed)
     finally:
-        post.close()
+        endpoint.close()
     return life.model.updates
 
 
@@ -97,14 +97,14 @@ class _Served:
         self.model = ServerModel(self._flat, optimizers)
         self.model.every = keep_every
         self._strategy, self._life = strategy, ServerLife(strategy, self.model)
-        self.monitor, self._mail = Monitor(), deque[PlainEvent]()
+        self.hook_lock, self._mail = HookLock(), deque[PlainEvent]()
         self._origin_s, self._received_s = time.perf_counter(), 0.0
         folder, _, every = os.environ.get(KEEPS, "").rpartition(":")
         self._folder = Path(folder) if folder else None
         self._every = int(every or 1)
 
-    def run(self, post: Post, size: int, steps: int | None, seed: int) -> None:
-        _, start = post.receive(TensorMessage, source=0)
+    def run(self, endpoint: MessageEndpoint, size: int, steps: int | None, seed: int) -> None:
+        _, start = endpoint.receive(TensorMessage, source=0)
         self._origin_s = time.perf_counter()
         self._received_s = 0.0
         self._mail.clear()  # the start is no part of the strategy's traffic
@@ -114,8 +114,8 @@ class _Served:
             self.model.parameters.copy_(start.tensor)
         self.model.updated = self._checkpoint
         server = ProcessServer(
-            post,
-            self.monitor,
+            endpoint,
+            self.hook_lock,
             self.model,
             size,
             steps,
@@ -123,14 +123,14 @@ class _Served:
             self.now_s,
             lambda: self._received_s,
             self._mail,
-            post.fail,
+            endpoint.fail,
         )
         server.start(self._life)
         parameters = server.join()
         trace = Trace()
         trace.rows.extend(self._mail)
-        record, kept = packed(trace, Curve(None)), packed_models(self.model.kept)
-        post.send(0, Remains(parameters.cpu(), record, kept, torch.tensor(post.lost, dtype=torch.int64)))
+        record, kept = packed(trace, LossCurve(None)), packed_models(self.model.kept)
+        endpoint.send(0, ServerResult(parameters.cpu(), record, kept, torch.tensor(endpoint.lost, dtype=torch.int64)))
 
     def now_s(self) -> float:
         return time.perf_counter() - self._origin_s

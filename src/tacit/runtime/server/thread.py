@@ -18,8 +18,8 @@ from tacit.core.network import Parts, Pending, shard_at
 from tacit.core.randomness import Streams
 from tacit.errors import MisplacedCall
 from tacit.record.trace import NOTE, PlainEvent
-from tacit.runtime.messaging.endpoint import Post
-from tacit.runtime.messaging.hook_lock import Monitor
+from tacit.runtime.messaging.endpoint import MessageEndpoint
+from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.session.server_model import ServerLife, ServerModel
 
 MessageType = TypeVar("MessageType", bound=Message)
@@ -34,8 +34,8 @@ class ProcessServer:
 
     def __init__(
         self,
-        post: Post,
-        monitor: Monitor,
+        endpoint: MessageEndpoint,
+        hook_lock: HookLock,
         model: ServerModel,
         size: int,
         steps: int | None,
@@ -47,9 +47,9 @@ class ProcessServer:
     ) -> None:
         self._model, self.size, self.steps, self._now_s, self._mail = model, size, steps, now_s, mail
         self._failed, self.now_s = failed, received_s
-        self.shard, self._monitor = shard_at(post.address), monitor
-        self.network = ServerNetwork(post, size)
-        self.random: np.random.Generator = Streams(seed).numpy("strategy", post.address)
+        self.shard, self._hook_lock = shard_at(endpoint.address), hook_lock
+        self.network = ServerNetwork(endpoint, size)
+        self.random: np.random.Generator = Streams(seed).numpy("strategy", endpoint.address)
         self.failure: BaseException | None = None
         self._thread: Thread | None = None
 
@@ -72,7 +72,7 @@ class ProcessServer:
 
     def _live(self, life: ServerLife) -> None:
         try:
-            with self._monitor, torch.no_grad():
+            with self._hook_lock, torch.no_grad():
                 life.live(self)
         except BaseException as error:  # noqa: BLE001 - raised in the worker beside it
             self.failure = error
@@ -96,14 +96,14 @@ class ProcessServer:
 class ServerNetwork:
     """The server's port: messages alone."""
 
-    def __init__(self, post: Post, size: int) -> None:
-        self._post, self.rank, self.size = post, post.address, size
+    def __init__(self, endpoint: MessageEndpoint, size: int) -> None:
+        self._endpoint, self.rank, self.size = endpoint, endpoint.address, size
 
     def send(self, to: int, message: Message) -> None:
-        self._post.send(to, message)
+        self._endpoint.send(to, message)
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        return self._post.receive(kind, source)
+        return self._endpoint.receive(kind, source)
 
     def all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None

@@ -24,7 +24,7 @@ BUFFERS: Final = ("average", "keep", "recalibrate")
 OPTIMIZER_STATE: Final = ("keep", "average", "reset")
 
 
-class Riders:
+class ExtraState:
     """The tensors that ride, gathered into one vector and written back from it."""
 
     def __init__(
@@ -112,11 +112,11 @@ class Riders:
         return tensors
 
 
-class RidingNetwork:
+class NetworkWithExtraState:
     """The port as the strategy sees it: all-reduces over everybody carry the riders, everything else passes through."""
 
-    def __init__(self, network: Network, riders: Riders, exchange: Callable[[bytes], list[bytes]]) -> None:
-        self._network, self._riders, self._exchange = network, riders, exchange
+    def __init__(self, network: Network, extra_state: ExtraState, exchange: Callable[[bytes], list[bytes]]) -> None:
+        self._network, self._extra_state, self._exchange = network, extra_state, exchange
         self.rank, self.size = network.rank, network.size
 
     def all_reduce_mean(
@@ -124,16 +124,16 @@ class RidingNetwork:
     ) -> Tensor:
         if group is not None:
             return self._network.all_reduce_mean(parts, weight, group=group, into=into)
-        self._riders.agree_on_moments(self._exchange)
-        if self._riders.is_empty:
+        self._extra_state.agree_on_moments(self._exchange)
+        if self._extra_state.is_empty:
             mean = self._network.all_reduce_mean(parts, weight, into=into)
         else:
             own, riding = self._loaded(parts)
             received = self._network.all_reduce_mean([*own, *riding], weight, into=into)
             numbers = received.numel() - sum(part.numel() for part in riding)
             mean = received[:numbers]
-            self._riders.take_over(received[numbers:], None)
-        self._riders.round_is_over()
+            self._extra_state.take_over(received[numbers:], None)
+        self._extra_state.round_is_over()
         return mean
 
     def start_all_reduce_mean(
@@ -141,24 +141,24 @@ class RidingNetwork:
     ) -> Pending:
         if group is not None:
             return self._network.start_all_reduce_mean(parts, weight, group=group)
-        self._riders.agree_on_moments(self._exchange)
-        if self._riders.is_empty:
-            return RidingPending(self._network.start_all_reduce_mean(parts, weight), self._riders)
+        self._extra_state.agree_on_moments(self._exchange)
+        if self._extra_state.is_empty:
+            return PendingWithExtraState(self._network.start_all_reduce_mean(parts, weight), self._extra_state)
         own, riding = self._loaded(parts)
         pending = self._network.start_all_reduce_mean([*own, *riding], weight)
-        return RidingPending(pending, self._riders, torch.cat(riding))
+        return PendingWithExtraState(pending, self._extra_state, torch.cat(riding))
 
-    def finished(self, received: Tensor, riding: Tensor | None) -> RidingPending:
+    def finished(self, received: Tensor, riding: Tensor | None) -> PendingWithExtraState:
         """Return a round that ended while a checkpoint was written, as if it were still under way."""
-        return RidingPending(None, self._riders, riding, received)
+        return PendingWithExtraState(None, self._extra_state, riding, received)
 
     def ride(self, like: Tensor, weight: float) -> None:
         """Let the riders travel by themselves, after a round that was no all-reduce."""
-        self._riders.agree_on_moments(self._exchange)
-        if not self._riders.is_empty:
-            riding = self._riders.gather(like)
-            self._riders.take_over(self._network.all_reduce_mean(riding, weight), None)
-        self._riders.round_is_over()
+        self._extra_state.agree_on_moments(self._exchange)
+        if not self._extra_state.is_empty:
+            riding = self._extra_state.gather(like)
+            self._extra_state.take_over(self._network.all_reduce_mean(riding, weight), None)
+        self._extra_state.round_is_over()
 
     def all_gather(
         self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
@@ -183,19 +183,23 @@ class RidingNetwork:
             all(part.dim() == 1 for part in own),
             "buffers ride on flat all-reduces only; flatten the tensor, or say buffers='keep'.",
         )
-        return own, self._riders.gather(own[0])
+        return own, self._extra_state.gather(own[0])
 
 
-class RidingPending(PendingRound):
+class PendingWithExtraState(PendingRound):
     """An all-reduce under way, with its riders as they were sent.
 
     A checkpoint that finds it so stores what came of it.
     """
 
     def __init__(
-        self, pending: Pending | None, riders: Riders, riding: Tensor | None = None, received: Tensor | None = None
+        self,
+        pending: Pending | None,
+        extra_state: ExtraState,
+        riding: Tensor | None = None,
+        received: Tensor | None = None,
     ) -> None:
-        self._pending, self._riders, self.riding, self._received = pending, riders, riding, received
+        self._pending, self._extra_state, self.riding, self._received = pending, extra_state, riding, received
 
     @property
     def is_ready(self) -> bool:
@@ -212,7 +216,7 @@ class RidingPending(PendingRound):
         received = self.result()
         if self.riding is not None:
             numbers = received.numel() - self.riding.numel()
-            self._riders.take_over(received[numbers:], self.riding)
+            self._extra_state.take_over(received[numbers:], self.riding)
             received = received[:numbers]
-        self._riders.round_is_over()
+        self._extra_state.round_is_over()
         return received

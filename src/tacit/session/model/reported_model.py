@@ -8,27 +8,27 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import nn
 
-from tacit.session.backend import Stage, level_clocks
+from tacit.session.backend import SessionBackend, level_clocks
 from tacit.session.model import batch_norm as buffers
 from tacit.session.model.flat_parameters import FlatModel
-from tacit.session.options import Policies
-from tacit.session.server import Serving
-from tacit.session.steps.step_hooks import Stepper
+from tacit.session.options import SessionOptions
+from tacit.session.server import SessionServer
+from tacit.session.steps.step_hooks import StepHooks
 
 
-class Reporting:
+class ReportedModel:
     """One worker's part in it. ``serving`` is None where workers have the model among themselves."""
 
     def __init__(
         self,
-        stage: Stage,
+        backend: SessionBackend,
         module: nn.Module,
         flat: FlatModel,
-        policies: Policies,
-        stepper: Stepper,
-        serving: Serving | None,
+        policies: SessionOptions,
+        stepper: StepHooks,
+        serving: SessionServer | None,
     ) -> None:
-        self._stage, self._module, self._flat, self._policies = stage, module, flat, policies
+        self._backend, self._module, self._flat, self._policies = backend, module, flat, policies
         self._stepper, self._serving = stepper, serving
 
     @contextmanager
@@ -39,17 +39,17 @@ class Reporting:
             with self._servers_model(exchanging):
                 yield
             return
-        with self._stage.pause():
+        with self._backend.pause():
             with exchanging, self._stepper.in_hook():
-                level_clocks(self._stage)
+                level_clocks(self._backend)
                 own = self._flat.vector().clone()
-                self._flat.vector().copy_(self._stage.mean(self._stepper.reported()))
+                self._flat.vector().copy_(self._backend.mean(self._stepper.reported()))
                 kept = [b.clone() for b in self._module.buffers()]
             self.settle_buffers()
             try:
                 yield
             finally:
-                self._stage.exchange(b"evaluated")  # the clocks of all stand still as long as anybody's does
+                self._backend.exchange(b"evaluated")  # the clocks of all stand still as long as anybody's does
                 with torch.no_grad():
                     self._flat.vector().copy_(own)
                     self._flat.settle()
@@ -76,12 +76,12 @@ class Reporting:
         if self._serving is not None:
             self._serving.level_out()
             return
-        steps = [int(own) for own in self._stage.exchange(str(self._stepper.own_steps).encode()) if own]
+        steps = [int(own) for own in self._backend.exchange(str(self._stepper.own_steps).encode()) if own]
         if min(steps) < max(steps) and self._stepper.calls_before:
-            self._stage.spread(self._flat.vector(), self._stage.living[steps.index(max(steps))])
+            self._backend.spread(self._flat.vector(), self._backend.living[steps.index(max(steps))])
             self._flat.settle()
 
     def settle_buffers(self) -> None:
         """Do to the buffers of the model in place what the policy says."""
-        policies, mean = self._policies, self._stage.mean if self._stage.size > 1 else None
+        policies, mean = self._policies, self._backend.mean if self._backend.size > 1 else None
         buffers.report(self._module, policies.buffers, policies.calibration, mean)

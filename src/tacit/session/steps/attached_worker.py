@@ -12,35 +12,35 @@ from torch import Tensor
 from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
 from tacit.core.strategy import Strategy, check_cancels
-from tacit.core.worker import Observed
+from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
 from tacit.record.trace import NOTE
-from tacit.session.backend import Stage
-from tacit.session.model.extra_state import RidingNetwork
+from tacit.session.backend import SessionBackend
+from tacit.session.model.extra_state import NetworkWithExtraState
 from tacit.session.model.flat_parameters import FlatModel
-from tacit.session.steps.observed_losses import SKIPPED_WEIGHT, Meter
+from tacit.session.steps.observed_losses import SKIPPED_WEIGHT, LossMeter
 from tacit.session.steps.optimizers import Optimizers
 
 
-class Replica:
+class AttachedWorker:
     """The ``Worker`` that hooks are given."""
 
     def __init__(
         self,
-        stage: Stage,
-        network: RidingNetwork,
+        backend: SessionBackend,
+        network: NetworkWithExtraState,
         model: FlatModel,
         optimizers: Optimizers,
         strategy: Strategy[Any],
         steps: int | None,
         seed: int,
     ) -> None:
-        self._stage, self._model, self._optimizers, self._strategy = stage, model, optimizers, strategy
-        self.rank, self.size, self.network, self.steps = stage.rank, stage.size, network, steps
+        self._backend, self._model, self._optimizers, self._strategy = backend, model, optimizers, strategy
+        self.rank, self.size, self.network, self.steps = backend.rank, backend.size, network, steps
         streams = Streams(seed)
-        self.random: np.random.Generator = streams.numpy("strategy", stage.rank)
+        self.random: np.random.Generator = streams.numpy("strategy", backend.rank)
         self.shared_random: np.random.Generator = streams.numpy("shared")
-        self.meter = Meter(stage.rank)
+        self.meter = LossMeter(backend.rank)
         self.updates = 0  # behind the server's model that this worker holds, in server strategies
         self.is_ghost = False  # its data has ended: it joins the others' rounds with weight 0
         self.scaler_skips = False  # the GradScaler found an overflow in this step
@@ -50,7 +50,7 @@ class Replica:
 
     @property
     def parameters(self) -> Tensor:
-        if self._stage.is_handling:
+        if self._backend.is_handling:
             raise MisplacedCall("a handler may not touch worker.parameters; work on tensors of the state instead.")
         return self._model.vector()
 
@@ -82,13 +82,13 @@ class Replica:
             return 0.0
         return SKIPPED_WEIGHT if self.scaler_skips else self.meter.weight
 
-    def take_observed(self) -> Observed:
+    def take_observed(self) -> ObservedLosses:
         return self.meter.take()
 
-    def weighed(self, total_weight: float) -> None:
-        self._stage.total_weight = total_weight
+    def report_total_weight(self, total_weight: float) -> None:
+        self._backend.total_weight = total_weight
 
-    def average_riders(self, weight: float) -> None:
+    def average_extra_state(self, weight: float) -> None:
         self.network.ride(self._model.vector(), weight)
 
     def follow(self, updates: int) -> None:
@@ -99,9 +99,9 @@ class Replica:
 
     def abandon_step(self) -> None:
         check_cancels(self._strategy)
-        if self._stage.abandon():
+        if self._backend.abandon():
             self.is_abandoned = True
 
     def note(self, name: str, value: float) -> None:
-        now_s = self._stage.now_s()
-        self._stage.trace.record(NOTE, self.rank, now_s, now_s, value=float(value), label=name)
+        now_s = self._backend.now_s()
+        self._backend.trace.record(NOTE, self.rank, now_s, now_s, value=float(value), label=name)

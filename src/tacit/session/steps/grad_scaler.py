@@ -30,7 +30,7 @@ class _Finding(NamedTuple):
     scale: Tensor | None  # None: the user has called unscale_
 
 
-class Scaling:
+class GradScalerSteps:
     """Stands between scalers and the optimizers of a session, from its making to ``end``."""
 
     def __init__(self, optimizers: Optimizers, parameters: Sequence[nn.Parameter]) -> None:

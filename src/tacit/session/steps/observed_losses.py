@@ -8,7 +8,7 @@ import math
 
 from torch import Tensor
 
-from tacit.core.worker import Observed
+from tacit.core.worker import ObservedLosses
 from tacit.errors import NotFinite
 
 SKIPPED_WEIGHT = 2.0**-60
@@ -17,7 +17,7 @@ ended.
 """
 
 
-class Meter:
+class LossMeter:
     """Counts steps. Losses on a GPU stay there until somebody reads, so that it is not waited for in every step."""
 
     def __init__(self, rank: int) -> None:
@@ -70,13 +70,13 @@ class Meter:
         self.step += steps
         self.steps += steps
 
-    def take(self) -> Observed:
+    def take(self) -> ObservedLosses:
         """Return what was seen since the last call, and begin anew."""
         first = None if self._first is None else float(self._first)
         loss = float(self._loss) / self._losses if self._losses else None
         if loss is not None and not math.isfinite(loss):
             raise NotFinite(self._rank, self.step, loss)
-        seen = Observed(self.steps, self._weight, first, loss)
+        seen = ObservedLosses(self.steps, self._weight, first, loss)
         self.steps, self._weight, self._losses, self._loss, self._first = 0, 0.0, 0, 0.0, None
         return seen
 

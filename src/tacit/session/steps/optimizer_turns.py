@@ -17,7 +17,7 @@ from tacit.errors import MisplacedCall
 from tacit.session.steps.optimizers import Optimizers
 
 
-class Turns:
+class OptimizerTurns:
     """One step after the other; in each, every optimizer has one turn, in any order."""
 
     def __init__(self, optimizers: Optimizers, parameters: Sequence[nn.Parameter], *, watches: bool) -> None:

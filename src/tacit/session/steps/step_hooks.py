@@ -22,12 +22,12 @@ from tacit.core.messages import Message
 from tacit.core.state_io import restore, restore_generator, store, store_generator
 from tacit.core.strategy import Strategy
 from tacit.errors import MisplacedCall
-from tacit.session.backend import Stage
+from tacit.session.backend import SessionBackend
 from tacit.session.model.flat_parameters import FlatModel
-from tacit.session.steps.attached_worker import Replica
+from tacit.session.steps.attached_worker import AttachedWorker
 from tacit.session.steps.closures import Arguments, Closure, StandIn, closure_in, evaluate, with_stand_in
-from tacit.session.steps.grad_scaler import Scaling
-from tacit.session.steps.optimizer_turns import Turns
+from tacit.session.steps.grad_scaler import GradScalerSteps
+from tacit.session.steps.optimizer_turns import OptimizerTurns
 from tacit.session.steps.optimizers import Optimizers, evaluates_several_times, needs_gradient
 from tacit.strategies.local_sgd.periods import UNTIL_THE_END
 
@@ -36,13 +36,18 @@ _NOTHING: Final = 2.0**-30
 """A total weight below this: every rank skipped its step."""
 
 
-class Stepper:
+class StepHooks:
     """Plays one worker's part of a strategy, step by step."""
 
     def __init__(
-        self, stage: Stage, flat: FlatModel, optimizers: Optimizers, strategy: Strategy[Any], replica: Replica
+        self,
+        backend: SessionBackend,
+        flat: FlatModel,
+        optimizers: Optimizers,
+        strategy: Strategy[Any],
+        replica: AttachedWorker,
     ) -> None:
-        self._stage, self._flat, self._optimizers = stage, flat, optimizers
+        self._backend, self._flat, self._optimizers = backend, flat, optimizers
         self._strategy, self._replica = strategy, replica
         self.calls_before = needs_gradient(strategy)
         self._calls_after = type(strategy).after_step is not Strategy.after_step
@@ -53,11 +58,11 @@ class Stepper:
         self._with_curvature = [o for o in optimizers if evaluates_several_times(o)]  # of the model as they left it
         self._has_warned = False  # of steps that change nothing
         self._is_skipped = False  # no optimizer updates in the step under way
-        self._turns = Turns(optimizers, flat.parameters, watches=self.calls_before)
+        self._turns = OptimizerTurns(optimizers, flat.parameters, watches=self.calls_before)
         with self.in_hook():
             self.state = strategy.init(replica)
-            self.quiet = self._quiet_steps()
-        self._scaling = Scaling(optimizers, flat.parameters)
+            self.quiet = self._hook_free_steps()
+        self._scaling = GradScalerSteps(optimizers, flat.parameters)
 
     def let_go(self) -> None:
         self._release()
@@ -67,10 +72,10 @@ class Stepper:
     @contextmanager
     def in_hook(self) -> Iterator[None]:
         """What every hook runs in: alone, without gradients, and with the model as one vector."""
-        with self._stage.monitor, torch.no_grad():
+        with self._backend.hook_lock, torch.no_grad():
             yield
             self._flat.settle()
-        self._stage.hooked()
+        self._backend.hooked()
 
     @property
     def step(self) -> int:
@@ -120,14 +125,14 @@ class Stepper:
         if self._strategy.has_server and replica.steps is not None and replica.updates >= replica.steps:
             self._warn_of_surplus(f"the server has made all steps={replica.steps} updates")
         self._release()  # held still if the optimizer raised in the step before
-        self._stage.compute(replica.step + 1)
+        self._backend.compute(replica.step + 1)
         replica.scaler_skips = self._scaling.begin_step(optimizer)
         self._turns.begin()
         if has_hook:
             self._call_before()
             self._turns.communicated(optimizer, overflowed=replica.scaler_skips)
         elif self._strategy.cancels:
-            with self._stage.monitor:  # from here on it is too late to abandon it
+            with self._backend.hook_lock:  # from here on it is too late to abandon it
                 self._land()
         overflowed = replica.scaler_skips and not replica.gradient_was_set
         self._is_skipped = overflowed or replica.update_is_skipped or replica.is_abandoned
@@ -169,17 +174,17 @@ class Stepper:
         if self.quiet:
             self._end_step()
             self.quiet -= 1
-            self._stage.stepped()
+            self._backend.stepped()
         else:
-            with self._stage.monitor:
+            with self._backend.hook_lock:
                 self._end_step()
                 self._call_after()
-                self._stage.stepped()
+                self._backend.stepped()
             self._release()
         return True
 
     def _land(self) -> None:
-        self._stage.landed(self._replica.step + 1, self._replica.is_abandoned)
+        self._backend.landed(self._replica.step + 1, self._replica.is_abandoned)
         self._has_landed = True
 
     def _end_step(self) -> None:
@@ -193,7 +198,7 @@ class Stepper:
     def _call_before(self) -> None:
         replica = self._replica
         self._refuse_new_group()
-        self._stage.total_weight = math.inf  # a strategy that takes no mean is believed to have a gradient
+        self._backend.total_weight = math.inf  # a strategy that takes no mean is believed to have a gradient
         if self._calls_after:
             self._hold()
         with self.in_hook():
@@ -201,7 +206,7 @@ class Stepper:
             if not replica.is_abandoned:
                 replica.meter.count(replica.weight)
                 self._strategy.before_step(replica, self.state)
-        if replica.gradient_was_set and self._stage.total_weight < _NOTHING:
+        if replica.gradient_was_set and self._backend.total_weight < _NOTHING:
             replica.gradient_was_set = False  # nobody had a gradient: nobody steps
 
     def _call_after(self) -> None:
@@ -209,7 +214,7 @@ class Stepper:
         with self.in_hook():
             before = self._flat.vector().clone() if self._with_curvature else None
             self._strategy.after_step(self._replica, self.state)
-            self.quiet = self._quiet_steps()
+            self.quiet = self._hook_free_steps()
             if before is not None and not torch.equal(before, self._flat.vector()):
                 for optimizer in self._with_curvature:
                     optimizer.state.clear()
@@ -218,16 +223,16 @@ class Stepper:
         """Keep handlers out from the hook before the update to the end of the one after it: the end of a step is one
         action, in both worlds.
         """
-        self._stage.monitor.__enter__()
+        self._backend.hook_lock.__enter__()
         self._is_held = True
 
     def _release(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._stage.monitor.__exit__(None, None, None)
+            self._backend.hook_lock.__exit__(None, None, None)
 
-    def _quiet_steps(self) -> int:
-        return self._strategy.quiet_steps(self._replica, self.state)
+    def _hook_free_steps(self) -> int:
+        return self._strategy.hook_free_steps(self._replica, self.state)
 
     def _refuse_new_group(self) -> None:
         if sum(len(optimizer.param_groups) for optimizer in self._optimizers) != self._groups:
@@ -273,7 +278,7 @@ class Stepper:
     def finish(self) -> None:
         """Join the others' rounds until all have come to their end, then play the last one."""
         self._turns.refuse_end_within()
-        if self._is_collective and self._stage.size > 1:
+        if self._is_collective and self._backend.size > 1:
             self._drain()
         with self.in_hook():
             self._strategy.finish(self._replica, self.state)
@@ -292,11 +297,11 @@ class Stepper:
                 return
             replica.meter.skip(self.quiet)
             self.quiet = 0
-            self._stage.total_weight = -1.0
+            self._backend.total_weight = -1.0
             with self.in_hook():
                 self._strategy.before_step(replica, self.state)
             replica.meter.end_step(0.0)
             replica.gradient_was_set = False
             self._call_after()
-            if self._stage.total_weight == 0.0:
+            if self._backend.total_weight == 0.0:
                 return

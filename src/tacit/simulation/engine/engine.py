@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.core.parameter_layout import Layout
-from tacit.core.worker import Observed
+from tacit.core.worker import ObservedLosses
 from tacit.errors import NotFinite
 from tacit.simulation.engine.choice import Choice, say_once
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
@@ -30,7 +30,7 @@ _ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
 REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds …
 NUMBERS_PER_CALL: Final = 32_000_000  # … and its gradients
 
-Wish = tuple[int, int, Any]
+Operation = tuple[int, int, Any]
 """What to do, at which step, and with what: mini-batches, one for each step; nothing; or whom to show the row."""
 
 Snapshot = Callable[[int, int, Tensor], None]
@@ -49,7 +49,7 @@ class Engine:
         self._per_call = max(1, min(REPLICAS_PER_CALL, NUMBERS_PER_CALL // self.layout.dimension))
         self._rows = [matrix[rank] for rank in range(self.workers)]  # views, made once: hooks ask for them every round
         self._gradients: Tensor | None = None  # flat rows, made when a hook first asks
-        self._queues: list[deque[Wish]] = [deque() for _ in range(self.workers)]
+        self._queues: list[deque[Operation]] = [deque() for _ in range(self.workers)]
         self._waiting: set[int] = set()
         self._looks = 0  # snapshots in all queues
         self._calls_update = False
@@ -111,7 +111,7 @@ class Engine:
         """Replace the gradient that the coming update will use."""
         self.gradient(rank).copy_(value)
 
-    def take_observed(self, rank: int) -> Observed:
+    def take_observed(self, rank: int) -> ObservedLosses:
         """Return and reset how many steps the worker took and which losses it saw."""
         if rank in self._waiting:
             self.settle(rank)
@@ -119,7 +119,7 @@ class Engine:
         loss = float(self._loss_sum[rank]) / steps if steps else None
         first = float(self._loss_first[rank]) if steps else None
         self._seen[rank], self._loss_sum[rank] = 0, 0.0
-        return Observed(steps, steps * self._weights[rank], first, loss)
+        return ObservedLosses(steps, steps * self._weights[rank], first, loss)
 
     def weight(self, rank: int) -> float:
         return self._weights[rank]
@@ -145,7 +145,7 @@ class Engine:
             elif waiting:
                 self._settle_gradients(waiting)
 
-    def _pop(self, rank: int) -> Wish:
+    def _pop(self, rank: int) -> Operation:
         queue = self._queues[rank]
         wish = queue.popleft()
         if not queue:
@@ -187,7 +187,7 @@ class Engine:
         at_once = self._per_call
         return [same[start : start + at_once] for same in by_size.values() for start in range(0, len(same), at_once)]
 
-    def _settle_call(self, ranks: list[int], wishes: list[Wish], ahead: int) -> None:
+    def _settle_call(self, ranks: list[int], wishes: list[Operation], ahead: int) -> None:
         """Evaluate one call's gradients, ``ahead`` steps into each wish; those of quiet steps go straight into the
         optimizer.
         """
@@ -283,8 +283,8 @@ class TimingEngine:
     def gradient(self, rank: int) -> Tensor:
         return self._gradient
 
-    def take_observed(self, rank: int) -> Observed:
-        return Observed(1, 1.0, None, None)
+    def take_observed(self, rank: int) -> ObservedLosses:
+        return ObservedLosses(1, 1.0, None, None)
 
     def weight(self, rank: int) -> float:
         return 1.0

@@ -18,10 +18,10 @@ from tacit.session import Session
 from tacit.session.agreement import first_difference
 from tacit.session.server_model import KeptModel, ServerLife, ServerModel
 from tacit.simulation.agenda import Agenda
-from tacit.simulation.collectives import Meeting, mean_of
+from tacit.simulation.collectives import Collective, mean_of
 from tacit.simulation.fibers import Fiber
 from tacit.simulation.network import MessageType, SimulatedNetwork
-from tacit.simulation.scripts.process_state import Standing
+from tacit.simulation.scripts.process_state import RngState
 
 if TYPE_CHECKING:
     from tacit.simulation.channels import Channel
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Loaded = TypeVar("Loaded")
 
 
-class ScriptStage:
+class ScriptBackend:
     """One simulated worker's world, as one of its sessions sees it."""
 
     world = "simulated"
@@ -40,12 +40,12 @@ class ScriptStage:
     def __init__(self, worker: ScriptWorker, channel: Channel) -> None:
         self._worker, self.channel, self.rank, self.size = worker, channel, worker.rank, worker.size
         self.network = ClockedNetwork(worker, channel, self)
-        self.trace: Trace = OwnEvents(channel.trace, worker.rank)
+        self.trace: Trace = SessionTrace(channel.trace, worker.rank)
         self.total_weight = 0.0
         self.session: Session | None = None  # once it is attached
         self.failure: BaseException | None = None  # what ended the session before its time
         self.is_open = False
-        self.monitor: AbstractContextManager[Any] = nullcontext()  # hooks and handlers take turns already
+        self.hook_lock: AbstractContextManager[Any] = nullcontext()  # hooks and handlers take turns already
 
     @property
     def is_handling(self) -> bool:
@@ -135,7 +135,7 @@ class ScriptStage:
                 break
 
     @property
-    def server_monitor(self) -> AbstractContextManager[Any]:
+    def server_hook_lock(self) -> AbstractContextManager[Any]:
         return nullcontext()  # fibers take turns
 
     def send_start(self, model: Tensor) -> None:
@@ -164,16 +164,16 @@ class ClockedNetwork(SimulatedNetwork):
 
     _end: ScriptWorker
 
-    def __init__(self, worker: ScriptWorker, channel: Channel, stage: ScriptStage) -> None:
+    def __init__(self, worker: ScriptWorker, channel: Channel, backend: ScriptBackend) -> None:
         super().__init__(worker, channel)
-        self._stage = stage
+        self._backend = backend
 
-    def leave(self, meeting: Meeting, since_s: float) -> Any:
+    def leave(self, collective: Collective, since_s: float) -> Any:
         worker = self._end
-        result = super().leave(meeting, worker.clock_s)
-        worker.clock_s = max(worker.clock_s, meeting.done_s[self.rank])
-        if meeting.kind == "all-reduce":
-            self._stage.total_weight = sum(meeting.joined[rank][1] for rank in meeting.group)
+        result = super().leave(collective, worker.clock_s)
+        worker.clock_s = max(worker.clock_s, collective.done_s[self.rank])
+        if collective.kind == "all-reduce":
+            self._backend.total_weight = sum(collective.joined[rank][1] for rank in collective.group)
         return result
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
@@ -188,17 +188,17 @@ class SimulatedContext:
     def __init__(self, worker: ScriptWorker) -> None:
         self._worker, self.rank, self.size = worker, worker.rank, worker.size
         self.strategy = worker.world.strategy
-        self.stages: list[ScriptStage] = []  # one for each ``attach``
+        self.stages: list[ScriptBackend] = []  # one for each ``attach``
         self._calls_of_shared: dict[object, int] = {}
 
     @property
     def attached(self) -> list[tuple[Session, Channel]]:
         """The sessions and their channels, in the order of ``attach``."""
-        return [(stage.session, stage.channel) for stage in self.stages if stage.session is not None]
+        return [(backend.session, backend.channel) for backend in self.stages if backend.session is not None]
 
-    def open_stage(self) -> ScriptStage:
+    def open_backend(self) -> ScriptBackend:
         """Return the stage of one more session."""
-        self.stages.append(ScriptStage(self._worker, self._worker.world.channel(len(self.stages))))
+        self.stages.append(ScriptBackend(self._worker, self._worker.world.channel(len(self.stages))))
         return self.stages[-1]
 
     def share(self, load: Callable[[], Loaded]) -> Loaded:
@@ -210,19 +210,19 @@ class SimulatedContext:
         code = getattr(load, "__code__", None) or getattr(getattr(load, "__func__", None), "__code__", None)
         where = (code, code.co_filename) if code is not None else repr(load)
         number = self._calls_of_shared[where] = self._calls_of_shared.get(where, 0) + 1
-        shelf = self._worker.world.shelf
-        if (where, number) not in shelf:
-            before, value = Standing.now(), load()
-            shelf[where, number] = (value, before, Standing.now())
+        shared_cache = self._worker.world.shared_cache
+        if (where, number) not in shared_cache:
+            before, value = RngState.now(), load()
+            shared_cache[where, number] = (value, before, RngState.now())
             return value
-        loaded, before, after = shelf[where, number]
-        if before != after and Standing.now() == before:
+        loaded, before, after = shared_cache[where, number]
+        if before != after and RngState.now() == before:
             after.take_up()
         result: Loaded = loaded
         return result
 
 
-class OwnEvents(Trace):
+class SessionTrace(Trace):
     """One worker's events out of the trace that all write, on rank 0 the servers' too: nothing is kept twice."""
 
     def __init__(self, whole: Trace, rank: int) -> None:
@@ -252,7 +252,7 @@ class OwnEvents(Trace):
         return is_mine | (ranks < 0) if self._rank == 0 else is_mine
 
 
-class Assembly:
+class SessionCollective:
     """One exchange among all sessions."""
 
     def __init__(self, what: str, size: int) -> None:
@@ -270,26 +270,26 @@ class Assembly:
 class Place(NamedTuple):
     """Where in its script a worker waits, and for which assembly."""
 
-    assembly: Assembly
+    assembly: SessionCollective
     line: str
 
     def __str__(self) -> str:
         return f"{self.assembly} ({self.line})"
 
 
-class Assemblies:
+class SessionCollectives:
     """Exchanges among sessions, in the order each rank calls them. They take no virtual time and are not counted."""
 
     def __init__(self, workers: int, agenda: Agenda) -> None:
         self._agenda, self._size = agenda, workers
         self._counts = [0] * workers
-        self._open: dict[int, Assembly] = {}
+        self._open: dict[int, SessionCollective] = {}
         self._lost: dict[int, float] = {}
 
     def gather(self, worker: ScriptWorker, what: str, own: Any) -> list[Any]:
         """Wait until all have come to their call, and return what they brought, in rank order."""
         number = self._counts[worker.rank] = self._counts[worker.rank] + 1
-        assembly = self._open.setdefault(number, Assembly(what, self._size))
+        assembly = self._open.setdefault(number, SessionCollective(what, self._size))
         if assembly.what != what:
             others = sorted(assembly.brought)
             raise Disagreement("call that all ranks make together", what, assembly.what, worker.rank, others=others)
@@ -311,6 +311,6 @@ class Assemblies:
                 assembly.waiters.pop(waiter).throw(PeerLost(rank, at_s, assembly.what))
         self._open.clear()
 
-    def _wake(self, assembly: Assembly) -> None:
+    def _wake(self, assembly: SessionCollective) -> None:
         for rank in sorted(assembly.waiters):
             assembly.waiters.pop(rank).resume()

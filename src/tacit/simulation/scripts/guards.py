@@ -60,7 +60,7 @@ _WRAPPER: Final = (
 )
 
 
-class OneVoice:
+class RankZeroOutput:
     """A stream that passes on what is written while ``is_heard()``, and swallows the rest."""
 
     def __init__(self, stream: TextIO, is_heard: Callable[[], bool]) -> None:
@@ -82,7 +82,7 @@ def guarded(is_heard: Callable[[], bool], line: Callable[[], str]) -> Iterator[N
     """Hold these rules for everything that runs inside; ``line`` names the script's line that is being executed."""
     with ExitStack() as undone:
         for name in ("stdout", "stderr"):
-            undone.enter_context(_replaced(sys, name, OneVoice(getattr(sys, name), is_heard)))
+            undone.enter_context(_replaced(sys, name, RankZeroOutput(getattr(sys, name), is_heard)))
         undone.enter_context(_replaced(DataLoader, "__init__", _without_processes(DataLoader.__init__)))
         refusal = _refusal("DistributedDataParallel", _WRAPPER, line)
         undone.enter_context(_replaced(DistributedDataParallel, "__init__", refusal))

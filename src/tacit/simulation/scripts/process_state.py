@@ -69,7 +69,7 @@ class Generators:
             generator.set_offset(offset)
 
 
-class Standing(NamedTuple):
+class RngState(NamedTuple):
     """Where the generators stand, as values that compare."""
 
     python: object
@@ -77,7 +77,7 @@ class Standing(NamedTuple):
     torch: bytes
 
     @classmethod
-    def now(cls) -> Standing:
+    def now(cls) -> RngState:
         _, keys, position, has_gauss, gauss = np.random.get_state()
         numpy = (np.asarray(keys).tobytes(), int(position), int(has_gauss), float(gauss))
         return cls(random.getstate(), numpy, torch.get_rng_state().numpy().tobytes())
@@ -90,7 +90,7 @@ class Standing(NamedTuple):
         torch.set_rng_state(torch.frombuffer(bytearray(self.torch), dtype=torch.uint8))
 
 
-class Belongings:
+class ProcessState:
     """Everything of the interpreter that one worker, or the process itself between turns, calls its own."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Interpreter:
 
     def __enter__(self) -> Interpreter:
         environment = {name: os.environ.get(name) for name in environment_of(0, 1)}
-        self._host = self._present = Belongings(
+        self._host = self._present = ProcessState(
             sys.modules["__main__"], sys.argv, environment, Generators(self._streams, -1)
         )
         self._host.context, self._host.kinds = current(), kinds_in_use()
@@ -132,7 +132,7 @@ class Interpreter:
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
 
-    def give_to(self, next_one: Belongings) -> None:
+    def give_to(self, next_one: ProcessState) -> None:
         """Begin somebody's turn."""
         last = self._present
         if last is next_one:
@@ -172,7 +172,7 @@ class Interpreter:
         return self._is_beside[top]
 
 
-class Watch:
+class ComputeClock:
     """Real seconds that a worker has run since its last step; it stands still while others run."""
 
     def __init__(self) -> None:

@@ -19,8 +19,14 @@ from tacit.session.server_model import ServerLife, ServerModel
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Fiber, Stopped
 from tacit.simulation.scripts.backend import SimulatedContext
-from tacit.simulation.scripts.process_state import Belongings, Generators, Watch, environment_of, without_autocast
-from tacit.simulation.workers import Flight
+from tacit.simulation.scripts.process_state import (
+    ComputeClock,
+    Generators,
+    ProcessState,
+    environment_of,
+    without_autocast,
+)
+from tacit.simulation.workers import StepInProgress
 
 if TYPE_CHECKING:
     from tacit.simulation.channels import Channel
@@ -40,21 +46,21 @@ class ScriptWorker(Endpoint):
 
     def __init__(self, world: ScriptWorld, rank: int) -> None:
         super().__init__(world, rank)
-        self.pace, self.watch = world.pace(rank), Watch()
+        self.pace, self.watch = world.pace(rank), ComputeClock()
         self.clock_s = 0.0
         self.boundary_s = 0.0  # when the last step landed
         self.is_stopped = False
-        self._flight: Flight | None = None
+        self._step_in_progress: StepInProgress | None = None
         self._handlers: dict[
             int, tuple[tuple[type[Message], ...], Handler]
         ] = {}  # by session: what it handles, and how
         self.context = SimulatedContext(self)
         script = world.script
         arguments, environment = [str(script.path), *script.arguments], environment_of(rank, self.size)
-        self.belongings = Belongings(script.main(), arguments, environment, Generators(world.streams, rank))
-        self.belongings.context = self.context
-        self.kinds = self.belongings.kinds
-        self.fiber = Turn(self, self.fiber)
+        self.process_state = ProcessState(script.main(), arguments, environment, Generators(world.streams, rank))
+        self.process_state.context = self.context
+        self.kinds = self.process_state.kinds
+        self.fiber = ScriptFiber(self, self.fiber)
 
     # Its life.
 
@@ -77,7 +83,7 @@ class ScriptWorker(Endpoint):
     def _play(self) -> None:
         script = self.world.script
         try:
-            exec(script.code, vars(self.belongings.main))
+            exec(script.code, vars(self.process_state.main))
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
                 raise ScriptFailed(self.rank, f"left with sys.exit({leaving.code!r}).") from leaving
@@ -90,11 +96,11 @@ class ScriptWorker(Endpoint):
 
     def _check_end(self) -> None:
         stages = self.context.stages
-        if any(isinstance(stage.failure, SystemExit) for stage in stages):
+        if any(isinstance(backend.failure, SystemExit) for backend in stages):
             raise ScriptFailed(
                 self.rank, "left its session with sys.exit() before the end; call session.close() first."
             )
-        if any(stage.is_open for stage in stages):
+        if any(backend.is_open for backend in stages):
             raise ScriptFailed(
                 self.rank,
                 f"ended after step {self.context.attached[-1][0].step} without session.close(): nobody played the last round. "
@@ -110,12 +116,12 @@ class ScriptWorker(Endpoint):
         world, pace, start_s = self.world, self.pace, self.clock_s
         work_s = self.watch.read_s() if world.is_measured else None
         end_s = pace.times_of_steps(start_s, 1)[-1] if work_s is None else pace.end_of_work(start_s, work_s)
-        flight = self._flight = Flight(self, start_s, step, trace)
+        step_in_progress = self._step_in_progress = StepInProgress(self, start_s, step, trace)
         if end_s >= world.agenda.now_s:
-            world.agenda.at(end_s, flight.land)
+            world.agenda.at(end_s, step_in_progress.land)
             self.block("its own computation")
-        self._flight = None
-        if flight.is_abandoned:
+        self._step_in_progress = None
+        if step_in_progress.is_abandoned:
             self.clock_s = self.boundary_s = world.agenda.now_s
         else:
             self.clock_s = self.boundary_s = end_s
@@ -123,9 +129,9 @@ class ScriptWorker(Endpoint):
 
     def abandon(self) -> bool:
         """Drop the gradient under way; return whether there is one."""
-        if self._flight is None:
+        if self._step_in_progress is None:
             return False
-        self._flight.abandon()
+        self._step_in_progress.abandon()
         return True
 
     def block(self, what: object) -> None:
@@ -164,7 +170,7 @@ class ScriptWorker(Endpoint):
                 super().accept(envelope)
 
     def _handle(self, handles: tuple[type[Message], ...], handler: Handler, envelope: Envelope) -> None:
-        self.world.interpreter.give_to(self.belongings)
+        self.world.interpreter.give_to(self.process_state)
         self.is_handling, self.replies_left = True, 1
         try:
             with torch.no_grad():
@@ -225,7 +231,7 @@ class ScriptServer(Endpoint):
             self.world.agenda.at(self.world.agenda.now_s, self.waiter.resume)
 
 
-class Turn:
+class ScriptFiber:
     """A worker's fiber, around which the interpreter becomes the worker's own."""
 
     def __init__(self, worker: ScriptWorker, fiber: Fiber) -> None:
@@ -243,7 +249,7 @@ class Turn:
 
     def _take(self, go_on: Callable[[], None]) -> None:
         worker, interpreter = self._worker, self._worker.world.interpreter
-        interpreter.give_to(worker.belongings)
+        interpreter.give_to(worker.process_state)
         interpreter.is_heard = worker.rank == 0
         worker.watch.start()
         try:

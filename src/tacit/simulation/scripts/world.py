@@ -18,11 +18,11 @@ from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import Strategy
 from tacit.errors import ScriptFailed
 from tacit.session.server_model import ServerLife, ServerModel
-from tacit.simulation.base_world import Surroundings
+from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.channels import Channel
 from tacit.simulation.evaluation import Progress
-from tacit.simulation.scripts.backend import Assemblies
-from tacit.simulation.scripts.process_state import Interpreter, Standing
+from tacit.simulation.scripts.backend import SessionCollectives
+from tacit.simulation.scripts.process_state import Interpreter, RngState
 from tacit.simulation.scripts.workers import ScriptServer, ScriptWorker
 
 _OURS: Final = Path(tacit.session.__file__).parents[1]
@@ -59,7 +59,7 @@ class Script:
                 yield f"  {path.relative_to(self.path.parent)}, line {frame.lineno}, in {frame.name}\n    {frame.line}"
 
 
-class ScriptWorld(Surroundings):
+class ScriptWorld(BaseWorld):
     """Everything the simulation of a script consists of. ``run`` lets it happen."""
 
     def __init__(
@@ -77,11 +77,11 @@ class ScriptWorld(Surroundings):
         super().__init__(cluster, seed=seed, host=host)
         self.strategy = strategy  # in place of the script's own
         self.script, self.interpreter, self.is_measured, self._progress = script, interpreter, measured, progress
-        self.shelf: dict[object, tuple[Any, Standing, Standing]] = {}  # what ``tacit.shared`` has loaded
+        self.shared_cache: dict[object, tuple[Any, RngState, RngState]] = {}  # what ``tacit.shared`` has loaded
         self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]
-        self._assemblies: dict[int, Assemblies] = {}  # by session
+        self._assemblies: dict[int, SessionCollectives] = {}  # by session
         self._beside: dict[tuple[int, int], ScriptServer] = {}  # servers, by session and the worker they live with
-        self.inhabit(self.workers)
+        self.set_endpoints(self.workers)
 
     def settle(self) -> None:
         if not any(worker.context.attached for worker in self.workers):
@@ -98,10 +98,10 @@ class ScriptWorld(Surroundings):
         """Return the channel of the ``session``-th session, which every worker opens in its turn."""
         return self.channels[session] if session < len(self.channels) else self.open_channel()
 
-    def assemblies(self, session: int) -> Assemblies:
+    def assemblies(self, session: int) -> SessionCollectives:
         """Return the exchanges among workers of the ``session``-th session."""
         if session not in self._assemblies:
-            self._assemblies[session] = Assemblies(self.cluster.workers, self.agenda)
+            self._assemblies[session] = SessionCollectives(self.cluster.workers, self.agenda)
             for rank, at_s in self._lost_at.items():
                 self._assemblies[session].lose(rank, at_s)
         return self._assemblies[session]
@@ -115,7 +115,7 @@ class ScriptWorld(Surroundings):
             server = ScriptServer(self, channel, worker.rank, life, model, steps, seed)
             self._beside[channel.session, worker.rank] = server
             server.kinds = worker.kinds
-            self.admit(server, channel)
+            self.add_server(server, channel)
             worker.fiber.resume()
 
         self.agenda.at(self.agenda.now_s, open_outside)

@@ -27,7 +27,7 @@ from tacit.topology.topology import Topology
 
 
 @dataclass(frozen=True)
-class GossipWords(Message, wire="gossip"):
+class GossipMessage(Message, wire="gossip"):
     """What a node sends to its neighbours in one round: numbers, or a compressed vector."""
 
     round: int
@@ -58,13 +58,13 @@ def swap(
     size, rank, step, network = worker.size, worker.rank, worker.step, worker.network
     if worker.weight > 0:
         state.news = step
-    words = GossipWords(step, state.news, body).owned()
+    words = GossipMessage(step, state.news, body).owned()
     for to in topology.neighbours(size, step - 1)[rank]:
         network.send(to, words)
     weights = topology.mixing(size, step - 1)[rank]
     heard_from = weights.nonzero().view(-1)
     for source, weight in zip(heard_from.tolist(), weights[heard_from].tolist(), strict=True):
-        heard = words if source == rank else network.receive(GossipWords, source)[1]
+        heard = words if source == rank else network.receive(GossipMessage, source)[1]
         if heard.round != step:
             raise RunError(
                 f"rank {rank} is in round {step} and heard from rank {source}, of round {heard.round}: a message in between was lost; "
@@ -73,7 +73,7 @@ def swap(
         state.news = max(state.news, heard.news)
         yield weight, heard.body
     if worker.steps is None and step - state.news >= rounds_to_everybody(topology, size):
-        worker.weighed(0.0)
+        worker.report_total_weight(0.0)
 
 
 def mix(worker: Worker, state: GossipState, topology: Topology, vector: Tensor) -> Tensor:

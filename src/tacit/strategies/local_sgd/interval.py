@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tacit.compression.feedback.feedback import NOTHING
-from tacit.core.worker import Observed
+from tacit.core.worker import ObservedLosses
 
 
 @dataclass
@@ -28,12 +28,12 @@ class Interval:
     )
     is_averaged: bool = True  # whether the next step starts from the averaged model
 
-    def add(self, seen: Observed) -> None:
+    def add(self, seen: ObservedLosses) -> None:
         """Add the steps since the previous call."""
         if seen.steps and self.is_averaged:
             self.loss, self.is_averaged = seen.first_loss, False
         self.weight += seen.weight
 
-    def lacks_loss(self, seen: Observed) -> bool:
+    def lacks_loss(self, seen: ObservedLosses) -> bool:
         """Whether ``seen`` has data and starts from the averaged model, but its first loss was not observed."""
         return self.is_averaged and seen.first_loss is None and seen.weight > NOTHING * seen.steps

@@ -113,7 +113,7 @@ class LocalSGD(Strategy[LocalSGDState]):
         self._note_period(worker, state)
         return state
 
-    def quiet_steps(self, worker: Worker, state: LocalSGDState) -> int:
+    def hook_free_steps(self, worker: Worker, state: LocalSGDState) -> int:
         coming = state.due if state.pending is None else state.last_round + self.overlap_steps
         return max(0, coming - worker.step - 1)
 
@@ -193,7 +193,7 @@ class LocalSGD(Strategy[LocalSGDState]):
         if self.period.needs_variance:
             width = rows.shape[1] - min(NUMBERS, change.numel())
             variance, rows = variance_of(list(rows[:, width:]), weights), rows[:, :width]
-        worker.average_riders(weight)
+        worker.average_extra_state(weight)
         said_by_all = weighted_mean(rows, weights, worker.rank)
         self._end_round(worker, state, parameters, state.common + mean, said_by_all, variance)
 

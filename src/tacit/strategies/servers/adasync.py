@@ -27,7 +27,7 @@ from tacit.core.worker import Server, Worker
 from tacit.errors import MisplacedCall, require
 from tacit.strategies.servers.learner import KofP, Learner
 from tacit.strategies.servers.messages import ServerPush
-from tacit.strategies.servers.server import Counter, ServerState
+from tacit.strategies.servers.server import ParameterServer, ServerState
 from tacit.theory.adasync import RULES, next_k
 
 _EVERY: Final = 50
@@ -116,7 +116,7 @@ class AdaSync(Strategy[Any]):
     def serve(self, server: Server, state: ServerState) -> None:
         state.has_left = [False] * server.size
         state.memory["chosen_s"] = server.now_s()  # the clock of an earlier life is not this one's
-        Counter(self.base, server, state, self).serve()
+        ParameterServer(self.base, server, state, self).serve()
 
     def dismiss(self, server: Server, state: ServerState) -> None:
         self.base.dismiss(server, state)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressor
 from tacit.compression.feedback import EF21, EF21Bidirectional
-from tacit.compression.feedback.feedback import Coder, Feedback, FeedbackState, Said
+from tacit.compression.feedback.feedback import Coder, Feedback, FeedbackState, Update
 from tacit.core.worker import Server, Worker
 from tacit.errors import BadMessage, require
 from tacit.strategies.servers.messages import ServedModel, ServerPush, in_full
@@ -46,7 +46,7 @@ def check_links(compressor: Compressor | None, feedback: Feedback | None, down: 
         EF21().check(down)
 
 
-class Link:
+class Channel:
     """One end of a conversation about vectors like ``like``."""
 
     def __init__(self, compressor: Compressor, feedback: Feedback, owner: Worker | Server, like: Tensor) -> None:
@@ -66,32 +66,32 @@ class Link:
         """Return the memory before anything was said."""
         return self._feedback.begin(0, 1, like)
 
-    def closed(self, state: FeedbackState, vector: Tensor, weight: float, rate: float) -> Said:
+    def closed(self, state: FeedbackState, vector: Tensor, weight: float, rate: float) -> Update:
         """Return ``vector`` compressed, and update the memory."""
         said = self._feedback.encode(state, vector, weight, rate, self._coder)
         self._feedback.decode(state, [said], rate, self._coder)
         return said
 
-    def opened(self, state: FeedbackState, body: Tensor | Said, rate: float) -> Tensor:
+    def opened(self, state: FeedbackState, body: Tensor | Update, rate: float) -> Tensor:
         """Return the vector as far as it is understood."""
-        if not isinstance(body, Said):
+        if not isinstance(body, Update):
             raise BadMessage(f"a {type(body).__name__} came where a compressed vector was expected.")
         return self._feedback.decode(state, [body], rate, self._coder).to(self._coder.dtype)
 
 
-def up(kind: KofP, owner: Worker | Server, like: Tensor) -> Link:
+def up(kind: KofP, owner: Worker | Server, like: Tensor) -> Channel:
     """Return one end of a gradient's way."""
     assert kind.compressor is not None
-    return Link(kind.compressor, kind.feedback or EF21(), owner, like)
+    return Channel(kind.compressor, kind.feedback or EF21(), owner, like)
 
 
-def down(kind: KofP, owner: Worker | Server, like: Tensor) -> Link:
+def down(kind: KofP, owner: Worker | Server, like: Tensor) -> Channel:
     """Return one end of a model's way."""
     assert kind.down is not None
-    return Link(kind.down, EF21(), owner, like)
+    return Channel(kind.down, EF21(), owner, like)
 
 
-def knowing(link: Link, model: Tensor) -> FeedbackState:
+def knowing(link: Channel, model: Tensor) -> FeedbackState:
     """Return a memory in which ``model`` is known already: all start from one model."""
     state = link.begin(model)
     state.own["estimate"].copy_(model)
@@ -100,7 +100,7 @@ def knowing(link: Link, model: Tensor) -> FeedbackState:
     return state
 
 
-class Uplinks:
+class GradientChannels:
     """The server's ends of its learners' ways up."""
 
     def __init__(self, kind: KofP, server: Server) -> None:
@@ -124,7 +124,7 @@ class Uplinks:
         return replace(push, body=self._link.opened(self._states[rank], push.body, push.rate))
 
 
-class Downlinks:
+class ModelChannels:
     """The server's ends of its learners' ways down."""
 
     def __init__(self, kind: KofP, server: Server) -> None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Compressor
-from tacit.compression.feedback.feedback import Feedback, FeedbackState, Said
+from tacit.compression.feedback.feedback import Feedback, FeedbackState, Update
 from tacit.core.messages import Message
 from tacit.core.network import server_address
 from tacit.core.strategy import Strategy
@@ -45,7 +45,7 @@ from tacit.strategies.servers.messages import (
     ShownModel,
     in_full,
 )
-from tacit.strategies.servers.server import Counter, ServerState
+from tacit.strategies.servers.server import ParameterServer, ServerState
 from tacit.strategies.servers.staleness import Rate
 
 
@@ -55,7 +55,7 @@ class Learner:
 
     versions: list[int]  # of the parts of its model, by shard
     pushes: int = 0
-    fresh: list[tuple[int, Tensor | Said]] = field(
+    fresh: list[tuple[int, Tensor | Update]] = field(
         default_factory=list
     )  # versions and first parts that came unasked, as they travelled
     up: list[FeedbackState] = field(default_factory=list)  # by shard, where gradients are compressed
@@ -148,7 +148,7 @@ class KofP(Strategy[Any]):
         gradient, rate, weight = worker.gradient, worker.learning_rate, worker.weight
         for shard, (begin, end) in enumerate(worker.layout.cut(self.shards)):
             part = gradient[begin:end]
-            body: Tensor | Said = part
+            body: Tensor | Update = part
             if self.compressor is not None:
                 body = up(self, worker, part).closed(state.up[shard], part, weight, rate)
             push = ServerPush(state.pushes, state.versions[shard], rate, weight, loss, body)
@@ -193,13 +193,13 @@ class KofP(Strategy[Any]):
         while state.fresh and state.fresh[0][0] <= version:
             self._take(worker, state, 0, *state.fresh.pop(0))
 
-    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor | Said) -> None:
+    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor | Update) -> None:
         begin, end = worker.layout.cut(self.shards)[shard]
         own = worker.parameters if self.shards == 1 else worker.parameters[begin:end]
         own.copy_(self._opened(worker, state, shard, body))
         state.versions[shard] = version
 
-    def _opened(self, worker: Worker, state: Learner, shard: int, body: Tensor | Said) -> Tensor:
+    def _opened(self, worker: Worker, state: Learner, shard: int, body: Tensor | Update) -> Tensor:
         """Return a part of a model in full."""
         if self.down is None:
             return in_full(body)
@@ -237,10 +237,10 @@ class KofP(Strategy[Any]):
 
     def serve(self, server: Server, state: ServerState) -> None:
         state.has_left = [False] * server.size  # a life begins with everybody, however many an earlier one had
-        Counter(self, server, state).serve()
+        ParameterServer(self, server, state).serve()
 
     def dismiss(self, server: Server, state: ServerState) -> None:
-        Counter(self, server, state).dismiss()
+        ParameterServer(self, server, state).dismiss()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.compression.feedback.feedback import Said
+from tacit.compression.feedback.feedback import Update
 from tacit.core.messages import Message
 from tacit.errors import BadMessage
 
@@ -26,7 +26,7 @@ class ServerPush(ToServer, wire="push"):
     rate: float  # the learner's learning rate
     weight: float  # samples behind it, relative to the nominal batch
     loss: float  # of the mini-batches since the last push; NaN where nobody told it
-    body: Tensor | Said  # the gradient, in full or compressed
+    body: Tensor | Update  # the gradient, in full or compressed
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ServedModel(Message, wire="model"):
     """
 
     version: int
-    body: Tensor | Said
+    body: Tensor | Update
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class ServerRestart(Message, wire="redo"):
     """A new model, as in ``ServedModel``, for learners whose gradient is not needed any more."""
 
     version: int
-    body: Tensor | Said
+    body: Tensor | Update
 
 
-def in_full(body: Tensor | Said) -> Tensor:
+def in_full(body: Tensor | Update) -> Tensor:
     """Return a body that is not compressed, or raise ``BadMessage``."""
     if not isinstance(body, Tensor):
         raise BadMessage(f"a {type(body).__name__} came where numbers in full were expected.")

@@ -24,11 +24,11 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from tacit.compression.feedback.feedback import Said
+from tacit.compression.feedback.feedback import Update
 from tacit.core.worker import Server, Worker
 from tacit.strategies.servers.learner import KofP, Learner
 from tacit.strategies.servers.messages import ServedModel, ServerPush, in_full
-from tacit.strategies.servers.server import NOTHING, Counter, Pushed, ServerState
+from tacit.strategies.servers.server import NOTHING, ParameterServer, Pushed, ServerState
 
 _MOST: Final = 256
 """Gradients of one learner in an entry. One that has pushed so many idles until the phase ends: more would not make the
@@ -57,13 +57,13 @@ class Ringleader(KofP):
         state.has_left = [False] * server.size
         TableServer(self, server, state).serve()
 
-    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor | Said) -> None:
+    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor | Update) -> None:
         if not isinstance(body, Tensor) or body.numel():  # else the learner continues at the model it has
             super()._take(worker, state, shard, version, body)
 
 
 @dataclass
-class Entry:
+class TableEntry:
     """What the table holds of one learner."""
 
     sum: Tensor  # Σ_j w_j g^j, with w_j the weight of a push: 1 where all batches are equal
@@ -76,13 +76,13 @@ class Entry:
         self.weight, self.pushes, self.rate = self.weight + push.weight, self.pushes + 1, push.rate
 
 
-class TableServer(Counter):
+class TableServer(ParameterServer):
     """One life of a server with a table."""
 
     def __init__(self, kind: KofP, server: Server, state: ServerState) -> None:
         super().__init__(kind, server, state)
-        self._table: dict[int, Entry] = {}
-        self._next_table: dict[int, Entry] = {}  # of learners that had their update in this round
+        self._table: dict[int, TableEntry] = {}
+        self._next_table: dict[int, TableEntry] = {}  # of learners that had their update in this round
         self._updated: set[int] = set()
         self._is_second_phase = False
         self._idle: dict[int, ServerPush] = {}  # the last pushes of learners that have pushed enough in this phase
@@ -154,12 +154,12 @@ class TableServer(Counter):
     def _learners(self) -> Iterable[int]:
         return (rank for rank, is_here in enumerate(self._is_here) if is_here)
 
-    def _add(self, table: dict[int, Entry], source: int, push: ServerPush) -> None:
+    def _add(self, table: dict[int, TableEntry], source: int, push: ServerPush) -> None:
         if source not in table:
-            table[source] = Entry(torch.zeros_like(self._server.parameters))
+            table[source] = TableEntry(torch.zeros_like(self._server.parameters))
         table[source].add(push)
 
-    def _continue_or_idle(self, table: dict[int, Entry], source: int, push: ServerPush) -> None:
+    def _continue_or_idle(self, table: dict[int, TableEntry], source: int, push: ServerPush) -> None:
         if table[source].pushes < _MOST:
             self._continue(source, push)
         else:

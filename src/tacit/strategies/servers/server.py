@@ -21,7 +21,7 @@ from torch import Tensor
 from tacit.core.network import server_address
 from tacit.core.worker import Server
 from tacit.errors import BadMessage, PeerLost
-from tacit.strategies.servers.channels import Downlinks, Uplinks
+from tacit.strategies.servers.channels import GradientChannels, ModelChannels
 from tacit.strategies.servers.learner_speeds import UseCounts, UseTimes
 from tacit.strategies.servers.messages import (
     ServedModel,
@@ -68,7 +68,7 @@ class Adapting(Protocol):
     def next_k(self, server: Server, state: ServerState, batch: Sequence[Pushed]) -> int: ...
 
 
-class Counter:
+class ParameterServer:
     """One life of one server."""
 
     def __init__(self, kind: KofP, server: Server, state: ServerState, adapting: Adapting | None = None) -> None:
@@ -92,7 +92,7 @@ class Counter:
         self._times = UseTimes(state.memory) if is_timed else None
         may_be_biased = not server.knows_split and kind.follows_speed(server.size)
         self._counts = UseCounts(kind, server.size) if may_be_biased else None
-        self._up, self._down = Uplinks(kind, server), Downlinks(kind, server)
+        self._up, self._down = GradientChannels(kind, server), ModelChannels(kind, server)
         if self._needs_models:
             self._models[state.version] = server.parameters.clone()
 

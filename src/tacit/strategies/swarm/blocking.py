@@ -18,7 +18,7 @@ from typing import Final
 from tacit.core.worker import Worker
 from tacit.errors import LatticeOverflow, MisplacedCall, PeerLost
 from tacit.strategies.swarm.local_steps import Geometric
-from tacit.strategies.swarm.messages import SwarmModel, SwarmVerdict, Tongue, bits_and_side, distance, heard
+from tacit.strategies.swarm.messages import ModelCodec, SwarmModel, SwarmVerdict, bits_and_side, distance, heard
 from tacit.strategies.swarm.nonblocking import SwarmState
 from tacit.topology.topology import Topology
 
@@ -52,7 +52,7 @@ def draw_partner(worker: Worker, topology: Topology, local_steps: int | Geometri
     return None if partner is None or chances[min(worker.rank, partner)] >= 1 / local_steps.mean else partner
 
 
-def meet(worker: Worker, state: SwarmState, tongue: Tongue, partner: int) -> None:
+def meet(worker: Worker, state: SwarmState, tongue: ModelCodec, partner: int) -> None:
     """Average with ``partner``, unless it is lost."""
     try:
         _average(worker, state, tongue, partner)
@@ -60,7 +60,7 @@ def meet(worker: Worker, state: SwarmState, tongue: Tongue, partner: int) -> Non
         worker.note("skipped", 1)
 
 
-def _average(worker: Worker, state: SwarmState, tongue: Tongue, partner: int) -> None:
+def _average(worker: Worker, state: SwarmState, tongue: ModelCodec, partner: int) -> None:
     """Both partners: x ← (Q(x_i) + Q(x_j))/2, once each has understood the other."""
     network, own = worker.network, worker.parameters
     if tongue.lattice is not None:

@@ -27,7 +27,7 @@ _MARGIN: Final = 1.01
 
 
 @dataclass(frozen=True)
-class SwarmWords(Message, wire="swarm"):
+class SwarmMessage(Message, wire="swarm"):
     """A model: its numbers, or a lattice vector to be decoded against ``outdated``, where that is not None."""
 
     number: int
@@ -36,12 +36,12 @@ class SwarmWords(Message, wire="swarm"):
 
 
 @dataclass(frozen=True)
-class SwarmAsk(SwarmWords, wire="swask"):
+class SwarmAsk(SwarmMessage, wire="swask"):
     """The initiator's Q(X_i)."""
 
 
 @dataclass(frozen=True)
-class SwarmAnswer(SwarmWords, wire="swans"):
+class SwarmAnswer(SwarmMessage, wire="swans"):
     """The partner's Q(X_j) as it was before it added its part, and ``weight``: which part of the difference both sides
     add.
     """
@@ -53,7 +53,7 @@ class SwarmAnswer(SwarmWords, wire="swans"):
 
 
 @dataclass(frozen=True)
-class SwarmModel(SwarmWords, wire="swmod"):
+class SwarmModel(SwarmMessage, wire="swmod"):
     """Blocking: a partner's Q(x); its number is that of the meeting."""
 
 
@@ -108,7 +108,7 @@ class SwarmUnsettled(Message, wire="swopen"):
     numbers: Tensor
 
 
-class Spoken(NamedTuple):
+class Encoded(NamedTuple):
     """A model as it travels, and the very numbers its receiver will read."""
 
     body: Tensor | LatticeVector
@@ -116,7 +116,7 @@ class Spoken(NamedTuple):
     points: Tensor
 
 
-class Tongue(NamedTuple):
+class ModelCodec(NamedTuple):
     """How a node speaks of models: as they are, or as lattice points, in one stage or two."""
 
     lattice: Lattice | None
@@ -124,7 +124,7 @@ class Tongue(NamedTuple):
     random: np.random.Generator
     memory: Memory  # the lattice's measured distance
 
-    def say(self, model: Tensor, outdated: Tensor, reference: Tensor | None = None) -> Spoken:
+    def say(self, model: Tensor, outdated: Tensor, reference: Tensor | None = None) -> Encoded:
         """Put ``model`` into words; ``reference`` is what they will be decoded against, where that is known.
 
         In two stages the node's ``outdated`` model goes before, which is nearer to the receiver's, and ``model`` is
@@ -132,20 +132,20 @@ class Tongue(NamedTuple):
         """
         if self.lattice is None:
             points = model.clone()
-            return Spoken(points, None, points)
+            return Encoded(points, None, points)
         if not self.two_stage:
             words, points = self._encoded(model, reference)
-            return Spoken(words, None, points)
+            return Encoded(words, None, points)
         first, stage = self._encoded(outdated, reference)
         words, points = self._encoded(model, stage)
-        return Spoken(words, first, points)
+        return Encoded(words, first, points)
 
-    def say_again(self, points: Tensor, bits: int, side: float) -> Spoken:
+    def say_again(self, points: Tensor, bits: int, side: float) -> Encoded:
         """Put the same lattice points into words of more bits; in the end as they are."""
         if self.lattice is None or bits >= _MOST_BITS:
-            return Spoken(points, None, points)
+            return Encoded(points, None, points)
         finer = replace(self.lattice, bits=min(_MOST_BITS, 2 * bits), side=side, stochastic=False)
-        return Spoken(finer.compress(points, self.random), None, points)
+        return Encoded(finer.compress(points, self.random), None, points)
 
     def observe(self, distance: float) -> None:
         """Remember how far apart two models were."""
@@ -161,7 +161,7 @@ class Tongue(NamedTuple):
         return self.lattice.compress_with_points(x, self.random, self.memory, far)
 
 
-def heard(words: SwarmWords, reference: Tensor) -> Tensor:
+def heard(words: SwarmMessage, reference: Tensor) -> Tensor:
     """Return the model that was said, decoded against ``reference``; raise ``LatticeOverflow`` where that is too far
     away.
     """

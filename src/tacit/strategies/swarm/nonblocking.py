@@ -26,15 +26,15 @@ from tacit.core.messages import Message
 from tacit.core.worker import Worker
 from tacit.errors import LatticeOverflow
 from tacit.strategies.swarm.messages import (
+    ModelCodec,
     SwarmAgain,
     SwarmAnswer,
     SwarmAsk,
     SwarmDecline,
     SwarmDone,
     SwarmHello,
+    SwarmMessage,
     SwarmWelcome,
-    SwarmWords,
-    Tongue,
     bits_and_side,
     distance,
     heard,
@@ -74,7 +74,7 @@ class Exchanges(NamedTuple):
 
     worker: Worker
     state: SwarmState
-    tongue: Tongue
+    tongue: ModelCodec
 
     def ask(self, partner: int) -> None:
         """Begin an exchange."""
@@ -143,7 +143,7 @@ class Exchanges(NamedTuple):
         self.worker.note("met", source)
         self.worker.network.send(source, SwarmDone(number))
 
-    def _heard(self, source: int, words: SwarmWords, reference: Tensor) -> Tensor | None:
+    def _heard(self, source: int, words: SwarmMessage, reference: Tensor) -> Tensor | None:
         """Return the model that was said; where it cannot be decoded ask for it again."""
         try:
             model = heard(words, reference)
@@ -162,7 +162,7 @@ class Exchanges(NamedTuple):
         if number not in state.points:
             return
         spoken = self.tongue.say_again(state.points[number], again.bits, again.side)
-        words: SwarmWords
+        words: SwarmMessage
         if number in state.asked:
             words = SwarmAsk(number, spoken.body, spoken.outdated)
         else:

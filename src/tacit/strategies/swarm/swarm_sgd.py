@@ -34,7 +34,7 @@ from tacit.core.worker import Worker
 from tacit.errors import PeerLost, require
 from tacit.strategies.swarm.blocking import draw_partner, meet, require_end, steps_to_matching
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
-from tacit.strategies.swarm.messages import SwarmHello, SwarmWelcome, Tongue, distance
+from tacit.strategies.swarm.messages import ModelCodec, SwarmHello, SwarmWelcome, distance
 from tacit.strategies.swarm.nonblocking import HANDLED, Exchanges, SwarmState
 from tacit.strategies.swarm.reconcile import mean_of_all, settle
 from tacit.topology import Complete
@@ -108,7 +108,7 @@ class SwarmSGD(Strategy[SwarmState]):
         """Without waiting. Blocking nodes draw their partners from a stream that a joiner has not followed."""
         return not self.blocking
 
-    def quiet_steps(self, worker: Worker, state: SwarmState) -> int:
+    def hook_free_steps(self, worker: Worker, state: SwarmState) -> int:
         return 0 if state.in_flight >= 0 or state.has_answer else max(0, state.due - worker.step - 1)
 
     def after_step(self, worker: Worker, state: SwarmState) -> None:
@@ -184,5 +184,5 @@ class SwarmSGD(Strategy[SwarmState]):
         there = [peer for peer in reach if peer not in state.silent]
         return there[int(worker.random.integers(len(there)))] if there else None
 
-    def _tongue(self, worker: Worker, state: SwarmState) -> Tongue:
-        return Tongue(self.compressor, self.two_stage, worker.random, state.memory)
+    def _tongue(self, worker: Worker, state: SwarmState) -> ModelCodec:
+        return ModelCodec(self.compressor, self.two_stage, worker.random, state.memory)
