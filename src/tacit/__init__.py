@@ -41,6 +41,7 @@ from tacit.compression.feedback import (
 )
 from tacit.core.messages import Message
 from tacit.core.network import SERVER
+from tacit.core.strategy import MergesStates, RunsAhead, ServerStrategy, Strategy, TakesJoiners
 from tacit.errors import (
     BadData,
     BadMessage,
@@ -80,7 +81,6 @@ from tacit.strategies import (
     LocalSGD,
     PullSwarm,
     Ringleader,
-    Strategy,
     SwarmSGD,
 )
 from tacit.strategies.local_sgd.outer import OuterAdam, OuterSGD, SlowMo
@@ -171,6 +171,7 @@ __all__ = [
     "Loss",
     "LossPeriod",
     "LowRank",
+    "MergesStates",
     "Message",
     "MisplacedCall",
     "NoFeedback",
@@ -193,7 +194,9 @@ __all__ = [
     "Ringleader",
     "Run",
     "RunError",
+    "RunsAhead",
     "ScriptFailed",
+    "ServerStrategy",
     "Session",
     "ShiftedExponential",
     "Sign",
@@ -207,6 +210,7 @@ __all__ = [
     "Strategy",
     "SwarmSGD",
     "TacitError",
+    "TakesJoiners",
     "TimedOut",
     "TopK",
     "Topology",

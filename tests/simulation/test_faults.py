@@ -11,6 +11,7 @@ from toys import AskAround, Ball, FirstOfAll, PingPong
 import tacit
 from strategy_table import TABLE
 from tacit import workloads
+from tacit.core.strategy import takes_joiners
 
 QUADRATIC = workloads.quadratic(dimension=6)
 LOCAL = tacit.LocalSGD(period=tacit.Every(4))
@@ -162,8 +163,8 @@ RETURN, LATE = tacit.Crash(rank=2, at_s=1.2, for_s=0.1), tacit.Join(rank=1, at_s
 def test_a_worker_that_comes_in_mid_run_is_refused_at_the_start_unless_it_takes_a_trained_model(row, fault):
     """It would bring its initial model, and the others would average it in."""
     strategy, evaluations = row.strategy, []
-    takes_joiners = strategy.has_server or isinstance(strategy, tacit.PullSwarm)
-    takes_joiners |= isinstance(strategy, tacit.SwarmSGD) and not strategy.blocking
+    joins = strategy.has_server or isinstance(strategy, tacit.PullSwarm)
+    joins |= isinstance(strategy, tacit.SwarmSGD) and not strategy.blocking
     cluster = tacit.Cluster(workers=4, compute=tacit.Constant(mean_s=1.0), faults=[fault])
 
     def run() -> tacit.Run:
@@ -171,7 +172,7 @@ def test_a_worker_that_comes_in_mid_run_is_refused_at_the_start_unless_it_takes_
             QUADRATIC, strategy, cluster=cluster, steps=8, progress=lambda *told: evaluations.append(told)
         )
 
-    if takes_joiners:
+    if joins:
         assert run().status == "finished" and evaluations
         return
     with pytest.raises(ValueError, match="takes no workers in mid-run") as caught:
@@ -181,15 +182,15 @@ def test_a_worker_that_comes_in_mid_run_is_refused_at_the_start_unless_it_takes_
     assert not evaluations
 
 
-def test_a_strategy_that_overrides_join_takes_workers_in():
-    class Fresh(tacit.LocalSGD):
+def test_a_strategy_that_defines_join_takes_workers_in():
+    class Fresh(tacit.LocalSGD, tacit.TakesJoiners):
         def join(self, worker, state):
             pass
 
         def finish(self, worker, state):
             pass
 
-    assert Fresh().takes_joiners and not LOCAL.takes_joiners
+    assert takes_joiners(Fresh()) and not takes_joiners(LOCAL)
     assert simulate(Fresh(period=tacit.OneShot()), faults=[RETURN]).status == "finished"
 
 

@@ -108,9 +108,7 @@ class Fresh(tacit.Message):
     value: torch.Tensor
 
 @dataclass(frozen=True, kw_only=True)
-class Served(tacit.Strategy[None]):
-    has_server = True
-
+class Served(tacit.ServerStrategy[None]):
     def before_step(self, worker, state):
         worker.network.send(tacit.SERVER, Slope(worker.step, worker.gradient))
         worker.skip_update()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import tacit
 from tacit.core.messages import Message, TensorMessage
-from tacit.strategies import Strategy
+from tacit.core.strategy import RunsAhead, ServerStrategy, Strategy
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Shelf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskAround(Strategy[Shelf]):
+class AskAround(Strategy[Shelf], RunsAhead):
     """Every ``every`` steps ask the next rank for its model, answered by its handler while it computes."""
 
     every: int = 3
@@ -96,12 +96,11 @@ class AskAround(Strategy[Shelf]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstOfAll(Strategy[dict]):
+class FirstOfAll(ServerStrategy[dict]):
     """A server that takes the first gradient of each update and cancels the others: K-sync with k = 1."""
 
     handles = (NewModel,)
     cancels = True
-    has_server = True
 
     def init(self, worker) -> dict:
         return {"model": worker.parameters.clone(), "is_new": False, "updates": 0}

@@ -8,7 +8,7 @@ from typing import Any
 
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.faults import Crash, Join
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import Strategy, takes_joiners
 from tacit.errors import require
 
 
@@ -19,7 +19,7 @@ def check_joins(strategy: Strategy[Any], cluster: Cluster) -> None:
     """
     for fault in cluster.joins:
         require(
-            strategy.takes_joiners,
+            takes_joiners(strategy),
             f"faults contains {fault}, but {strategy} takes no workers in mid-run: worker {fault.rank} would bring its initial model; "
             f"{_way_out(fault)}, or use a strategy that takes joiners, such as SwarmSGD() or KAsync(k=1).",
         )

@@ -86,14 +86,21 @@ class Network(Protocol):
     def size(self) -> int: ...
 
     def all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+        self,
+        parts: Parts,
+        weight: float = 1.0,
+        *,
+        group: Sequence[int] | None = None,
+        into: Tensor | None = None,
+        extra_state: bool = True,
     ) -> Tensor:
         """Return Σ wᵢ xᵢ / Σ wᵢ over the ranks of ``group`` (None: all), summed in rank order, as a tensor the caller
         owns.
 
         A rank with nothing to say joins with weight 0. Where all do, everybody keeps its own: a copy of what it gave
         comes back. ``into``: a flat tensor that takes as many of the mean's first numbers as it holds, once all is
-        well; what is left is returned. It may be one of the parts, and saves a copy.
+        well; what is left is returned. It may be one of the parts, and saves a copy. ``extra_state``: whether buffers and
+        moments of an attached model are averaged in the same call; never with a ``group``.
         """
 
     def start_all_reduce_mean(

@@ -1,10 +1,14 @@
-"""What every strategy is: a frozen specification, a state, and hooks that a world calls."""
+"""The base class of strategies: a frozen specification, a state, and six hooks that a world calls.
+
+A strategy that can do more than the six hooks derives from a second class as well: ``ServerStrategy`` for a server,
+``RunsAhead``, ``TakesJoiners`` and ``MergesStates`` for what their names say.
+"""
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from torch import Tensor
 
@@ -16,31 +20,54 @@ from tacit.errors import MisplacedCall
 State = TypeVar("State")
 
 
-class Strategy(Spec, ABC, Generic[State]):
-    """How workers talk. Subclasses are frozen keyword-only dataclasses; a hook that is not overridden does nothing.
+_OLD_HOOKS: Final = {
+    "quiet_steps": ("", "derive from tacit.RunsAhead and define hook_free_steps(self, worker, state)"),
+    "hook_free_steps": ("RunsAhead", "derive from tacit.RunsAhead as well"),
+    "join": ("TakesJoiners", "derive from tacit.TakesJoiners as well"),
+    "merged": ("MergesStates", "derive from tacit.MergesStates as well"),
+    "init_server": ("ServerStrategy", "derive from tacit.ServerStrategy instead of tacit.Strategy"),
+    "serve": ("ServerStrategy", "derive from tacit.ServerStrategy instead of tacit.Strategy"),
+    "has_server": ("ServerStrategy", "derive from tacit.ServerStrategy instead of tacit.Strategy"),
+    "is_gossip": ("", "set skips_lost_workers and keeps_models_apart instead"),
+}
+"""Names that ``Strategy`` itself had up to version 0.1: the class that declares each now, and what to change."""
 
-    Hooks run in the worker, one at a time, with gradients disabled. They may block on the network; handlers
-    (``on_message``) may not.
+
+def _refuse_old_hooks(cls: type[Strategy[Any]]) -> None:
+    """Raise ``TypeError`` for a class written for the hooks of version 0.1: no world would call them."""
+    bases = {base.__name__ for base in cls.__mro__}
+    for name, (owner, change) in _OLD_HOOKS.items():
+        if name in vars(cls) and owner not in bases:
+            raise TypeError(f"{cls.__name__} defines {name}, which is no longer part of Strategy; {change}.")
+
+
+class Strategy(Spec, ABC, Generic[State]):
+    """How workers communicate. Subclasses are frozen keyword-only dataclasses; a hook without override does nothing.
+
+    Hooks run in the worker, one at a time, with gradients disabled. They may block on the network; the handler
+    ``on_message`` may not.
     """
 
     handles: ClassVar[tuple[type[Message], ...]] = ()
-    """Message kinds given to ``on_message``; all others wait for ``receive``."""
+    """Message kinds that are passed to ``on_message``; all others wait for ``receive``."""
 
     cancels: ClassVar[bool] = False
-    """Whether steps may be abandoned: gradients are then evaluated only once they land."""
+    """Whether the strategy abandons steps: gradients are then evaluated only when the step ends."""
 
-    is_gossip: ClassVar[bool] = False
-    """Whether nodes go their own ways: collectives of all leave out workers that are lost, and the worst single model
-    is measured as well.
-    """
+    skips_lost_workers: ClassVar[bool] = False
+    """Whether collectives of all workers continue without lost workers; otherwise they raise ``PeerLost``."""
+
+    keeps_models_apart: ClassVar[bool] = False
+    """Whether workers' models and states differ throughout the run: each model is then evaluated as well."""
 
     has_server: ClassVar[bool] = False
 
-    shards: int = 1
-    """Endpoints among which a server's model is divided."""
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        _refuse_old_hooks(cls)
 
     def init(self, worker: Worker) -> State:
-        """Return the worker's state: a dataclass of tensors and numbers, checkpointable."""
+        """Return the worker's state: a dataclass of tensors and numbers, which checkpoints store."""
         return None  # type: ignore[return-value]
 
     def before_step(self, worker: Worker, state: State) -> None:
@@ -50,60 +77,96 @@ class Strategy(Spec, ABC, Generic[State]):
         """The local update is done."""
 
     def on_message(self, worker: Worker, state: State, source: int, message: Message) -> None:
-        """A message of a kind in ``handles`` arrived while the worker computes or blocks.
-
-        May send; may not block or touch parameters.
-        """
-
-    def join(self, worker: Worker, state: State) -> None:
-        """Called once, after ``init`` and before the first step, on a worker that comes (back) when others have
-        trained. May block.
-
-        A strategy that does not override it takes no workers in mid-run: faults that bring one are refused
-        (``takes_joiners``).
-        """
-
-    @property
-    def takes_joiners(self) -> bool:
-        """Whether a worker may start, or return after a crash, while others train: whether ``join`` is overridden."""
-        return type(self).join is not Strategy.join
-
-    def hook_free_steps(self, worker: Worker, state: State) -> int:
-        """How many coming steps have hooks that do nothing, whatever others do: a world may run them ahead."""
-        return 0
-
-    def finish(self, worker: Worker, state: State) -> None:
-        """Bring the model to report into ``worker.parameters``, the same on every rank."""
+        """A message of a kind in ``handles`` has arrived. May send; may neither block nor access parameters."""
 
     def reported(self, worker: Worker, state: State) -> Tensor | None:
-        """Return this worker's share of the model to evaluate now; None: ``worker.parameters``. Both worlds evaluate
-        the mean of the shares.
+        """Return this worker's share of the model to evaluate now, or None for ``worker.parameters``.
 
-        The mean must be a model that the run can really end with. The mean of all parameters is one where ``finish``
-        takes that mean exactly. Where a round makes something else of the parameters (compression, an outer optimizer),
-        return the model that the last round left on all workers. May not change anything or communicate; a server
-        strategy asks its server instead, and each worker's share is then the whole model.
+        Both worlds evaluate the mean of the shares. The mean must be a model that the run can end with. The mean of all
+        parameters is such a model where ``finish`` takes exactly that mean. Where a round computes something else from
+        the parameters (compression, an outer optimizer), return the model that the last round left on all workers.
+        The method may neither change state nor communicate. A server strategy asks its server instead; each worker's
+        share is then the whole model.
         """
         return None
 
-    def merged(self, states: Sequence[State], rank: int, size: int) -> State:
-        """The state of ``rank`` when a run goes on with ``size`` workers from a checkpoint of ``len(states)``, all
-        starting from the mean model.
+    def finish(self, worker: Worker, state: State) -> None:
+        """Write the model to report into ``worker.parameters``, the same on every rank."""
+
+
+class RunsAhead(ABC):
+    """A strategy that knows how many coming steps have hooks without effect. A world may compute these ahead."""
+
+    @abstractmethod
+    def hook_free_steps(self, worker: Worker, state: Any) -> int:
+        """Return how many coming steps have hooks that do nothing, whatever other workers do."""
+
+
+class TakesJoiners(ABC):
+    """A strategy that admits workers during the run. Without this class, faults that bring a worker are refused."""
+
+    @property
+    def takes_joiners(self) -> bool:
+        """Whether this specification admits workers during the run."""
+        return True
+
+    @abstractmethod
+    def join(self, worker: Worker, state: Any) -> None:
+        """Fetch the trained model. Called once after ``init`` on a worker that starts or returns late. May block."""
+
+
+class MergesStates(ABC):
+    """A strategy whose states need more than a copy when a run resumes with another number of workers."""
+
+    @abstractmethod
+    def merged(self, states: Sequence[Any], rank: int, size: int) -> Any:
+        """Return the state of ``rank`` among ``size`` workers, all of which start from the mean model.
+
+        ``states``: those of the checkpoint, one per former worker.
         """
-        return states[rank % len(states)]
 
-    def init_server(self, server: Server) -> State:
-        """Server strategies only: return the server's state."""
-        raise TypeError(f"{type(self).__name__} has no server.")
 
-    def serve(self, server: Server, state: State) -> None:
-        """Server strategies only: the server's life, until its last update."""
-        raise TypeError(f"{type(self).__name__} has no server.")
+class ServerStrategy(Strategy[State]):
+    """A strategy with a server: a second endpoint with its own model and state, never rank 0's worker."""
 
-    def dismiss(self, server: Server, state: State) -> None:
-        """Server strategies only: after ``serve``, where workers do not end with the server, answer those that still
-        come until all have left.
-        """
+    has_server: ClassVar[bool] = True
+
+    shards: int = 1
+    """Number of endpoints among which the server's model is divided."""
+
+    @abstractmethod
+    def init_server(self, server: Server) -> Any:
+        """Return the server's state."""
+
+    @abstractmethod
+    def serve(self, server: Server, state: Any) -> None:
+        """Run the server until its last update."""
+
+    def dismiss(self, server: Server, state: Any) -> None:
+        """After ``serve``: answer workers that still push or ask until all have left."""
+
+
+def hook_free_steps(strategy: Strategy[State], worker: Worker, state: State) -> int:
+    """Return how many coming steps have hooks that do nothing; 0 for a strategy that does not say."""
+    return strategy.hook_free_steps(worker, state) if isinstance(strategy, RunsAhead) else 0
+
+
+def takes_joiners(strategy: Strategy[Any]) -> bool:
+    """Return whether a worker may start, or return after a crash, while others train."""
+    return isinstance(strategy, TakesJoiners) and strategy.takes_joiners
+
+
+def shards_of(strategy: Strategy[Any]) -> int:
+    """Return among how many endpoints the server's model is divided; 0 without a server."""
+    return strategy.shards if isinstance(strategy, ServerStrategy) else 0
+
+
+def merged_state(strategy: Strategy[State], states: Sequence[State], rank: int, size: int) -> State:
+    """Return the state of ``rank`` when a run resumes with ``size`` workers from a checkpoint of ``len(states)``."""
+    if isinstance(strategy, MergesStates):
+        merged: State = strategy.merged(states, rank, size)
+        return merged
+    return states[rank % len(states)]
 
 
 def check_cancels(strategy: Strategy[Any]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit.core.messages import Message
 from tacit.core.network import server_address
+from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import Disagreement, Interrupted, RunError
 from tacit.record.trace import CANCELLED, COMPUTE, RECEIVE, SEND, PlainEvent, Trace
 from tacit.runtime.collectives import Collectives
@@ -28,7 +29,7 @@ from tacit.runtime.server.host import ServerHost, Survivors
 from tacit.session import Session
 from tacit.session.agreement import first_difference
 from tacit.session.server_model import ServerLife, ServerModel
-from tacit.strategies import Strategy, may_send
+from tacit.strategies import may_send
 
 if TYPE_CHECKING:  # a run without messages needs no zmq
     from tacit.runtime.messaging.endpoint import MessageEndpoint
@@ -83,7 +84,9 @@ class ProcessBackend:
         self._server_mail = host.mail
         self.network = ProcessNetwork(self)
         self._endings = FailureCauses(self._environment, self.now_s)
-        self._has_rounds = self.size > 1 and not (strategy.handles or strategy.has_server or strategy.is_gossip)
+        self._has_rounds = self.size > 1 and not (
+            strategy.handles or strategy.has_server or strategy.keeps_models_apart
+        )
         self._termination = TerminationSignal(waits_for_collective=self._has_rounds)
         if self.size > 1:
             try:
@@ -120,8 +123,7 @@ class ProcessBackend:
     def _open_post(self, address: int, hook_lock: HookLock, mail: deque[PlainEvent]) -> MessageEndpoint:
         from tacit.runtime.messaging.endpoint import MessageEndpoint
 
-        shards = self._strategy.shards if self._strategy.has_server else 0
-        peers = [*range(self.size), *(server_address(shard) for shard in range(shards))]
+        peers = [*range(self.size), *(server_address(shard) for shard in range(shards_of(self._strategy)))]
 
         def sent(to: int, message: Message, size_bytes: int) -> None:
             if isinstance(message, Survivors):
@@ -247,7 +249,7 @@ class ProcessBackend:
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         self._handler = handler
         if self.collectives is not None and not self._has_rounds:
-            self.collectives.leaves_out_lost = self._strategy.is_gossip
+            self.collectives.leaves_out_lost = self._strategy.skips_lost_workers
             self._endings.watch(lambda: self._termination.asked_s is not None, self._fail_posts)
         if self.endpoint is not None:
             self.endpoint.start_handling()

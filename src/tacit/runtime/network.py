@@ -36,7 +36,13 @@ class ProcessNetwork:
     # Collectives.
 
     def all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+        self,
+        parts: Parts,
+        weight: float = 1.0,
+        *,
+        group: Sequence[int] | None = None,
+        into: Tensor | None = None,
+        extra_state: bool = True,
     ) -> Tensor:
         return Mean(self, parts, weight, group, overlaps=False).wait(into)
 

@@ -100,10 +100,10 @@ class CheckpointShard:
         """
         models = [shard["model"] for shard in shards]
         steps = [int(shard["session"]["meter"]["step"]) for shard in shards]
-        if not self._strategy.is_gossip:  # ranks must agree on what a strategy remembers
+        if not self._strategy.keeps_models_apart:  # ranks must agree on what a strategy remembers
             shards = [shard for shard, step in zip(shards, steps, strict=True) if step == min(steps)]
         stored, mine = [shard["session"] for shard in shards], self._backend.rank % len(shards)
-        counters = steps.index(min(steps)) if self._strategy.is_gossip else mine
+        counters = steps.index(min(steps)) if self._strategy.keeps_models_apart else mine
         self._check(stored[mine])
         self._model.load_state_dict(checkpoints.mean_model(models))
         self._optimizers.load_state_dict(shards[mine]["optimizer"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import ServerStrategy
 from tacit.errors import TacitError
 from tacit.session import checkpoints
 from tacit.session.backend import SessionBackend
@@ -32,7 +32,7 @@ class SessionServer:
         backend: SessionBackend,
         flat: FlatModel,
         optimizers: Optimizers,
-        strategy: Strategy[Any],
+        strategy: ServerStrategy[Any],
         steps: int | None,
         seed: int,
     ) -> None:

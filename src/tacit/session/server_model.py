@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core.state_io import restore, store
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import ServerStrategy
 from tacit.core.worker import Server
 from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.steps.optimizers import Optimizers
@@ -107,7 +107,7 @@ class ServerModel:
 class ServerLife:
     """What a server goes through in either world: its state, serving, dismissing."""
 
-    def __init__(self, strategy: Strategy[Any], model: ServerModel) -> None:
+    def __init__(self, strategy: ServerStrategy[Any], model: ServerModel) -> None:
         self._strategy, self._model, self._state = strategy, model, None
         self._stored: dict[str, Any] | None = None
 

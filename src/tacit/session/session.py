@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import ServerStrategy, Strategy
 from tacit.errors import Interrupted, MisplacedCall, PeerLost, RunError, TacitError, TimedOut, require
 from tacit.record.run import Run
 from tacit.session.agreement import common_table
@@ -81,7 +81,9 @@ class Session:
             network = NetworkWithExtraState(backend.network, extra_state, backend.exchange)
             self._replica = AttachedWorker(backend, network, self._flat, optimizers, strategy, steps, seed)
             self._serving = (
-                SessionServer(backend, self._flat, optimizers, strategy, steps, seed) if strategy.has_server else None
+                SessionServer(backend, self._flat, optimizers, strategy, steps, seed)
+                if isinstance(strategy, ServerStrategy)
+                else None
             )
             self._stepper = StepHooks(backend, self._flat, optimizers, strategy, self._replica)
             self._reporting = ReportedModel(backend, model, self._flat, policies, self._stepper, self._serving)

@@ -13,6 +13,7 @@ from torch import Tensor
 from tacit.core.messages import Kinds, Message
 from tacit.core.network import Envelope, server_address
 from tacit.core.state_io import restore, store
+from tacit.core.strategy import ServerStrategy
 from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost
 from tacit.record.trace import NOTE, WAIT
 from tacit.simulation.fibers import Fiber, make_fiber
@@ -170,6 +171,7 @@ class SimulatedServer(Endpoint):
 
     def live(self) -> None:
         strategy = self.world.strategy
+        assert isinstance(strategy, ServerStrategy)
         self.state = strategy.init_server(self)
         if self._kept is not None:
             self.state = restore(self.state, self._kept["state"], None)

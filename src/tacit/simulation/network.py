@@ -27,7 +27,13 @@ class SimulatedNetwork:
         self._end, self.rank, self.size, self.channel = endpoint, endpoint.rank, endpoint.size, channel
 
     def all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+        self,
+        parts: Parts,
+        weight: float = 1.0,
+        *,
+        group: Sequence[int] | None = None,
+        into: Tensor | None = None,
+        extra_state: bool = True,
     ) -> Tensor:
         tensor = parts if isinstance(parts, Tensor) else torch.cat(list(parts))
         mean = self._meet("all-reduce", tensor, weight, group)
@@ -115,4 +121,4 @@ class SimulatedPending:
 
 
 def _server_hint(to: int) -> str:
-    return "; this strategy has no server (has_server = True makes one)." if to == SERVER else "."
+    return "; this strategy has no server (derive it from tacit.ServerStrategy)." if to == SERVER else "."

@@ -19,7 +19,7 @@ from tacit.cluster.joins import check_joins
 from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
 from tacit.core.specs import with_python_numbers
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import Interrupted, NotFinite, RunError, SpeedBias, nearest, require
 from tacit.record.run import Run
 from tacit.simulation.engine.choice import choose_engine
@@ -103,7 +103,7 @@ def simulate(
         evaluator = Evaluator(problem, made.matrix, steps, every, progress)
         evaluator.buffers = made.mean_buffers
     model = first.clone() if strategy.has_server else None
-    servers = [] if model is None else _servers(model, strategy.shards, problem, factory, factor)
+    servers = [] if model is None else _servers(model, shards_of(strategy), problem, factory, factor)
     kind = World if replay is None else partial(ReplayWorld, turns_of(replay.trace))
     world = kind(
         strategy,

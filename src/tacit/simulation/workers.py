@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.core.network import Envelope
 from tacit.core.parameter_layout import Layout
-from tacit.core.strategy import check_cancels
+from tacit.core.strategy import TakesJoiners, check_cancels, hook_free_steps
 from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
 from tacit.record.trace import CANCELLED, COMPUTE, Trace
@@ -117,7 +117,7 @@ class SimulatedWorker(Endpoint):
         world, strategy = self.world, self.world.strategy
         self.state = state = strategy.init(self)
         self._is_initialised = True
-        if self.life > 1 or world.is_resumed:
+        if (self.life > 1 or world.is_resumed) and isinstance(strategy, TakesJoiners):
             strategy.join(self, state)
         early, self._inbox = self._inbox, deque()
         for envelope in early:
@@ -165,7 +165,7 @@ class SimulatedWorker(Endpoint):
         """Spend the time of the coming quiet steps and of one loud one; return whether there was a loud one."""
         world, rank, first = self.world, self.rank, self.step
         left = world.steps - first if not world.has_server else 1
-        silent = min(world.strategy.hook_free_steps(self, self.state), left)
+        silent = min(hook_free_steps(world.strategy, self, self.state), left)
         quiet = min(silent, _FARTHEST_AHEAD)
         has_loud = quiet == silent < left
         now_s, crash_s = world.agenda.now_s, self.pace.crash_s

@@ -42,7 +42,8 @@ class World(BaseWorld):
         super().__init__(cluster, seed=seed, host=host, is_timing=is_timing, has_server=strategy.has_server)
         self.strategy, self.engine, self.evaluator, self.steps = strategy, engine, evaluator, steps
         self.cancels = strategy.cancels
-        self.collectives.goes_on = evaluator.looks_at_each = strategy.is_gossip
+        self.collectives.goes_on = strategy.skips_lost_workers
+        evaluator.looks_at_each = strategy.keeps_models_apart
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step
         self.calls_after = kind.after_step is not Strategy.after_step

@@ -25,14 +25,14 @@ from tacit.compression.compressor import Compressor
 from tacit.compression.feedback import EF21
 from tacit.compression.feedback.feedback import Feedback, FeedbackState
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
 from tacit.strategies.compressed_all_reduce import Aggregate, CompressedMean
 from tacit.strategies.weights import Weights, check_weights, weigh
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompressedGradient(Strategy[FeedbackState]):
+class CompressedGradient(Strategy[FeedbackState], MergesStates):
     """Average compressed gradients in every step, with feedback: EF21 and its relatives, classic error feedback, DCGD."""
 
     compressor: Compressor = field(default=TopK(fraction=0.01), metadata=ALWAYS_SPELLED)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import PeerLost
 from tacit.record.merge import unpacked
 from tacit.record.trace import PlainEvent
@@ -53,9 +53,9 @@ class ServerHost:
     """One worker's side of the server, wherever that lives; idle where the strategy has none."""
 
     def __init__(self, strategy: Strategy[Any], rank: int, *, server: str) -> None:
-        self._rank, self._shards, self._lost = rank, strategy.shards, set[int]()
-        self.is_apart = strategy.has_server and server == "apart"
-        self.is_here = strategy.has_server and rank < strategy.shards and not self.is_apart
+        self._rank, self._shards, self._lost = rank, shards_of(strategy), set[int]()
+        self.is_apart = self._shards > 0 and server == "apart"
+        self.is_here = rank < self._shards and not self.is_apart
         self.hook_lock = HookLock()
         self.mail: deque[PlainEvent] = deque()  # messages, written down by whatever thread sends or reads them
         self.kept: list[KeptModel] = []  # what a server apart kept of its models on the way

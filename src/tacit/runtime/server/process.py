@@ -18,7 +18,7 @@ from torch import nn
 
 from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import ServerStrategy, Strategy
 from tacit.errors import Disagreement, TacitError
 from tacit.record.merge import LossCurve, packed
 from tacit.record.trace import RECEIVE, SEND, PlainEvent, Trace
@@ -55,7 +55,7 @@ def serve(
 
     table: what all ranks must agree on; the first worker's is compared with it.
     """
-    if not strategy.has_server or strategy.shards > 1:
+    if not isinstance(strategy, ServerStrategy) or strategy.shards > 1:
         raise TacitError(
             f"{strategy} has {'shards beside its workers' if strategy.has_server else 'no server'}; there is nothing to serve."
         )
@@ -91,7 +91,7 @@ class _Served:
     """One server's life in its own process, and what it writes down."""
 
     def __init__(
-        self, model: nn.Module, optimizers: Optimizers, strategy: Strategy[Any], keep_every: int | None
+        self, model: nn.Module, optimizers: Optimizers, strategy: ServerStrategy[Any], keep_every: int | None
     ) -> None:
         self._flat = FlatModel(model)
         self.model = ServerModel(self._flat, optimizers)

@@ -106,7 +106,13 @@ class ServerNetwork:
         return self._endpoint.receive(kind, source)
 
     def all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+        self,
+        parts: Parts,
+        weight: float = 1.0,
+        *,
+        group: Sequence[int] | None = None,
+        into: Tensor | None = None,
+        extra_state: bool = True,
     ) -> Tensor:
         raise _refusal("all_reduce_mean")
 

@@ -120,9 +120,15 @@ class NetworkWithExtraState:
         self.rank, self.size = network.rank, network.size
 
     def all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+        self,
+        parts: Parts,
+        weight: float = 1.0,
+        *,
+        group: Sequence[int] | None = None,
+        into: Tensor | None = None,
+        extra_state: bool = True,
     ) -> Tensor:
-        if group is not None:
+        if group is not None or not extra_state:
             return self._network.all_reduce_mean(parts, weight, group=group, into=into)
         self._extra_state.agree_on_moments(self._exchange)
         if self._extra_state.is_empty:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from tacit.core.messages import Message
 from tacit.core.state_io import restore, restore_generator, store, store_generator
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import Strategy, TakesJoiners, hook_free_steps, merged_state
 from tacit.errors import MisplacedCall
 from tacit.session.backend import SessionBackend
 from tacit.session.model.flat_parameters import FlatModel
@@ -84,8 +84,9 @@ class StepHooks:
 
     def join(self) -> None:
         """Take up the run where others are."""
-        with self.in_hook():
-            self._strategy.join(self._replica, self.state)
+        if isinstance(self._strategy, TakesJoiners):
+            with self.in_hook():
+                self._strategy.join(self._replica, self.state)
 
     def reported(self) -> Tensor:
         """Return this worker's share of the model to report, whose mean over workers is reported; in server strategies
@@ -232,7 +233,7 @@ class StepHooks:
             self._backend.hook_lock.__exit__(None, None, None)
 
     def _hook_free_steps(self) -> int:
-        return self._strategy.hook_free_steps(self._replica, self.state)
+        return hook_free_steps(self._strategy, self._replica, self.state)
 
     def _refuse_new_group(self) -> None:
         if sum(len(optimizer.param_groups) for optimizer in self._optimizers) != self._groups:
@@ -265,7 +266,7 @@ class StepHooks:
         """Go on from what workers of another number remembered, with the counters of the ``mine``-th."""
         with self.in_hook():
             states = [restore(self.state, one["state"], None) for one in stored]
-            self.state = self._strategy.merged(states, self._replica.rank, self._replica.size)
+            self.state = merged_state(self._strategy, states, self._replica.rank, self._replica.size)
         self._take_counters(stored[mine])
 
     def _take_counters(self, stored: Mapping[str, Any]) -> None:

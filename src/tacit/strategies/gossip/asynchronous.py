@@ -29,7 +29,7 @@ from torch import Tensor
 
 from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, PeerLost, require
 from tacit.strategies.gossip.neighbours import check_topology, report_mean
@@ -70,13 +70,13 @@ class AsynchronousState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsynchronousDPSGD(Strategy[AsynchronousState]):
+class AsynchronousDPSGD(Strategy[AsynchronousState], MergesStates):
     """Average with one random neighbour a step, waiting for no other (AD-PSGD, Lian et al., arXiv 1710.06952)."""
 
     topology: Topology = field(default=Complete(), metadata=ALWAYS_SPELLED)
 
     handles = (AverageAsk,)
-    is_gossip = True
+    skips_lost_workers = keeps_models_apart = True
 
     def __post_init__(self) -> None:
         check_topology(self.topology)
@@ -110,7 +110,7 @@ class AsynchronousDPSGD(Strategy[AsynchronousState]):
     def finish(self, worker: Worker, state: AsynchronousState) -> None:
         """Once everybody has asked for the last time, and been answered, nothing changes X any more."""
         if worker.size > 1:
-            worker.network.all_reduce_mean(torch.zeros(1), group=range(worker.size))
+            worker.network.all_reduce_mean(torch.zeros(1), extra_state=False)
             worker.parameters.copy_(state.buffer)
             report_mean(worker)
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from tacit.compression import TopK
 from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, NotFinite, require
 from tacit.strategies.gossip.neighbours import GossipState, check_topology, report_mean, swap
@@ -43,7 +43,7 @@ class CHOCOState(GossipState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CHOCO(Strategy[CHOCOState]):
+class CHOCO(Strategy[CHOCOState], MergesStates):
     """Gossip compressed differences to what neighbours believe of the model, after every step (CHOCO-SGD, Koloskova et
     al., arXiv 1902.00340).
     """
@@ -52,7 +52,7 @@ class CHOCO(Strategy[CHOCOState]):
     compressor: Compressor = field(default=TopK(fraction=0.1), metadata=ALWAYS_SPELLED)
     gamma: float = field(default=0.2, metadata=ALWAYS_SPELLED)  # γ; larger = sooner agreed, too large = divergence
 
-    is_gossip = True
+    skips_lost_workers = keeps_models_apart = True
 
     def __post_init__(self) -> None:
         check_topology(self.topology)

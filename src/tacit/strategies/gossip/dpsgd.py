@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import require
 from tacit.strategies.gossip.neighbours import GossipState, check_topology, mix, report_mean
@@ -30,12 +30,12 @@ from tacit.topology.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGD(Strategy[GossipState]):
+class DPSGD(Strategy[GossipState], MergesStates):
     """Average with all neighbours on a graph after every step (D-PSGD, Lian et al., arXiv 1705.09056)."""
 
     topology: Topology = field(default=Ring(), metadata=ALWAYS_SPELLED)
 
-    is_gossip = True
+    skips_lost_workers = keeps_models_apart = True
 
     def __post_init__(self) -> None:
         check_topology(self.topology)

@@ -91,7 +91,7 @@ def report_mean(worker: Worker) -> None:
 
     A named group: modules' buffers, which ride on rounds of all, stay each node's own.
     """
-    worker.parameters.copy_(worker.network.all_reduce_mean(worker.parameters, group=range(worker.size)))
+    worker.parameters.copy_(worker.network.all_reduce_mean(worker.parameters, extra_state=False))
 
 
 @lru_cache

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
 from tacit.strategies.gossip.neighbours import GossipState, check_topology, mix, report_mean
 from tacit.topology import OnePeer
@@ -42,14 +42,14 @@ class SGPState(GossipState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGP(Strategy[SGPState]):
+class SGP(Strategy[SGPState], MergesStates):
     """Push shares of the model along one-way edges after every step, de-biased by push-sum (SGP, Assran et al., arXiv
     1811.10792).
     """
 
     topology: Topology = field(default=OnePeer(), metadata=ALWAYS_SPELLED)
 
-    is_gossip = True
+    skips_lost_workers = keeps_models_apart = True
 
     def __post_init__(self) -> None:
         check_topology(self.topology)

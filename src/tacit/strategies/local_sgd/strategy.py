@@ -34,7 +34,7 @@ from tacit.compression.feedback import ErrorFeedback
 from tacit.compression.feedback.feedback import Feedback, FeedbackState
 from tacit.core.network import Pending
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import MergesStates, RunsAhead, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import Disagreement, MisplacedCall, require
 from tacit.strategies.compressed_all_reduce import Aggregate, CompressedMean, statistics_of, weighted_mean
@@ -65,7 +65,7 @@ class LocalSGDState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSGD(Strategy[LocalSGDState]):
+class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
     """Train locally and average the models every ``period`` steps (LUPA-SGD, ADA-LUPA, CPSGD, ADPSGD; with ``outer``
     SlowMo, DiLoCo).
     """

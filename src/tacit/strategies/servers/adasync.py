@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from torch import Tensor
 
 from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import ServerStrategy, TakesJoiners
 from tacit.core.worker import Server, Worker
 from tacit.errors import MisplacedCall, require
 from tacit.strategies.servers.learner import KofP, Learner
@@ -38,7 +38,7 @@ _NO_DATA: Final = 2.0**-50
 
 
 @dataclass(frozen=True)
-class AdaSync(Strategy[Any]):
+class AdaSync(ServerStrategy[Any], TakesJoiners):
     """Adapt K of a server strategy while it runs: small at first, larger as the loss falls; ``base`` says which kind,
     and K_0.
 
@@ -47,8 +47,6 @@ class AdaSync(Strategy[Any]):
     rule: "square-root" or "quadratic"; None takes the one that is derived for the kind.
     f_star: the loss that no model goes below, where it is known to be above 0; larger = K raised sooner.
     """
-
-    has_server: ClassVar[bool] = True
 
     base: KofP = field(metadata=ALWAYS_SPELLED)
     every: int | None = field(default=None, kw_only=True)

@@ -32,7 +32,7 @@ from tacit.compression.compressor import Compressor
 from tacit.compression.feedback.feedback import Feedback, FeedbackState, Update
 from tacit.core.messages import Message
 from tacit.core.network import server_address
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import ServerStrategy, TakesJoiners
 from tacit.core.worker import Server, Worker
 from tacit.errors import require
 from tacit.strategies.servers.channels import check_links, down, knowing, up
@@ -63,7 +63,7 @@ class Learner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KofP(Strategy[Any]):
+class KofP(ServerStrategy[Any], TakesJoiners):
     """What the four kinds share. Learners push gradients and take models; they update nothing themselves.
 
     k: K, larger = fewer and better updates. rate: what staleness or speed does to the learning rate; None: nothing.
@@ -75,7 +75,6 @@ class KofP(Strategy[Any]):
     ``Ringleader`` correct this.
     """
 
-    has_server: ClassVar[bool] = True
     waits: ClassVar[bool]  # whether a learner idles from its push to the update; else any mini-batch counts
     has_k: ClassVar[bool] = True  # whether k may be adapted
 

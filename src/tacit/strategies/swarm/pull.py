@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import MergesStates, Strategy, TakesJoiners
 from tacit.core.worker import Worker
 from tacit.errors import PeerLost, require
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
@@ -49,7 +49,7 @@ class PullSwarmState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullSwarm(Strategy[PullSwarmState]):
+class PullSwarm(Strategy[PullSwarmState], TakesJoiners, MergesStates):
     """Average with a copy of a random neighbour's model every few local steps, the neighbour unchanged (SwarmSGD's
     released code).
     """
@@ -58,7 +58,7 @@ class PullSwarm(Strategy[PullSwarmState]):
     topology: Topology = Complete()
 
     handles = (Pull,)
-    is_gossip = True
+    skips_lost_workers = keeps_models_apart = True
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps)

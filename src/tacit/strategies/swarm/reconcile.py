@@ -19,7 +19,7 @@ def settle(worker: Worker, state: SwarmState) -> None:
     mean_of_all(worker, torch.zeros(1))
     state.is_closed = True
     numbers = torch.tensor(list(state.asked), dtype=torch.int64)
-    listed = worker.network.all_gather(SwarmUnsettled(numbers), group=range(worker.size))
+    listed = worker.network.all_gather(SwarmUnsettled(numbers))
     unsettled = {number for one in listed for number in one.numbers.tolist()}
     for number, change in state.given.items():
         if number in unsettled:
@@ -31,4 +31,4 @@ def mean_of_all(worker: Worker, tensor: Tensor) -> Tensor:
 
     A named group: modules' buffers, which ride on rounds of all, stay each node's own.
     """
-    return worker.network.all_reduce_mean(tensor, group=range(worker.size))
+    return worker.network.all_reduce_mean(tensor, extra_state=False)

@@ -29,7 +29,7 @@ import torch
 from tacit.compression import Lattice
 from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import MergesStates, RunsAhead, Strategy, TakesJoiners
 from tacit.core.worker import Worker
 from tacit.errors import PeerLost, require
 from tacit.strategies.swarm.blocking import draw_partner, meet, require_end, steps_to_matching
@@ -47,7 +47,7 @@ heard of again.
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwarmSGD(Strategy[SwarmState]):
+class SwarmSGD(Strategy[SwarmState], RunsAhead, TakesJoiners, MergesStates):
     """Average with a random neighbour every few local steps, nobody waiting for anybody (Nadiradze et al., arXiv
     1910.12308).
     """
@@ -60,7 +60,7 @@ class SwarmSGD(Strategy[SwarmState]):
         False  # the sender's outdated model goes before and is the reference: twice the bytes, a finer lattice
     )
 
-    is_gossip = True
+    skips_lost_workers = keeps_models_apart = True
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps)
