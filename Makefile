@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test check format clean bench-simulator bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-compression bench-papers fuzz
+.PHONY: bench-server-pace help demo test check format clean bench-simulator bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-compression bench-papers fuzz reference docs
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -69,6 +69,13 @@ fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, cove
 	-$(BIN)/pip install --quiet --target build/atheris atheris
 	PYTHONPATH=build/atheris OMP_NUM_THREADS=1 $(BIN)/python fuzz/wire.py --seconds $(SECONDS) $(if $(OUT),--out $(OUT))
 
+reference: $(VENV)/.installed  ## write docs/reference/api.md and command-line.md again
+	$(BIN)/python tools/reference_pages.py
+
+docs: $(VENV)/.docs  ## build the documentation as a site into build/site; open build/site/index.html
+	$(BIN)/python tools/reference_pages.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:  ## remove everything that can be made again, the virtual environment included
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -80,4 +87,8 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet '$(TORCH)'
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
