@@ -1,0 +1,102 @@
+"""The pages of docs/reference agree with the program: generated pages are current, tables name every key, file and field."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from typer.testing import CliRunner
+
+import tacit
+from tacit.cli import app, settings
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def _named(page: str, heading: str) -> set[str]:
+    """Return the names in code style in the first column of the tables below a heading, up to the next heading."""
+    text = (REFERENCE / page).read_text()
+    section = text.split(f"# {heading}\n", 1)[1].split("\n#", 1)[0]
+    cells = re.findall(r"^\| (.*?) \|", section, re.M)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_generated_pages_are_current() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "reference_pages.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_public_name_is_in_the_api_reference() -> None:
+    text = (REFERENCE / "api.md").read_text()
+    listed = set(re.findall(r"^::: tacit\.(\w+)$", text, re.M))
+    modules = {name for name in tacit.__all__ if isinstance(getattr(tacit, name), ModuleType)}
+    assert listed == set(tacit.__all__) - modules
+    for module in modules:
+        assert f"::: tacit.{module}." in text
+
+
+def test_toml_page_names_every_key() -> None:
+    assert _named("toml.md", "Keys of one run and of a comparison") == {*settings.DEFAULTS, "strategy", "seed"}
+    assert _named("toml.md", "Table `[cluster]`") == {field.name for field in dataclasses.fields(tacit.Cluster)}
+    assert _named("toml.md", "Table `[train]`") == {*settings._TRAIN_KEYS}
+
+
+def test_toml_example_is_accepted(tmp_path: Path) -> None:
+    example = re.search(r"```toml\n(.*?)```", (REFERENCE / "toml.md").read_text(), re.S)
+    assert example is not None
+    (tmp_path / "run.toml").write_text(example[1])
+    arguments = [
+        "--config",
+        str(tmp_path / "run.toml"),
+        "--steps",
+        "3",
+        "--timing-only",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    answer = CliRunner().invoke(app, ["simulate", *arguments, "--quiet"])
+    assert answer.exit_code == 0, answer.output
+    assert tacit.Run.load(tmp_path / "out").config["cluster"]["links"] == {"0,3": "Link(latency_s=0.01)"}
+
+
+def test_trace_page_names_fields_and_kinds() -> None:
+    trace = tacit.Run("", "", 1, 0, 0).trace
+    assert _named("trace-format.md", "Fields") == {*trace.columns()}
+    assert _named("trace-format.md", "Kinds") == {*sys.modules[type(trace).__module__].KINDS}
+
+
+def test_run_folder_page_names_files_and_keys(tmp_path: Path) -> None:
+    run = tacit.simulate(tacit.workloads.digits(), tacit.KAsync(k=1), cluster=tacit.Cluster(workers=2), steps=2)
+    run.save(tmp_path / "run")
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert written == _named("run-folder.md", "A run") - {"report.html", "checkpoint/"}
+    described = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert {*described} == _named("run-folder.md", "run.json")
+    gossip = tacit.simulate(tacit.workloads.digits(), tacit.SwarmSGD(), cluster=tacit.Cluster(workers=2), steps=2)
+    named = _named("run-folder.md", "summary")
+    assert {*described["summary"]} <= named and {*gossip.summary()} <= named
+    assert named == {*described["summary"], *gossip.summary(), "logged"}
+    assert {*gossip.history[-1]} == _named("run-folder.md", "history.json")
+
+
+def test_checkpoint_page_names_files_and_keys(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tacit.attach(model, optimizer, tacit.AllReduce()) as session:
+        session.checkpoint(tmp_path)
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    page = (REFERENCE / "run-folder.md").read_text()
+    assert written == {"manifest.json", "step-00000000/rank-0.pt"}
+    assert _named("run-folder.md", "A checkpoint") >= {"manifest.json", "step-00000120/rank-0.pt"}
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert all(f"`{key}`" in page for key in manifest)
+    shard = torch.load(tmp_path / "step-00000000" / "rank-0.pt", weights_only=True)
+    assert {*shard} <= _named("run-folder.md", "A checkpoint")
