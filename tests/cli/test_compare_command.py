@@ -113,7 +113,7 @@ def test_without_out_the_folder_carries_the_date(tiny: Command) -> None:
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that grows by the seed of every run that is really made."""
     made: list[int] = []
-    compare = sys.modules["tacit.compare"]
+    compare = sys.modules["tacit.compare.workloads"]
     real = compare.simulate
 
     def simulate(*arguments: Any, **settings: Any) -> Run:

@@ -75,7 +75,7 @@ def test_what_a_server_leaves_behind_is_known_to_workers_from_the_start() -> Non
     packed = ServerResult(torch.ones(2), b"", b"", torch.tensor([1])).pack().hex()
     line = "import sys, tacit.runtime.backend; from tacit.core.messages import unpack; print(type(unpack(bytes.fromhex(sys.argv[1]))).__name__)"
     done = subprocess.run([sys.executable, "-c", line, packed], capture_output=True, text=True, timeout=LONGEST_S)
-    assert (done.stdout.strip(), done.stderr) == ("Remains", "")
+    assert (done.stdout.strip(), done.stderr) == ("ServerResult", "")
 
 
 @pytest.mark.parametrize(

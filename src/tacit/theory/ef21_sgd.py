@@ -8,7 +8,7 @@ Rank i sends C(ĝ_i − g_i), ĝ_i the gradient of a batch of B with E ĝ_i = �
     γ ≤ 1/(L + L̃ √(β/θ))     (1/T) Σ E‖∇f(x^t)‖² ≤ 2 (f(x⁰) − f_inf)/(γ T) + G⁰/(θ T) + N/θ
 
 θ ≥ α/4, so the floor N/θ is at most 8 σ²/(α² B): an error of ε² needs batches of the order of σ²/(α² ε²) and T of the
-order of L̃/(α ε²), which are the paper's orders. The constants are derived here (docs/theory.md); the paper has free
+order of L̃/(α ε²), which are the paper's orders. The constants are derived here (docs/concepts/theory.md); the paper has free
 parameters in their place.
 """
 

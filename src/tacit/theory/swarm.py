@@ -12,7 +12,7 @@ h₂ = E[H_i²], and s = E[(H_i − 1) H_i (2H_i − 1)]/(6H).
                     for η = n/√T, T ≥ n⁴ and geometric H_i of mean H
 
 The derived bounds hold for any η and for fixed H (h₂ = H², s = (H − 1)(2H − 1)/6) or geometric H_i (h₂ = 2H² − H, s =
-2H² − 3H + 1); docs/theory.md has the derivation. Form and conditions of the paper's bound are the paper's; its
+2H² − 3H + 1); docs/concepts/theory.md has the derivation. Form and conditions of the paper's bound are the paper's; its
 constants 4 and 2304 are from memory. It is implied by the derived one. All three are about the blocking form, without
 compression, with one interaction at a time.
 """
