@@ -112,13 +112,13 @@ def test_the_architecture_page_shows_every_component() -> None:
 def test_the_pages_name_every_call_of_the_port_and_every_hook() -> None:
     calls = [name for name, value in vars(Network).items() if inspect.isfunction(value) and not name.startswith("_")]
     assert f"`Protocol` of {len(calls)} calls" in PAGE.read_text()
-    strategies = (PAGE.parent / "strategies.md").read_text()
+    strategies = (PAGE.parent / "how-to" / "write-a-strategy.md").read_text()
     table = "".join(
         line
-        for line in strategies.partition("## Hooks")[2].partition("## The port")[0].splitlines(True)
+        for line in strategies.partition("## Hooks")[2].partition("## The network")[0].splitlines(True)
         if line[0] == "|"
     )
-    port = strategies.partition("## The port")[2].partition("\n## ")[0]
+    port = strategies.partition("## The network")[2].partition("\n## ")[0]
     assert [name for name in calls if f"`{name}" not in port] == []
     hooks = [name for name, value in vars(Strategy).items() if inspect.isfunction(value) and not name.startswith("_")]
     assert [name for name in hooks if f"`{name}(" not in table] == []
