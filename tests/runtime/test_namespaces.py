@@ -38,7 +38,7 @@ def on_its_host(hosts: list[Host], function: Callable[..., Any], *arguments: Any
 
 
 def test_torchrun_on_two_hosts_trains_one_model():
-    """The walk-through of docs/several-machines.md, with two workers on each host."""
+    """The walk-through of docs/how-to/several-machines.md, with two workers on each host."""
     with namespaces.hosts(2) as hosts:
         launch = (
             sys.executable,
