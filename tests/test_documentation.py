@@ -24,7 +24,7 @@ from tacit import Run
 from tacit.cli import app
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from check_readme import ROOT, Block, fenced_blocks
+from check_readme import LINK, ROOT, Block, fenced_blocks
 
 WORKERS = 2
 TRAIN = """
@@ -85,6 +85,7 @@ def _script_of(block: Block) -> str:
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in fenced_blocks(page) if block.language == "python" and not block.exempt]
+GUIDES = [page for folder in ("tutorial", "how-to") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
 EXAMPLES = [block for block in BLOCKS if _calls(block, "simulate") or _calls(block, "attach") or _strategies_of(block)]
 SCRIPTS = [block for block in EXAMPLES if _calls(block, "attach") or _strategies_of(block)]
 
@@ -96,6 +97,28 @@ def place(block: Block) -> str:
 def test_the_pages_have_examples_of_each_sort() -> None:
     assert len(EXAMPLES) >= 14 and len(SCRIPTS) >= 5
     assert ["Neighbour"] in [_strategies_of(block) for block in SCRIPTS]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *GUIDES], ids=lambda page: page.stem)
+def test_no_line_is_longer_than_120_characters(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    assert [f"{page.name}:{number}" for number, line in enumerate(lines, 1) if len(line) > 120] == []
+
+
+def test_links_lead_from_the_readme_to_every_guide() -> None:
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        addresses = [match[1] or match[2] for match in LINK.finditer(page.read_text())]
+        targets = {(page.parent / address.partition("#")[0]).resolve() for address in addresses}
+        waiting += [target for target in targets - reached if target.suffix == ".md" and target.exists()]
+        reached |= targets
+    assert len(GUIDES) >= 14
+    assert [page.name for page in GUIDES if page not in reached] == []
 
 
 @pytest.mark.parametrize("block", EXAMPLES, ids=place)
