@@ -313,7 +313,10 @@ class Plan:
             raise BadMessage(f"{came} bytes came where the header announces {end}, the last {size - at} for no field.")
         if self.shape is not None:
             return _assembled(self.shape, iter(values))
-        return _made(self.kind, values)
+        try:
+            return self.kind(*values)
+        except (TypeError, ValueError) as error:  # the kind's own checks; inline, as most messages hold no others
+            raise BadMessage(f"fields that make no {self.kind.__name__}: {error}") from None
 
 
 class Shape(NamedTuple):
