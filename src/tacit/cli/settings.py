@@ -16,7 +16,7 @@ from tacit.cluster.measured import measured_cluster
 from tacit.errors import TacitError, nearest, require
 from tacit.record.run import Run
 from tacit.record.toml import dump
-from tacit.registry import parse
+from tacit.registry import modules_in, parse
 from tacit.strategies import Strategy
 from tacit.training.schedules import Schedule
 from tacit.workloads import Workload
@@ -133,6 +133,21 @@ def read_toml(path: Path, option: str) -> Table:
         raise TacitError(f"{option} {path} cannot be read: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TacitError(f"{option} {path} is not TOML: {error}.") from error
+
+
+def import_notes(path: Path) -> list[str]:
+    """Return a note about the modules that reading the TOML file of a run folder imports; none where it imports none."""
+    modules = list(dict.fromkeys(name for text in _texts(read_toml(path, "")) for name in modules_in(text)))
+    return [f"{path} names modules of yours, which are imported: {', '.join(modules)}."] if modules else []
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts that are read as notation; arguments of scripts are not."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from (text for key, inner in items if key not in ("script", "arguments") for text in _texts(inner))
 
 
 def read_cluster(path: Path) -> Table:

@@ -1,8 +1,9 @@
 """Specifications: frozen dataclasses that print as the call that makes them.
 
 ``str(spec)`` names only what differs from the defaults, so that it can stand in a table, a legend or a TOML file and be
-read back by ``tacit.registry.parse``. numpy's numbers become Python's on construction, so that they print, compare and
-digest alike.
+read back by ``tacit.registry.parse``. A class of this package prints by its name, any other class with its module:
+``my_package.my_module:MyStrategy(k=2)``. numpy's numbers become Python's on construction, so that they print, compare
+and digest alike.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -18,6 +20,7 @@ import numpy as np
 ALWAYS_SPELLED: Final = {"always_spelled": True}
 """Metadata of a field that is printed even where it holds its default, because a reader wants to see it."""
 
+_PACKAGE: Final = __name__.partition(".")[0]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -77,7 +80,23 @@ class Spec(Parameters):
     """A frozen dataclass of parameters that does nothing but hold, check and print them."""
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}({spell_fields(self)})"
+        return f"{spell_class(type(self))}({spell_fields(self)})"
+
+
+def spell_class(kind: type) -> str:
+    """Return the name of ``kind`` in the notation: ``Every`` for a class of this package, ``module:Class`` for any
+    other.
+
+    A class that other processes cannot import, because a script or a function defines it, prints by its name alone.
+    """
+    module = kind.__module__
+    is_own = module.startswith(f"{_PACKAGE}.") and not module.startswith(f"{_PACKAGE}.testing")
+    if is_own or module in ("__main__", "__mp_main__"):
+        return kind.__name__
+    found: object = sys.modules.get(module)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return f"{module}:{kind.__qualname__}" if found is kind else kind.__name__
 
 
 def spell_fields(spec: object) -> str:

@@ -1,7 +1,8 @@
 """The families of named things: what a name stands for, what it means in one line, and which arguments it takes.
 
 A family is read off its module: every public frozen dataclass there, or for workloads every public function, has a
-name. A new strategy is therefore registered by existing.
+name. A new strategy is therefore registered by existing. A family with a ``base`` also takes classes of other packages:
+by reference (``references``) or by a name that an installed package registers (``entry_points``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tacit.cluster import delays, faults
 from tacit.compression import feedback
 from tacit.core.specs import Spec, spell
 from tacit.errors import nearest
+from tacit.registry import entry_points
 from tacit.registry.aliases import ALIASES, Alias, alias_of
+from tacit.registry.references import is_reference, load
 from tacit.strategies.local_sgd import outer, periods
 from tacit.strategies.servers import staleness as rates
 from tacit.strategies.swarm import local_steps
@@ -48,6 +51,7 @@ class Named:
     name: str
     family: str
     constructor: Callable[..., object]
+    package: str = ""  # the installed package that registers the name; empty: this one
 
     @property
     def meaning(self) -> str:
@@ -57,7 +61,10 @@ class Named:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """Its arguments, in order."""
-        hints = typing.get_type_hints(self.constructor)
+        try:
+            hints = typing.get_type_hints(self.constructor)
+        except NameError:  # a hint that another package imports for type checkers only
+            hints = {}
         return tuple(Argument(p.name, _default(self.constructor, p), hints.get(p.name, Any)) for p in self._parameters)
 
     @cached_property
@@ -77,29 +84,107 @@ class Family:
     name: str
     question: str
     members: Mapping[str, Named]
+    base: type | None = None  # what classes of other packages must be subclasses of; None: there are none
 
     def __iter__(self) -> Iterator[Named]:
         return iter(self.members.values())
 
 
 def find(name: str, family: str | None = None) -> Named:
-    """Return what ``name`` stands for, however it is cased or hyphenated; ``family`` None looks in all of them."""
-    places = FAMILIES.values() if family is None else (FAMILIES[family],)
+    """Return what ``name`` stands for, however it is cased or hyphenated; ``family`` None looks in all of them.
+
+    ``my_package.my_module:MyStrategy`` imports the module. An unknown name is looked up among installed packages.
+    """
+    places = tuple(FAMILIES.values()) if family is None else (FAMILIES[family],)
+    if is_reference(name):
+        return _referenced(name, places)
     for place in places:
         for named in place:
             if simplify(named.name) == simplify(name):
                 return named
+    found = [_loaded(entry) for entry in _entries(places) if simplify(entry.name) == simplify(name)]
+    installed = [named for named in found if named is not None]
+    if len(installed) > 1:
+        packages = " and ".join(sorted(named.package for named in installed))
+        raise ValueError(f"{name!r} is registered by {packages}; write my_package.my_module:{name} to choose one.")
+    if installed:
+        return installed[0]
+    raise ValueError(_unknown(name, family, places))
+
+
+def _unknown(name: str, family: str | None, places: Iterable[Family]) -> str:
     if family is not None and (elsewhere := _elsewhere(name)) is not None:
         members = ", ".join(FAMILIES[family].members)
-        raise ValueError(
-            f"{elsewhere.name} is one of the {elsewhere.family}, not of the {family}; those are {members}."
-        )
+        return f"{elsewhere.name} is one of the {elsewhere.family}, not of the {family}; those are {members}."
     what = "name" if family is None else _SINGULAR[family]
     known = [named.name for place in places for named in place]
+    known += [entry.name for entry in _entries(places) if simplify(entry.name) != simplify(name)]
     suggestion = nearest(name, known + [alias.name for alias in ALIASES] * (family in (None, "strategies")))
     if family is None and not suggestion.startswith("; did you mean"):
         suggestion = "; `tacit list` shows them all."
-    raise ValueError(f"unknown {what} {name!r}{suggestion}")
+    return f"unknown {what} {name!r}{suggestion}"
+
+
+def installed(family: str) -> list[Named]:
+    """Load and return what installed packages register in ``family``; warn about entries that cannot be used."""
+    loaded = (_loaded(entry) for entry in _entries([FAMILIES[family]]))
+    return [named for named in loaded if named is not None]
+
+
+def fits(value: object, family: Family) -> bool:
+    """Whether ``value`` may be called as a member of ``family``: a subclass of its base, or a function -> Workload."""
+    if family.base is None:
+        return False
+    if inspect.isclass(value):
+        return issubclass(value, family.base)
+    if family.name != "workloads" or not inspect.isfunction(value):
+        return False
+    try:
+        returned = inspect.signature(value, eval_str=True).return_annotation
+    except NameError:  # an annotation that another package imports for type checkers only
+        return False
+    return inspect.isclass(returned) and issubclass(returned, family.base)
+
+
+def base_name(base: type) -> str:
+    """Return where users import ``base`` from."""
+    is_public = any(family.base is base for family in FAMILIES.values()) and base is not rates.Rate
+    return f"tacit.{base.__name__}" if is_public else f"{base.__module__}.{base.__name__}"
+
+
+def _referenced(name: str, places: Iterable[Family]) -> Named:
+    bases = [place.base for place in places if place.base is not None]
+    if not bases:
+        raise ValueError(f"{name}: {', '.join(_SINGULAR[place.name] for place in places)} cannot come from a module.")
+    value = load(name)
+    family = next((place for place in places if fits(value, place)), None)
+    wanted = " or ".join(map(base_name, bases))
+    if family is None:
+        also = " (or a function with the annotation -> Workload)" if bases == [workloads.Workload] else ""
+        raise ValueError(f"{name} is not a subclass of {wanted}{also}; derive it from that class.")
+    if inspect.isclass(value) and not dataclasses.is_dataclass(value):
+        raise ValueError(f"{name} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above the class.")
+    return Named(name, family.name, typing.cast(Callable[..., object], value))
+
+
+def _entries(places: Iterable[Family]) -> list[entry_points.Entry]:
+    return entry_points.entries(place.name for place in places if place.base is not None)
+
+
+def _loaded(entry: entry_points.Entry) -> Named | None:
+    """Return the named thing that an installed package registers; None, with a warning, where it cannot be used."""
+    taken = _elsewhere(entry.name) or (alias_of(entry.name) if entry.family == "strategies" else None)
+    if taken is not None:
+        entry.refuse(f"{taken.name} is a name of tacit; the package must register another name")
+        return None
+    value = entry.load()
+    if value is None:
+        return None
+    family = FAMILIES[entry.family]
+    if not fits(value, family):
+        entry.refuse(f"it is not a subclass of {base_name(family.base or Spec)}")
+        return None
+    return Named(entry.name, entry.family, typing.cast(Callable[..., object], value), entry.package)
 
 
 def find_alias(name: str, family: str | None = None) -> Alias | None:
@@ -139,7 +224,9 @@ def _spell_default(value: object) -> str:
     return value.__name__ if inspect.isclass(value) or inspect.isfunction(value) else spell(value)
 
 
-def _read(family: str, question: str, module: ModuleType, is_member: Callable[[Any], bool]) -> Family:
+def _read(
+    family: str, question: str, module: ModuleType, is_member: Callable[[Any], bool], base: type | None = None
+) -> Family:
     """Return the family of what ``module`` shows and made itself, in its own order."""
     members = {
         name: Named(name, family, value)
@@ -148,7 +235,7 @@ def _read(family: str, question: str, module: ModuleType, is_member: Callable[[A
         and is_member(value := getattr(module, name))
         and value.__module__.startswith(module.__name__)
     }
-    return Family(family, question, members)
+    return Family(family, question, members, base)
 
 
 def _is_spec(value: object) -> bool:
@@ -162,17 +249,23 @@ def _is_workload(value: object) -> bool:
 FAMILIES: Final[Mapping[str, Family]] = {
     family.name: family
     for family in (
-        _read("strategies", "How do workers talk?", strategies, _is_spec),
-        _read("periods", "When does LocalSGD speak?", periods, _is_spec),
-        _read("compressors", "What is sent of a vector?", compression, _is_spec),
-        _read("feedbacks", "What is remembered of what compression left out?", feedback, _is_spec),
-        _read("topologies", "With whom does a worker speak?", topology, _is_spec),
-        _read("rates", "What does a gradient's age, or its learner's speed, do to its learning rate?", rates, _is_spec),
+        _read("strategies", "How do workers talk?", strategies, _is_spec, strategies.Strategy),
+        _read("periods", "When does LocalSGD speak?", periods, _is_spec, periods.Period),
+        _read("compressors", "What is sent of a vector?", compression, _is_spec, compression.Compressor),
+        _read("feedbacks", "What is remembered of what compression left out?", feedback, _is_spec, feedback.Feedback),
+        _read("topologies", "With whom does a worker speak?", topology, _is_spec, topology.Topology),
+        _read(
+            "rates",
+            "What does a gradient's age, or its learner's speed, do to its learning rate?",
+            rates,
+            _is_spec,
+            rates.Rate,
+        ),
         _read("local_steps", "How long does a node train between two meetings?", local_steps, _is_spec),
-        _read("outer", "What is done with the mean of a round?", outer, _is_spec),
-        _read("workloads", "What is trained, on which data?", workloads, _is_workload),
-        _read("schedules", "How does the learning rate change over a run?", schedules, _is_spec),
-        _read("delays", "How long does a step's computation take?", delays, _is_spec),
+        _read("outer", "What is done with the mean of a round?", outer, _is_spec, outer.Outer),
+        _read("workloads", "What is trained, on which data?", workloads, _is_workload, workloads.Workload),
+        _read("schedules", "How does the learning rate change over a run?", schedules, _is_spec, schedules.Schedule),
+        _read("delays", "How long does a step's computation take?", delays, _is_spec, delays.Delay),
         _read("faults", "What goes wrong, where and when?", faults, _is_spec),
         _read("cluster", "On which machines and links?", cluster, _is_spec),
     )

@@ -1,7 +1,11 @@
 """Reading the notation: ``LocalSGD(period=Every(8))`` becomes the object, and nothing is ever evaluated.
 
-The text is parsed by ``ast`` and only calls of registered names with literal arguments are followed;
-``parse(str(spec)) == spec``.
+The text is parsed by ``ast`` and only calls of names with literal arguments are followed; ``parse(str(spec)) == spec``.
+A name is one of tacit's, one that an installed package registers (``entry_points``), or a reference to a class of the
+user's own module: ``my_package.my_module:MyStrategy(period=Every(4))``, here and wherever a name is nested.
+
+Reading a reference imports its module, which runs the module's code. ``Run.load``, ``tacit report`` and
+``--cluster FOLDER`` read no notation that names a strategy, and therefore import nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +24,14 @@ from tacit.core.specs import Spec, spell
 from tacit.core.strategy import Strategy
 from tacit.errors import nearest
 from tacit.registry.aliases import Alias
-from tacit.registry.families import REQUIRED, Argument, Named, find, find_alias, members_of
+from tacit.registry.families import REQUIRED, Argument, Named, base_name, find, find_alias, members_of
+from tacit.registry.references import REFERENCE, is_reference
+from tacit.workloads.workload import Workload
 
 _DASHED: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:-[A-Za-z_]\w*)+")
 _QUOTED: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
+_COLON: Final = "\u02d0"
+"""A letter that looks like a colon: with it in the colon's place, a reference is a name to Python's parser."""
 _PHRASE: Final = re.compile(r"[A-Za-z][\w+ -]*")
 _NUMBERS: Final = {"inf": math.inf, "nan": math.nan}
 _PLAIN_WORDS: Final[Mapping[Any, str]] = {
@@ -42,20 +50,21 @@ def parse(text: str, family: str | None = None) -> Any:
     """Return the object that ``text`` names: ``LocalSGD(period=Every(8))``; ``AllReduce`` stands for ``AllReduce()``.
 
     Names are found however they are cased or hyphenated. ``family`` says where the outermost name must come from. Where
-    that is "strategies", papers' names are read too: ``DiLoCo`` is a ``LocalSGD`` (``tacit.registry.ALIASES``).
-    Whatever is wrong becomes a ``ValueError`` that says what and what would be right.
+    that is "strategies", papers' names are read too: ``DiLoCo`` is a ``LocalSGD`` (``tacit.registry.ALIASES``). A class
+    of another package is named with its module, which is imported: ``my_package.my_module:MyStrategy(k=2)``. Whatever
+    is wrong becomes a ``ValueError`` that says what and what would be right.
     """
     if _PHRASE.fullmatch(text.strip()) and (alias := find_alias(text.strip(), family)) is not None:
         return parse(alias.stands_for, "strategies")  # names with blanks and plus signs are no Python
     try:
-        tree = ast.parse(_underscored(text.strip()), mode="eval").body
+        tree = ast.parse(_prepared(text.strip()), mode="eval").body
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(
             f"{text!r} cannot be read ({reason}); write a call such as LocalSGD(period=Every(8))."
         ) from None
-    if isinstance(tree, ast.Name):
-        return _make(find(tree.id, family), [], {}, text)
+    if (name := _name(tree)) is not None:
+        return _make(find(name, family), [], {}, text)
     if isinstance(tree, ast.Call):
         return _call(tree, text, family)
     raise ValueError(f"{text!r} is not a name or a call; write one such as LocalSGD(period=Every(8)).")
@@ -70,25 +79,66 @@ def strategy(text: str) -> Strategy[Any]:
     return parsed
 
 
-def _underscored(text: str) -> str:
-    """Return ``text`` with dashes inside names turned into underscores, quoted text left alone."""
+def _prepared(text: str) -> str:
+    """Return ``text`` as Python's parser takes it: dashes inside names as underscores, colons of references as a
+    letter.
+    """
     pieces = _QUOTED.split(text)
-    pieces[::2] = [_DASHED.sub(lambda match: match[0].replace("-", "_"), piece) for piece in pieces[::2]]
+    pieces[::2] = [
+        REFERENCE.sub(rf"\1{_COLON}\2", _DASHED.sub(lambda match: match[0].replace("-", "_"), piece))
+        for piece in pieces[::2]
+    ]
     return "".join(pieces)
 
 
-def _call(node: ast.Call, text: str, family: str | None = None) -> object:
-    if not isinstance(node.func, ast.Name):
-        raise ValueError(f"{text}: {ast.unparse(node.func)} is not a name tacit knows; `tacit list` shows them all.")
-    if (alias := find_alias(node.func.id, family)) is not None:
+def _name(node: ast.expr) -> str | None:
+    """Return the name or the reference that ``node`` is; None where it is something else."""
+    if isinstance(node, ast.Name | ast.Attribute) and is_reference(spelled := _unparsed(node)):
+        return spelled
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _unparsed(node: ast.expr) -> str:
+    return ast.unparse(node).replace(_COLON, ":")
+
+
+def _call(node: ast.Call, text: str, family: str | None = None, bases: tuple[type, ...] = (), at: str = "") -> object:
+    name = _name(node.func)
+    if name is None:
+        shown = _unparsed(node.func)
+        way_out = f"; a class of your own is {':'.join(shown.rsplit('.', 1))}" if "." in shown else ""
+        raise ValueError(f"{text}: {shown} is not a name tacit knows; `tacit list` shows them all{way_out}.")
+    if (alias := find_alias(name, family)) is not None:
         return _aliased(alias, node, text)
-    named = find(node.func.id, family)
+    named = _found(name, text, family, bases, at)
+    arguments = {argument.name: argument for argument in named.arguments}
+
+    def value(node: ast.expr, name: str) -> object:
+        expected = _bases(arguments[name].hint) if name in arguments else ()
+        return _value(node, text, expected, f"{name} of {named.name}")
+
     keywords: dict[str, object] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
             raise ValueError(f"{text}: ** cannot be used here; write the arguments of {named.name} one by one.")
-        keywords[keyword.arg] = _value(keyword.value, text)
-    return _make(named, [_value(argument, text) for argument in node.args], keywords, text)
+        keywords[keyword.arg] = value(keyword.value, keyword.arg)
+    names = [*named.positional, *[""] * len(node.args)]
+    return _make(named, [value(one, name) for one, name in zip(node.args, names, strict=False)], keywords, text)
+
+
+def _found(name: str, text: str, family: str | None, bases: tuple[type, ...], at: str) -> Named:
+    """Return what ``name`` stands for; a reference must be a subclass of one of ``bases``, which ``at`` takes."""
+    try:
+        named = find(name, family)
+    except ValueError as error:
+        raise ValueError(
+            f"{text}: {error}" if is_reference(name) and not text.startswith(name) else str(error)
+        ) from error
+    kind = named.constructor
+    if is_reference(name) and bases and not (isinstance(kind, type) and issubclass(kind, bases)):
+        wanted = " or ".join(map(base_name, bases))
+        raise ValueError(f"{text}: {name} is not a subclass of {wanted}, which {at} must be.")
+    return named
 
 
 def _aliased(alias: Alias, node: ast.Call, text: str) -> object:
@@ -104,7 +154,8 @@ def _aliased(alias: Alias, node: ast.Call, text: str) -> object:
         raise ValueError(f"{error} ({alias.name} stands for {alias.stands_for}.)") from error
 
 
-def _value(node: ast.expr, text: str) -> object:
+def _value(node: ast.expr, text: str, bases: tuple[type, ...] = (), at: str = "") -> object:
+    """Return the value of ``node``, which is given for the argument ``at`` of one of the types ``bases``."""
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
@@ -120,16 +171,18 @@ def _value(node: ast.expr, text: str) -> object:
             return {_value(k, text): _value(v, text) for k, v in zip(keys, values, strict=True) if k is not None}
         case ast.Name(id=name) if name in _NUMBERS:
             return _NUMBERS[name]
+        case ast.Name() | ast.Attribute() if is_reference(name := _name(node) or ""):
+            return _make(_found(name, text, None, bases, at), [], {}, text)
         case ast.Name(id=name):
             return parse(name)
         case ast.Call():
-            return _call(node, text)
+            return _call(node, text, None, bases, at)
         case ast.Attribute(value=ast.Name(id="torch"), attr=name) if isinstance(
             getattr(torch, name, None), torch.dtype
         ):
             return getattr(torch, name)
     raise ValueError(
-        f"{text}: {ast.unparse(node)} cannot be used here; values are numbers, texts, lists and calls of known names."
+        f"{text}: {_unparsed(node)} cannot be used here; values are numbers, texts, lists and calls of known names."
     )
 
 
@@ -161,6 +214,8 @@ def _make(named: Named, positional: list[object], keywords: dict[str, object], t
         arguments, values, named
     ):  # the constructor's own words come first: they know the way out
         raise ValueError(f"{text}: {complaint}")
+    if named.family == "workloads" and not isinstance(made, Workload):
+        raise ValueError(f"{text}: {named.name} returned a {type(made).__name__}; it must return a tacit.Workload.")
     return made
 
 
@@ -198,6 +253,11 @@ def _complaint(arguments: Mapping[str, Argument], values: Mapping[str, object], 
 
 def _options(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _bases(hint: Any) -> tuple[type, ...]:
+    """Return the abstract bases among the types that ``hint`` allows."""
+    return tuple(option for option in _options(hint) if isinstance(option, type) and issubclass(option, Spec))
 
 
 def _is_checked(option: Any) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
-from tacit.core.specs import Parameters, spell_fields
+from tacit.core.specs import Parameters, spell_class, spell_fields
 
 Token = Any
 """One mini-batch, named: what a sampler hands out and ``collate`` turns into tensors (usually row numbers)."""
@@ -89,4 +89,5 @@ class Workload(Parameters, ABC):
         """Load the data, split it over ``workers`` and build the model, all random choices from ``streams``."""
 
     def __str__(self) -> str:
-        return f"{self.name}({spell_fields(self)})"
+        spelled = spell_class(type(self))
+        return f"{spelled if ':' in spelled else self.name}({spell_fields(self)})"

@@ -15,7 +15,7 @@ from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, explained
 from tacit.cli.options import settings_from
 from tacit.cli.resumed import Earlier, resumed
 from tacit.cli.scripts import ScriptPlan, script_plan
-from tacit.cli.settings import Settings, check_device
+from tacit.cli.settings import Settings, check_device, import_notes
 from tacit.cli.terminal import Screen, console, print_notes
 from tacit.compare.scripts import OWN, is_own
 from tacit.compare.workloads import Findings, compare, count_runs
@@ -85,6 +85,8 @@ def compare_command(
             out is None and config is None and not force,
             "--resume names the folder; leave out --out, --config and --force.",
         )
+        if (resume / "compare.toml").exists():
+            print_notes(import_notes(resume / "compare.toml"), console(quiet))
         plan, earlier = resumed(resume, given)
     else:
         plan, earlier = script_plan(given, single=False) or settings_from(given, single=False), Earlier()

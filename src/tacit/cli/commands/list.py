@@ -14,7 +14,7 @@ from tacit.cli import options
 from tacit.cli.exit_messages import explained
 from tacit.cli.terminal import console
 from tacit.errors import nearest
-from tacit.registry import ALIASES, FAMILIES, Alias, Family, Named, find, find_alias
+from tacit.registry import ALIASES, FAMILIES, Alias, Family, Named, find, find_alias, installed
 
 
 @explained
@@ -27,7 +27,8 @@ def list_command(
     """Show everything that has a name: what it means, its arguments and their defaults.
 
     Names are typed as Python calls, on the command line, in TOML files and
-    in Python alike: LocalSGD(period=Every(8)).
+    in Python alike: LocalSGD(period=Every(8)). Installed packages may add
+    names. A class of your own module has the name module:Class.
 
     [bold]Examples[/]
 
@@ -35,6 +36,7 @@ def list_command(
       tacit list
       tacit list periods
       tacit list VariancePeriod
+      tacit list my_package.my_module:MyStrategy
     """
     screen = console(quiet=False)
     if name is None:
@@ -52,6 +54,8 @@ def _found(name: str) -> Named:
     try:
         return find(name)
     except ValueError:
+        if ":" in name:
+            raise
         named = (named.name for family in FAMILIES.values() for named in family)
         known = [*FAMILIES, *named, *(alias.name for alias in ALIASES)]
         raise ValueError(f"unknown name {name!r}{nearest(name, known)}") from None
@@ -59,9 +63,10 @@ def _found(name: str) -> Named:
 
 def _print_family(family: Family, screen: Console) -> None:
     screen.print(Text(f"{family.name} — {family.question}", style="bold"))
-    for named in family:
+    for named in [*family, *installed(family.name)]:
         screen.print(_call(named, screen, indent=2))
-        screen.print(_wrapped(_plain(named.meaning), screen, indent=6), style="dim")
+        source = f" (package {named.package})" if named.package else ""
+        screen.print(_wrapped(f"{_plain(named.meaning)}{source}", screen, indent=6), style="dim")
     screen.print()
     if family.name == "strategies":
         screen.print(Text("papers' names — What do they stand for here?", style="bold"))

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.console import Console
 
 from tacit.cli import options
 from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import FAILED, complain, explained
 from tacit.cli.save_run import keep
-from tacit.cli.settings import Settings, read_file, settle
-from tacit.cli.terminal import Screen, console
+from tacit.cli.settings import Settings, import_notes, read_file, settle
+from tacit.cli.terminal import Screen, console, print_notes
 from tacit.errors import TacitError
 from tacit.record.run import Run
 from tacit.simulation import simulate
@@ -50,7 +51,7 @@ def replay_command(
       tacit replay runs/real
       tacit report runs/real runs/replay-20260102-120000 --out both.html
     """
-    run, settings = Run.load(folder), _settings(folder)
+    run, settings = Run.load(folder), _settings(folder, console(quiet))
     check_replay(settings.strategies[0], run)
     if json_file is not None:
         folders.writable(json_file)
@@ -73,10 +74,11 @@ def replay_command(
         raise typer.Exit(FAILED)
 
 
-def _settings(folder: Path) -> Settings:
+def _settings(folder: Path, screen: Console) -> Settings:
     path = folder / "run.toml"
     if not path.exists():
         raise TacitError(f"{folder} has no run.toml, which says what was run; give a folder that tacit train wrote.")
+    print_notes(import_notes(path), screen)
     return settle(read_file(path, single=True))
 
 

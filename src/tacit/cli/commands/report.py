@@ -11,10 +11,11 @@ import typer
 
 from tacit.cli import options
 from tacit.cli.exit_messages import explained
-from tacit.cli.settings import read_file, settle
+from tacit.cli.settings import DEFAULTS, parsed_strategy, read_file, settle
 from tacit.cli.terminal import console
 from tacit.errors import TacitError
 from tacit.record.run import Run
+from tacit.registry import modules_in
 from tacit.report import Comparison, Entry, print_table, write_report
 
 
@@ -68,13 +69,21 @@ def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float |
     reproduce, notes = "", {}
     if len(paths) == 1 and (paths[0] / "compare.toml").exists():
         reproduce = (paths[0] / "compare.toml").read_text(encoding="utf-8")
-        settings = settle(read_file(paths[0] / "compare.toml", single=False))
-        target = settings.target if target is None else target
+        labels, seeds, planned_target = _planned(paths[0] / "compare.toml")
+        target = planned_target if target is None else target
         notes = _notes(paths[0] / "compare.json")
-        planned = [(str(strategy), seed) for strategy in settings.strategies for seed in settings.seeds]
+        planned = [(label, seed) for label in labels for seed in seeds]
         place = {run: i for i, run in enumerate(planned)}
         runs = sorted(runs, key=lambda found: place.get((found[1].strategy, found[1].seed), len(planned)))
     return Comparison.of(_entries(runs, notes), target, reproduce)
+
+
+def _planned(path: Path) -> tuple[list[str], tuple[int, ...], float | None]:
+    """Return the strategies as they print, the seeds and the target of a comparison; import none of the user's modules."""
+    table = read_file(path, single=False)
+    settings = settle({name: table[name] for name in ("seeds", "target") if name in table})
+    texts = [str(text) for text in table.get("strategies", DEFAULTS["strategies"])]
+    return [text if modules_in(text) else str(parsed_strategy(text)) for text in texts], settings.seeds, settings.target
 
 
 def _entries(runs: Iterable[tuple[Path, Run]], notes: Mapping[str, str]) -> list[Entry]:

@@ -14,7 +14,7 @@ from tacit.cli import options
 from tacit.cli import run_folders as folders
 from tacit.cli.commands.train_worker import CHECKPOINT, Plan, end_part, take_part, what_is_left
 from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, explained
-from tacit.cli.settings import Table, changes, check_device, read_file, settle, train_settings
+from tacit.cli.settings import Table, changes, check_device, import_notes, read_file, settle, train_settings
 from tacit.cli.terminal import console, print_notes
 from tacit.errors import TacitError, require
 from tacit.record.toml import dump
@@ -86,7 +86,10 @@ def train_command(
 
 def _start(given: dict[str, Any]) -> None:
     """Launch the workers, and say how they ended if that was not well."""
-    plan, screen = _plan(given), console(given["quiet"])
+    screen = console(given["quiet"])
+    if given["resume"] is not None and (given["resume"] / "run.toml").exists():
+        print_notes(import_notes(given["resume"] / "run.toml"), screen)
+    plan = _plan(given)
     if given["json_file"] is not None:
         folders.writable(given["json_file"])
     folder = _prepare(plan, given)
