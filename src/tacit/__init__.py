@@ -4,6 +4,7 @@ from tacit import theory, workloads
 from tacit.cluster import Cluster, Link
 from tacit.cluster.delays import (
     Constant,
+    Delay,
     Exponential,
     HyperExponential,
     LogNormal,
@@ -37,6 +38,7 @@ from tacit.compression.feedback import (
     EF21Plus,
     EF21Weighted,
     ErrorFeedback,
+    Feedback,
     NoFeedback,
 )
 from tacit.core.messages import Message
@@ -83,13 +85,14 @@ from tacit.strategies import (
     Ringleader,
     SwarmSGD,
 )
-from tacit.strategies.local_sgd.outer import OuterAdam, OuterSGD, SlowMo
+from tacit.strategies.local_sgd.outer import Outer, OuterAdam, OuterSGD, SlowMo
 from tacit.strategies.local_sgd.periods import (
     AdaCommPeriod,
     Every,
     LinearPeriod,
     LossPeriod,
     OneShot,
+    Period,
     PeriodList,
     VariancePeriod,
 )
@@ -107,7 +110,8 @@ from tacit.topology import (
     Topology,
     Torus,
 )
-from tacit.training.schedules import Cosine, InverseTime, StepDecay
+from tacit.training.schedules import Cosine, InverseTime, Schedule, StepDecay
+from tacit.workloads import Workload
 
 __version__ = "0.1.0"
 __all__ = [
@@ -135,6 +139,7 @@ __all__ = [
     "Cosine",
     "Crash",
     "Deadlock",
+    "Delay",
     "Dense",
     "Disagreement",
     "Diverged",
@@ -148,6 +153,7 @@ __all__ = [
     "Every",
     "Exponential",
     "ExponentialGraph",
+    "Feedback",
     "FolderExists",
     "Geometric",
     "Graph",
@@ -178,12 +184,14 @@ __all__ = [
     "NotFinite",
     "OnePeer",
     "OneShot",
+    "Outer",
     "OuterAdam",
     "OuterSGD",
     "Pareto",
     "Partition",
     "Pause",
     "PeerLost",
+    "Period",
     "PeriodList",
     "PullSwarm",
     "RandomK",
@@ -195,6 +203,7 @@ __all__ = [
     "Run",
     "RunError",
     "RunsAhead",
+    "Schedule",
     "ScriptFailed",
     "ServerStrategy",
     "Session",
@@ -216,6 +225,7 @@ __all__ = [
     "Topology",
     "Torus",
     "VariancePeriod",
+    "Workload",
     "attach",
     "hooks",
     "rank",

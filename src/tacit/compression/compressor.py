@@ -2,7 +2,7 @@
 
 A compressor is a frozen specification; what it must remember between calls is a ``Memory`` that the caller keeps. Its
 two constants say how much is lost: α of *contraction*, E‖C(x) − x‖² ≤ (1 − α)‖x‖², which error feedback lives on, and ω
-of *variance*, E C(x) = x and E‖C(x) − x‖² ≤ ω‖x‖², which averaging lives on. ``tacit.compression.kit.check`` tries
+of *variance*, E C(x) = x and E‖C(x) − x‖² ≤ ω‖x‖², which averaging lives on. ``tacit.testing.check_compressor`` tests
 them.
 """
 
@@ -85,7 +85,26 @@ class Compressed(Message, wire="vector"):
 
 
 class Compressor(Spec, ABC):
-    """A way of sending a flat vector in fewer bytes."""
+    """Base class of compressors: how a flat vector is sent in fewer bytes.
+
+    Derive a frozen dataclass. Override ``compress``, which returns a ``Compressed`` message, and ``contraction``, which
+    returns how much of a vector survives; for an unbiased compressor also ``variance`` and ``is_unbiased``. A
+    compressor that draws random numbers sets ``is_deterministic`` to False. The message may be one of another
+    compressor, as here, or a new subclass of ``Compressed``. ``tacit.testing.check_compressor`` tests the result.
+
+    >>> from dataclasses import dataclass
+    >>> import numpy as np, tacit, torch
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Threshold(tacit.Compressor):
+    ...     least: float = 0.5
+    ...     def compress(self, x, random, memory=None, shapes=()):
+    ...         kept = torch.where(x.abs() < self.least, 0, x)
+    ...         return tacit.TopK(fraction=1.0).compress(kept, random)
+    ...     def contraction(self, dimension):
+    ...         return None
+    >>> Threshold().compress(torch.tensor([0.1, -2.0]), np.random.default_rng(0)).dense()
+    tensor([ 0., -2.])
+    """
 
     is_deterministic: ClassVar[bool] = True
     """Whether the message follows from the vector (and the memory) alone."""

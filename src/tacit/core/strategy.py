@@ -42,10 +42,21 @@ def _refuse_old_hooks(cls: type[Strategy[Any]]) -> None:
 
 
 class Strategy(Spec, ABC, Generic[State]):
-    """How workers communicate. Subclasses are frozen keyword-only dataclasses; a hook without override does nothing.
+    """Base class of strategies: when and how workers communicate.
 
-    Hooks run in the worker, one at a time, with gradients disabled. They may block on the network; the handler
-    ``on_message`` may not.
+    Derive a frozen keyword-only dataclass whose fields are the arguments, and override the hooks that it needs; a hook
+    that is not overridden does nothing. ``init`` returns the worker's state, which the other hooks get. Hooks run in
+    the worker, one at a time, with gradients disabled. They may block on the network; handlers (``on_message``) may
+    not. ``tacit.testing.check_strategy`` tests the result.
+
+    >>> from dataclasses import dataclass
+    >>> import tacit
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class MeanGradient(tacit.Strategy[None]):
+    ...     def before_step(self, worker, state):
+    ...         worker.gradient = worker.network.all_reduce_mean(worker.gradient)
+    >>> tacit.simulate(tacit.workloads.quadratic(dimension=3), MeanGradient(), steps=5).status
+    'finished'
     """
 
     handles: ClassVar[tuple[type[Message], ...]] = ()

@@ -23,7 +23,7 @@ class ExponentialGraph(Topology):
     def is_directed(self) -> bool:
         return True
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         return [{(i + hop) % size for hop in _hops(size)} for i in range(size)]
 
 
@@ -42,7 +42,7 @@ class OnePeer(Topology):
     def cycle(self, size: int) -> int:
         return max(1, len(_hops(size)))
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         return [[(i + _hops(size)[round]) % size] for i in range(size)]
 
 

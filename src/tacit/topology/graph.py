@@ -63,7 +63,7 @@ class Graph(Topology):
         """The number of ranks."""
         return 1 + max(max(pair) for pair in self._pairs)
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         require(size == self.size, f"size={size}: the graph has {self.size} ranks; use it with {self.size} workers.")
         reach: list[set[int]] = [set() for _ in range(size)]
         for i, j in self._pairs:

@@ -19,9 +19,20 @@ Neighbours = tuple[tuple[int, ...], ...]
 
 
 class Topology(Spec, ABC):
-    """A graph over the ranks of a run. The number of ranks is given with each question, so one value fits all sizes.
+    """Base class of topologies: a graph over the ranks of a run.
 
-    A single worker has nobody to speak to, whatever the topology.
+    Derive a frozen dataclass. Override ``targets``, which returns the ranks that each rank sends to; for a graph that
+    changes from round to round also ``cycle``, and for a directed graph ``is_directed``. The number of ranks is an
+    argument of every method, so that one value fits all sizes. A single worker has no neighbours in any topology.
+
+    >>> from dataclasses import dataclass
+    >>> import tacit
+    >>> @dataclass(frozen=True)
+    ... class Line(tacit.Topology):
+    ...     def targets(self, size, round):
+    ...         return [{rank - 1, rank + 1} & set(range(size)) for rank in range(size)]
+    >>> Line().neighbours(4)
+    ((1,), (0, 2), (1, 3), (2,))
     """
 
     @property
@@ -34,7 +45,7 @@ class Topology(Spec, ABC):
         return 1
 
     @abstractmethod
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         """Return whom every rank sends to in ``round``, itself left out; complain of a ``size`` that does not fit."""
 
     @with_python_numbers
@@ -46,7 +57,7 @@ class Topology(Spec, ABC):
             return ((),)
         rounds = self._known.get(size)
         if rounds is None:
-            rounds = [tuple(tuple(sorted(r)) for r in self._reach(size, t)) for t in range(self.cycle(size))]
+            rounds = [tuple(tuple(sorted(r)) for r in self.targets(size, t)) for t in range(self.cycle(size))]
             _require_connected(rounds, size, self)
             self._known[size] = rounds
         return rounds[round % len(rounds)]

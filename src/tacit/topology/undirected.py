@@ -16,7 +16,7 @@ from tacit.topology.topology import Topology
 class Complete(Topology):
     """Everybody may speak to everybody."""
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         return [[j for j in range(size) if j != i] for i in range(size)]
 
     # Drawn by arithmetic: a list of a thousand ranks' million edges is not needed for it.
@@ -38,7 +38,7 @@ class Complete(Topology):
 class Ring(Topology):
     """Each rank speaks to the one before and the one after it."""
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         return [{(i - 1) % size, (i + 1) % size} for i in range(size)]
 
 
@@ -78,7 +78,7 @@ class Torus(Topology):
         )
         return rows, columns
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         rows, columns = self.shape(size)
         around = ((-1, 0), (1, 0), (0, -1), (0, 1))
         return [
@@ -91,7 +91,7 @@ class Torus(Topology):
 class Hypercube(Topology):
     """Ranks whose numbers differ in one binary digit speak to each other: log₂ n neighbours each."""
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         require(
             size & (size - 1) == 0,
             f"size={size}: a hypercube needs a power of two; use Ring() or ExponentialGraph(), or {2 ** (size.bit_length() - 1)} ranks.",
@@ -103,7 +103,7 @@ class Hypercube(Topology):
 class Star(Topology):
     """Rank 0 speaks to all others, and they to it alone."""
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         return [range(1, size), *([0] for _ in range(1, size))]
 
 
@@ -121,7 +121,7 @@ class RandomRegular(Topology):
             whole = isinstance(value, int) and not isinstance(value, bool)
             require(whole and value >= least, f"{name}={value} must be a whole number, at least {least}.")
 
-    def _reach(self, size: int, round: int) -> Sequence[Collection[int]]:
+    def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         import networkx  # takes 0.2 s, and few runs need it
 
         degree, name = self.degree, f"size={size}, degree={self.degree}"

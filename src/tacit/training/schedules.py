@@ -6,7 +6,7 @@ Any function of the step will do; these have names.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +14,25 @@ from tacit.core.specs import Spec
 from tacit.errors import require
 
 
-class Schedule(Spec):
-    """A factor on the learning rate that may depend on the length of the run."""
+class Schedule(Spec, ABC):
+    """Base class of schedules: the factor on the learning rate at each step.
+
+    Derive a frozen keyword-only dataclass and override ``factor``. In Python a plain function of the step is a schedule
+    too; a class also knows the length of the run, prints, and can be named on the command line.
+
+    >>> from dataclasses import dataclass
+    >>> import tacit
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Linear(tacit.Schedule):
+    ...     final: float = 0.0
+    ...     def factor(self, step, steps):
+    ...         return 1 + (self.final - 1) * step / steps
+    >>> Linear().factor(25, 100)
+    0.75
+    >>> run = tacit.simulate(tacit.workloads.quadratic(dimension=3), tacit.AllReduce(), steps=5, schedule=Linear())
+    >>> run.status
+    'finished'
+    """
 
     @abstractmethod
     def factor(self, step: int, steps: int) -> float:

@@ -72,7 +72,24 @@ class Problem(ABC):
 
 
 class Workload(Parameters, ABC):
-    """A frozen description of model, loss, data and split. Nothing is loaded before ``open``."""
+    """Base class of workloads: a frozen description of model, loss, data and split.
+
+    Derive a frozen keyword-only dataclass. Override ``name`` and ``open``, which loads the data and returns a
+    ``tacit.workloads.Problem``; nothing is loaded before. For a model and tensors of your own,
+    ``tacit.workloads.custom`` needs no class. On the command line, a function with the annotation ``-> Workload`` is
+    also read.
+
+    >>> from dataclasses import dataclass
+    >>> import tacit
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Valley(tacit.Workload):
+    ...     dimension: int = 3
+    ...     name = "valley"
+    ...     def open(self, workers, streams):
+    ...         return tacit.workloads.quadratic(dimension=self.dimension).open(workers, streams)
+    >>> tacit.simulate(Valley(dimension=2), tacit.AllReduce(), steps=5).parameters.shape
+    torch.Size([2])
+    """
 
     @property
     @abstractmethod

@@ -131,7 +131,23 @@ class Coder:
 
 
 class Feedback(Spec, ABC):
-    """What is compressed and what is remembered. Subclasses are frozen keyword-only dataclasses."""
+    """Base class of error feedback: how a rank encodes its vector, and how all ranks decode the mean.
+
+    Derive a frozen keyword-only dataclass. Override ``begin`` (the state before the first exchange), ``encode``,
+    ``decode`` and ``merged`` (the state when the number of ranks changes), or derive from the nearest method and
+    override what differs.
+
+    >>> from dataclasses import dataclass
+    >>> import tacit
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Clipped(tacit.ErrorFeedback):
+    ...     largest: float = 1.0
+    ...     def encode(self, state, vector, *rest):
+    ...         return super().encode(state, vector.clamp(-self.largest, self.largest), *rest)
+    >>> strategy = tacit.CompressedGradient(compressor=tacit.TopK(k=1), feedback=Clipped(largest=0.5))
+    >>> tacit.simulate(tacit.workloads.quadratic(dimension=3), strategy, steps=5).status
+    'finished'
+    """
 
     needs_contraction: ClassVar[bool] = True
     """Whether the compressor must be contractive: an unbiased one is then scaled by 1/(1+ω), which makes α = 1/(1+ω).

@@ -6,7 +6,7 @@ that u = Δ (SGD with learning rate 1) gives the mean itself, bit for bit.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,8 +19,24 @@ from tacit.errors import require
 OuterState = dict[str, Tensor]
 
 
-class Outer(Spec):
-    """An optimizer of the common model, run alike on every rank after each round."""
+class Outer(Spec, ABC):
+    """Base class of outer optimizers: the step of the common model after each round of ``LocalSGD``.
+
+    Derive a frozen keyword-only dataclass. Override ``step``, which returns the step for the outer gradient; keep
+    tensors between rounds in ``state``. Every rank runs it on the same numbers. Set ``needs_rate`` where ``step`` reads
+    ``learning_rate``.
+
+    >>> from dataclasses import dataclass
+    >>> import tacit
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class OuterSign(tacit.Outer):
+    ...     lr: float = 0.1
+    ...     def step(self, state, delta, learning_rate):
+    ...         return self.lr * delta.sign()
+    >>> strategy = tacit.LocalSGD(period=tacit.Every(2), outer=OuterSign())
+    >>> tacit.simulate(tacit.workloads.quadratic(dimension=3), strategy, steps=6).status
+    'finished'
+    """
 
     needs_rate: ClassVar[bool] = False
 

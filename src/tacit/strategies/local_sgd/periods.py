@@ -6,7 +6,7 @@ Every rank computes the next period from the *reduced* values of a round alone, 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -42,8 +42,28 @@ class PeriodState:
     memory: dict[str, float] = field(default_factory=dict)
 
 
-class Period(Spec):
-    """A rule for the number of steps between rounds."""
+class Period(Spec, ABC):
+    """Base class of periods: the number of steps between two rounds of ``LocalSGD``.
+
+    Derive a frozen dataclass. Override ``init``, which returns the first period, and ``update``, which sets the next
+    one after every round, unless the period is constant. All ranks must compute the same period: use the state and the
+    ``Round`` alone. Set ``needs_variance``, ``needs_loss`` or ``needs_rate`` for the numbers of the ``Round`` that
+    ``update`` reads. ``tacit.testing.check_period`` tests the result.
+
+    >>> from dataclasses import dataclass
+    >>> import tacit
+    >>> from tacit.strategies.local_sgd.periods import PeriodState
+    >>> @dataclass(frozen=True)
+    ... class Doubling(tacit.Period):
+    ...     first: int = 1
+    ...     def init(self, steps):
+    ...         return PeriodState(self.first)
+    ...     def update(self, state, reduced):
+    ...         state.period *= 2
+    >>> run = tacit.simulate(tacit.workloads.quadratic(dimension=3), tacit.LocalSGD(period=Doubling()), steps=15)
+    >>> run.summary()["rounds"]
+    4
+    """
 
     needs_variance: ClassVar[bool] = False
     needs_loss: ClassVar[bool] = False
