@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import tacit
-from tacit.strategies import Strategy
-
-
-@dataclass(frozen=True)
-class Row:
-    strategy: Strategy
-    depends_on_data: bool = False  # whether what is said when follows from gradients: then timing-only runs differ
-    survives_a_crash: bool = False
-    is_asynchronous: bool = (
-        False  # whether the model follows from who comes first: then real processes reach another one
-    )
-    fewest_workers: int = 1
-
-    def __str__(self) -> str:
-        return str(self.strategy)
-
+from tacit.testing import Row
 
 TOP = tacit.TopK(fraction=0.2)
 ALONE = {"survives_a_crash": True, "is_asynchronous": True}  # nobody waits for anybody

@@ -26,8 +26,8 @@ from tacit.compression import (
     Sign,
     TopK,
 )
-from tacit.compression.kit import Case, check_contraction, check_unbiased
 from tacit.errors import BadMessage
+from tacit.testing.compressors import Case, check_contraction, check_unbiased
 
 numbers = st.floats(-1e6, 1e6, width=32).filter(lambda n: n == 0 or abs(n) > 1e-10)
 vectors = st.lists(numbers, min_size=1, max_size=70).map(lambda drawn: torch.tensor(drawn, dtype=torch.float32))

@@ -29,8 +29,8 @@ from tacit.compression import (
     TopK,
 )
 from tacit.compression.compressor import require_finite
-from tacit.compression.kit import Case, check, check_wire
 from tacit.registry import FAMILIES
+from tacit.testing.compressors import Case, check_compressor, check_wire
 
 COMPRESSORS: list[Compressor] = [
     Dense(),
@@ -73,7 +73,7 @@ COMPRESSORS: list[Compressor] = [
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 def test_every_compressor_keeps_its_promises(compressor: Compressor):
-    check(compressor)
+    check_compressor(compressor)
 
 
 def test_every_registered_compressor_is_tried():
@@ -104,12 +104,12 @@ class Liar(Dense):
 
 def test_the_kit_finds_a_bias():
     with pytest.raises(AssertionError, match="it is biased"):
-        check(Liar(factor=1.001, alpha=0.9))
+        check_compressor(Liar(factor=1.001, alpha=0.9))
 
 
 def test_the_kit_finds_a_contraction_that_is_not():
     with pytest.raises(AssertionError, match="loses 0.25 of ‖x‖² on average over 1 draws, promised 0.2"):
-        check(Liar(factor=0.5, alpha=0.8))
+        check_compressor(Liar(factor=0.5, alpha=0.8))
 
 
 def test_the_kit_finds_hidden_randomness():
@@ -119,7 +119,7 @@ def test_the_kit_finds_hidden_randomness():
             return DenseVector(x * float(random.random()))
 
     with pytest.raises(AssertionError, match="the first message differs when everything is repeated"):
-        check(Moody())
+        check_compressor(Moody())
 
 
 def test_the_kit_finds_numbers_let_through():
@@ -129,7 +129,7 @@ def test_the_kit_finds_numbers_let_through():
             return DenseVector(x)
 
     with pytest.raises(AssertionError, match="took a torch.float32 vector with nan in it"):
-        check(Careless())
+        check_compressor(Careless())
 
 
 def test_the_kit_finds_a_changed_argument():
@@ -161,10 +161,10 @@ class FirstK(Compressor):
 
 
 def test_a_compressor_of_ones_own_takes_a_few_lines_and_the_kit_tries_it():
-    check(FirstK(k=3))
-    check(Layerwise(FirstK(k=3), exempt_below=10))
+    check_compressor(FirstK(k=3))
+    check_compressor(Layerwise(FirstK(k=3), exempt_below=10))
     with pytest.raises(AssertionError, match="took a torch.float32 vector with nan in it"):
-        check(FirstK(k=3, looks=False))  # it looks at three numbers only
+        check_compressor(FirstK(k=3, looks=False))  # it looks at three numbers only
 
 
 def test_the_kit_finds_a_message_that_adds_something_else():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
 from processes import together
 from torch import nn
@@ -12,15 +9,12 @@ from torch import nn
 import tacit
 from tacit import workloads
 from tacit.runtime.train import train
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
-from toys import Handing
+from tacit.testing.toys import Handing
 
 QUADRATIC = workloads.quadratic(dimension=3)
 
 
 def hand() -> tuple[int, int, list[tuple[int, str, int]]]:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
     run = train(QUADRATIC, Handing(), steps=2, seed=0, evaluate_every=1000)
     summary = run.summary()
     own = [(e.rank, e.label, e.size_bytes) for e in run.trace.of("exchange") if e.label == "all-to-all"]

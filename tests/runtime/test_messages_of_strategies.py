@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from processes import outcomes, together
@@ -15,15 +13,12 @@ from tacit import workloads
 from tacit.core.messages import Message
 from tacit.runtime.train import train
 from tacit.strategies import Strategy
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
-from toys import AskAround, FirstOfAll, Gathering, PingPong
+from tacit.testing.toys import AskAround, FirstOfAll, Gathering, PingPong
 
 QUADRATIC = workloads.quadratic(dimension=7, noise=0.0)
 
 
 def play(strategy: Strategy, steps: int, workload=QUADRATIC) -> dict:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
     run = train(workload, strategy, steps=steps, seed=1, evaluate_every=1000)
     return {
         "parameters": run.parameters,

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_links import BANDWIDTH, LATENCY_S, fabric
-from toys import Handing
 
 import tacit
 from tacit import workloads
 from tacit.core.messages import TensorMessage
 from tacit.simulation.scripts.run import simulate_script
 from tacit.strategies import Strategy
+from tacit.testing.toys import Handing
 
 
 @given(workers=st.integers(2, 12), size_bytes=st.integers(1, 10_000))

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from toys import AskAround, Ball, FirstOfAll, PingPong
 
 import tacit
 from strategy_table import TABLE
 from tacit import workloads
 from tacit.core.strategy import takes_joiners
+from tacit.testing.toys import AskAround, Ball, FirstOfAll, PingPong
 
 QUADRATIC = workloads.quadratic(dimension=6)
 LOCAL = tacit.LocalSGD(period=tacit.Every(4))

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import Answer, Gathering, Question
 
 import tacit
 from tacit import workloads
@@ -17,6 +16,7 @@ from tacit.core.randomness import Streams
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.links import Fabric
 from tacit.strategies import Strategy
+from tacit.testing.toys import Answer, Gathering, Question
 
 LATENCY_S, BANDWIDTH = 0.003, 2e6
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from textwrap import dedent
 
 import pytest
-import toys
 
 import tacit
 from tacit import workloads
 from tacit.core.messages import Message, unpack
 from tacit.simulation.scripts.run import simulate_script
+from tacit.testing import toys
 
 PREAMBLE = """
 from dataclasses import dataclass

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from toys import Answer, AskAround, Ball, FirstOfAll, Gathering, Gradient, NewModel, PingPong, Question
 
 import tacit
 from tacit import workloads
 from tacit.simulation.fibers import make_fiber
 from tacit.strategies import Strategy
+from tacit.testing.toys import Answer, AskAround, Ball, FirstOfAll, Gathering, Gradient, NewModel, PingPong, Question
 
 QUADRATIC = workloads.quadratic(dimension=6)
 STRATEGIES = [

@@ -13,13 +13,13 @@ from textwrap import dedent
 import numpy as np
 import pytest
 import torch
-import toys
 
 import tacit
 from tacit import workloads
 from tacit.errors import Deadlock, Interrupted, MisplacedCall, PeerLost, ScriptFailed, TacitError
 from tacit.record.trace import COMPUTE
 from tacit.simulation.scripts.run import simulate_script
+from tacit.testing import toys
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PREAMBLE = """
@@ -76,7 +76,8 @@ def line_of(text: str, path: Path) -> int:
 # The same run as the simulator's own.
 
 AS_A_SCRIPT = """
-import tacit, toys
+import tacit
+from tacit.testing import toys
 from tacit import workloads
 from tacit.runtime.train import train
 

@@ -1,15 +1,17 @@
-"""Strategies written for the tests: small enough to see through, and together they use every call of the port."""
+"""Toy strategies for tests: each is a few lines, and together they use every call of ``Network``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-import tacit
 from tacit.core.messages import Message, TensorMessage
+from tacit.core.network import SERVER
 from tacit.core.strategy import RunsAhead, ServerStrategy, Strategy
+from tacit.core.worker import Server, Worker
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,12 @@ class Heard:
 
 @dataclass(frozen=True, kw_only=True)
 class PingPong(Strategy[Heard]):
-    """Rank 0 and 1 throw a ball after every step; each waits for the other's."""
+    """Ranks 0 and 1 exchange a message after every step; each waits for the other's."""
 
-    def init(self, worker) -> Heard:
+    def init(self, worker: Worker) -> Heard:
         return Heard()
 
-    def after_step(self, worker, state: Heard) -> None:
+    def after_step(self, worker: Worker, state: Heard) -> None:
         if worker.rank > 1:
             return
         worker.network.send(1 - worker.rank, Ball(worker.step))
@@ -66,18 +68,18 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class AskAround(Strategy[Shelf], RunsAhead):
-    """Every ``every`` steps ask the next rank for its model, answered by its handler while it computes."""
+    """Every ``every`` steps ask the next rank for its model; its handler answers while it computes."""
 
     every: int = 3
-    handles = (Question,)
+    handles: ClassVar[tuple[type[Message], ...]] = (Question,)
 
-    def init(self, worker) -> Shelf:
+    def init(self, worker: Worker) -> Shelf:
         return Shelf(worker.parameters.clone())
 
-    def hook_free_steps(self, worker, state: Shelf) -> int:
+    def hook_free_steps(self, worker: Worker, state: Shelf) -> int:
         return self.every - 1 - worker.step % self.every
 
-    def after_step(self, worker, state: Shelf) -> None:
+    def after_step(self, worker: Worker, state: Shelf) -> None:
         if worker.step % self.every:
             return
         worker.network.send((worker.rank + 1) % worker.size, Question(worker.parameters))
@@ -85,45 +87,46 @@ class AskAround(Strategy[Shelf], RunsAhead):
         worker.parameters.add_(answer.model).div_(2)
         state.shared.copy_(worker.parameters)
 
-    def on_message(self, worker, state: Shelf, source: int, message: Message) -> None:
+    def on_message(self, worker: Worker, state: Shelf, source: int, message: Message) -> None:
         assert isinstance(message, Question)
         worker.network.send(source, Answer(state.shared))
         state.answered += 1
         worker.note("answered at step", worker.step)
 
-    def finish(self, worker, state: Shelf) -> None:
+    def finish(self, worker: Worker, state: Shelf) -> None:
         worker.parameters.copy_(worker.network.all_reduce_mean(worker.parameters))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstOfAll(ServerStrategy[dict]):
-    """A server that takes the first gradient of each update and cancels the others: K-sync with k = 1."""
+class FirstOfAll(ServerStrategy[dict[str, Any]]):
+    """A server that uses the first gradient of each update and cancels the others: K-sync with k = 1."""
 
-    handles = (NewModel,)
-    cancels = True
+    handles: ClassVar[tuple[type[Message], ...]] = (NewModel,)
+    cancels: ClassVar[bool] = True
 
-    def init(self, worker) -> dict:
+    def init(self, worker: Worker) -> dict[str, Any]:
         return {"model": worker.parameters.clone(), "is_new": False, "updates": 0}
 
-    def before_step(self, worker, state: dict) -> None:
-        worker.network.send(tacit.SERVER, Gradient(worker.gradient))
+    def before_step(self, worker: Worker, state: dict[str, Any]) -> None:
+        worker.network.send(SERVER, Gradient(worker.gradient))
         worker.skip_update()
 
-    def after_step(self, worker, state: dict) -> None:
+    def after_step(self, worker: Worker, state: dict[str, Any]) -> None:
         if state["is_new"]:
             worker.parameters.copy_(state["model"])
             worker.follow(state["updates"])
             state["is_new"] = False
 
-    def on_message(self, worker, state: dict, source: int, message: Message) -> None:
+    def on_message(self, worker: Worker, state: dict[str, Any], source: int, message: Message) -> None:
         assert isinstance(message, NewModel)
         state["model"], state["is_new"], state["updates"] = message.value, True, state["updates"] + 1
         worker.abandon_step()
 
-    def init_server(self, server) -> dict:
+    def init_server(self, server: Server) -> dict[str, Any]:
         return {}
 
-    def serve(self, server, state: dict) -> None:
+    def serve(self, server: Server, state: dict[str, Any]) -> None:
+        assert server.steps is not None
         for _ in range(server.steps):
             _, gradient = server.network.receive(Gradient)
             server.update(gradient.value)
@@ -133,9 +136,9 @@ class FirstOfAll(ServerStrategy[dict]):
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering(Strategy[None]):
-    """Gathers everybody's gradient and broadcasts rank 1's step, to try the remaining collectives."""
+    """Gather all gradients, average them, and broadcast a number from rank 1."""
 
-    def before_step(self, worker, state: None) -> None:
+    def before_step(self, worker: Worker, state: None) -> None:
         gathered = worker.network.all_gather(Gradient(worker.gradient))
         worker.gradient = torch.stack([message.value for message in gathered]).mean(0)
         number = worker.network.broadcast(torch.tensor([float(worker.rank)]), source=1)
@@ -144,11 +147,9 @@ class Gathering(Strategy[None]):
 
 @dataclass(frozen=True, kw_only=True)
 class Handing(Strategy[None]):
-    """Gives everybody a message of its own: to rank j, j + 1 times the own rank; then all tell each other what they
-    got.
-    """
+    """Send another message to each rank: to rank j, j + 1 times the own rank; then gather all ranks."""
 
-    def before_step(self, worker, state: None) -> None:
+    def before_step(self, worker: Worker, state: None) -> None:
         given = [TensorMessage(torch.full((place + 1,), float(worker.rank))) for place in range(worker.size)]
         got = [message.tensor.tolist() for message in worker.network.all_to_all(given)]
         assert got == [[float(rank)] * (worker.rank + 1) for rank in range(worker.size)]

@@ -1,0 +1,94 @@
+"""Checks of a period: ``check_period(mine)`` tests what ``LocalSGD`` expects of a rule.
+
+from tacit.testing import check_period
+
+def test_mine_is_a_period():
+    check_period(Mine(initial=4))
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from tacit.core.state_io import restore, store
+from tacit.registry import parse
+from tacit.strategies.local_sgd.periods import Period, PeriodState, Round
+
+STEPS: Final = 400
+_SHOWN: Final = 12
+
+
+def check_period(period: Period, *, steps: int = STEPS) -> None:
+    """Raise ``AssertionError`` where ``period`` breaks a promise, on rounds with falling, constant and missing numbers.
+
+    The checks: it prints as the call that makes it; every period is a whole number, at least 1; equal rounds give equal
+    periods, so that all ranks agree; the memory holds plain numbers; a state that went through a checkpoint goes on as
+    before; numbers that the rule does not ask for (``needs_…``) have no influence.
+    """
+    assert parse(str(period)) == period, f"{period} does not read back what it prints."
+    for name, rounds in _scenarios(period):
+        periods = _periods(period, steps, rounds)
+        assert periods == _periods(period, steps, rounds), f"{period}: {name}: equal rounds give other periods."
+        resumed = _periods(period, steps, rounds, checkpoint_at=2)
+        shown = f"{periods[:_SHOWN]}, resumed {resumed[:_SHOWN]}"
+        assert periods == resumed, (
+            f"{period}: {name}: a checkpoint changes the periods: {shown}; keep all in the state."
+        )
+    undemanding = [_periods(period, steps, rounds) for _, rounds in _unasked(period)]
+    assert all(periods == undemanding[0] for periods in undemanding), (
+        f"{period}: the periods depend on a number that the rule does not ask for; set needs_variance, needs_loss or needs_rate."
+    )
+
+
+Numbers = tuple[float, float | None, float | None]
+"""The learning rate, the variance and the first loss of a round."""
+
+
+def _scenarios(period: Period) -> Iterator[tuple[str, list[Numbers]]]:
+    """Yield names and numbers of rounds; what the rule does not ask for is missing."""
+    rounds = range(STEPS)
+    yield "falling numbers", [_asked(period, (0.1, 1 / (1 + i), 2 * math.exp(-i / 9))) for i in rounds]
+    yield "constant numbers", [_asked(period, (0.1, 0.5, 1.0)) for _ in rounds]
+    yield "a lower rate", [_asked(period, (0.1 if i < 5 else 0.01, 0.5 + i % 3, 1.0 + i % 2)) for i in rounds]
+    if period.needs_loss:
+        yield "a missing loss", [_asked(period, (0.1, 0.5, None if i % 2 else 1.0)) for i in rounds]
+
+
+def _unasked(period: Period) -> Iterator[tuple[str, list[Numbers]]]:
+    """Yield rounds that differ only in numbers that the rule does not ask for."""
+    for factor in (1.0, 3.0):
+        rate, variance, loss = (
+            1.0 if needs else factor for needs in (period.needs_rate, period.needs_variance, period.needs_loss)
+        )
+        yield f"{factor}", [(0.1 * rate, variance / (1 + i), loss * math.exp(-i / 9)) for i in range(STEPS)]
+
+
+def _asked(period: Period, numbers: Numbers) -> Numbers:
+    rate, variance, loss = numbers
+    return rate, variance if period.needs_variance else None, loss if period.needs_loss else None
+
+
+def _periods(period: Period, steps: int, rounds: list[Numbers], checkpoint_at: int | None = None) -> list[int]:
+    """Return the periods of a run of ``steps``; at round ``checkpoint_at`` the state goes through a checkpoint."""
+    state = period.init(steps)
+    step, found = 0, []
+    for index, (rate, variance, loss) in enumerate(rounds):
+        _check_state(period, state)
+        found.append(state.period)
+        step += state.period
+        if step >= steps:
+            break
+        if index == checkpoint_at:
+            state = restore(period.init(steps), copy.deepcopy(store(state)), None)
+        period.update(state, Round(index, step, rate, variance, loss))
+    return found
+
+
+def _check_state(period: Period, state: PeriodState) -> None:
+    now = state.period
+    assert type(now) is int and now >= 1, f"{period}: the period {now!r} is not a whole number, at least 1."
+    for name, value in state.memory.items():
+        assert isinstance(value, int | float), f"{period}: the memory holds {name}={value!r}; keep plain numbers there."

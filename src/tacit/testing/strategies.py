@@ -1,0 +1,241 @@
+"""Checks of a strategy: ``check_strategy(mine)`` tests what every strategy must hold, in the simulator.
+
+    from tacit.testing import check_strategy
+
+    def test_mine_is_a_strategy():
+        check_strategy(Mine(k=2))
+
+``CHECKS`` are the single checks; each takes a ``Row``. The conformance table of tacit itself uses them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tacit import workloads
+from tacit.cluster import Cluster
+from tacit.cluster.faults import Crash, Fault
+from tacit.core.worker import Worker
+from tacit.errors import MisplacedCall, PeerLost
+from tacit.record.run import Run
+from tacit.registry import parse
+from tacit.simulation import simulate
+from tacit.simulation.scripts.run import simulate_script
+from tacit.strategies import Strategy, may_send
+
+QUADRATIC: Final = workloads.quadratic(dimension=7, heterogeneity=0.5)
+WORKERS: Final = 5
+_CRASH: Final = Crash(rank=3, at_s=0.35)
+_SCRIPT: Final = """
+import sys
+import tacit, torch
+
+folder, resumes = sys.argv[1], sys.argv[2] == "resume"
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 2).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+session = tacit.attach(model, optimizer, tacit.AllReduce(), steps=16)
+begin = session.resume(folder) if resumes else 0
+for step in range(begin, 16):
+    generator = torch.Generator().manual_seed(10 * step + tacit.rank())
+    inputs = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    optimizer.zero_grad()
+    loss = (model(inputs) - inputs[:, :2]).square().mean()
+    loss.backward()
+    session.observe(loss)
+    optimizer.step()
+    if step == 8 and not resumes:
+        session.checkpoint(folder)
+session.close()
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A strategy to check, and what is known about it."""
+
+    strategy: Strategy[Any]
+    depends_on_data: bool = False  # whether the times or sizes of messages depend on gradients
+    survives_a_crash: bool = False  # whether the others finish when one worker crashes
+    is_asynchronous: bool = False  # whether the model depends on the order of messages
+    fewest_workers: int = 1
+
+    def __str__(self) -> str:
+        return str(self.strategy)
+
+
+def check_strategy(
+    strategy: Strategy[Any],
+    *,
+    depends_on_data: bool = False,
+    survives_a_crash: bool = False,
+    is_asynchronous: bool = False,
+    fewest_workers: int = 1,
+) -> None:
+    """Run all ``CHECKS`` on ``strategy``; raise ``AssertionError`` at the first promise that it breaks.
+
+    depends_on_data: whether the times or the sizes of its messages depend on gradients.
+    survives_a_crash: whether the other workers finish when one crashes; else the run must end with ``PeerLost``.
+    is_asynchronous: whether the final model depends on the order in which messages arrive.
+    fewest_workers: the smallest number of workers it accepts.
+    """
+    row = Row(strategy, depends_on_data, survives_a_crash, is_asynchronous, fewest_workers)
+    for check in CHECKS:
+        check(row)
+
+
+def check_notation(row: Row) -> None:
+    """Check that the strategy prints as the call that makes it, so that run folders and TOML files can name it."""
+    try:
+        read = parse(str(row.strategy), "strategies")
+    except ValueError as error:
+        raise AssertionError(f"{row} does not read back what it prints: {error}") from error
+    assert read == row.strategy, f"{row} prints as a call that makes {read!r}."
+
+
+def check_learning(row: Row) -> None:
+    """Check that 60 steps on handwritten digits halve the loss."""
+    run = _simulated(row.strategy, workloads.digits(), steps=60, lr=0.2)
+    first, last = run.history[0]["loss"], run.history[-1]["loss"]
+    assert run.status == "finished" and run.summary()["steps"] == 60, f"{row}: the run {run.status}."
+    assert last < 0.5 * first, f"{row}: the loss on digits went from {first:.4g} to {last:.4g} only in 60 steps."
+
+
+def check_determinism(row: Row) -> None:
+    """Check that equal seeds give equal runs, whether greenlets or threads host the workers, and other seeds others."""
+    first, again, threads = (_simulated(row.strategy, host=h).digest for h in ("greenlet", "greenlet", "thread"))
+    assert first == again, (
+        f"{row}: two runs from one seed differ; draw from worker.random or worker.shared_random only."
+    )
+    assert first == threads, f"{row}: the run depends on the host; keep what changes in the state, not in globals."
+    assert _simulated(row.strategy, seed=3).digest != first, f"{row}: another seed gives the same run."
+
+
+def check_finish(row: Row) -> None:
+    """Check that all ranks end with the reported model."""
+    ends: dict[int, Tensor] = {}
+
+    def finish(self: Strategy[Any], worker: Worker, state: Any) -> None:
+        type(row.strategy).finish(self, worker, state)
+        ends[worker.rank] = worker.parameters.clone()
+
+    run = _simulated(_altered(row.strategy, finish=finish))
+    for rank, model in ends.items():
+        apart = float((model - run.parameters).abs().max())
+        assert apart <= 1e-12, f"{row}: rank {rank} ends {apart:.3g} away from the reported model; see finish()."
+    expected = 0 if row.strategy.has_server else WORKERS  # a server's last update ends the run
+    assert len(ends) == expected, f"{row}: finish() ran on {len(ends)} ranks of {expected}."
+
+
+def check_quiet_steps(row: Row) -> None:
+    """Check that the steps that ``hook_free_steps`` announces have no hooks: running them ahead changes nothing."""
+    stepwise = _simulated(_altered(row.strategy, hook_free_steps=lambda self, worker, state: 0))
+    ahead = _simulated(row.strategy)
+    assert ahead.trace.digest == stepwise.trace.digest, f"{row}: quiet_steps() counts a step that communicates."
+    torch.testing.assert_close(ahead.parameters, stepwise.parameters, rtol=1e-9, atol=1e-12)
+
+
+def check_messages(row: Row) -> None:
+    """Check that real processes open a message endpoint for a strategy that sends messages."""
+    sends = bool(_simulated(row.strategy).trace.of("send"))
+    assert may_send(row.strategy) or not sends, f"{row}: sends messages, but may_send() is False for it."
+
+
+def check_bytes(row: Row) -> None:
+    """Check that times and bytes are those of a run without models, unless they depend on data."""
+    try:
+        timed = _simulated(row.strategy, timing_only=True)
+    except MisplacedCall:
+        assert row.depends_on_data, f"{row}: a timing-only run asks for data; is depends_on_data=True missing?"
+        return
+    if not row.depends_on_data:
+        trace = _simulated(row.strategy).trace
+        assert trace.digest == timed.trace.digest, f"{row}: times or bytes depend on data; say depends_on_data=True."
+
+
+def check_crash(row: Row) -> None:
+    """Check that a crash is survived, or ends the run with ``PeerLost`` and what there is of the run."""
+    try:
+        run = _simulated(row.strategy, faults=(_CRASH,))
+    except PeerLost as error:
+        assert not row.survives_a_crash, f"{row}: does not survive a crash: {error}"
+        assert error.run is not None and error.run.history, f"{row}: {error} carries no run."
+        assert "worker 3 was lost at 0.35 s" in str(error), f"{row}: {error} names another worker."
+        return
+    assert row.survives_a_crash and run.status == "finished", f"{row}: a crash left a run that {run.status}."
+
+
+def check_one_worker(row: Row) -> None:
+    """Check that a single worker trains without sending, but to a server; or that too few workers are refused."""
+    if row.fewest_workers > 1:
+        try:
+            _simulated(row.strategy, workers=1)
+        except ValueError:
+            return
+        raise AssertionError(f"{row}: takes one worker, but fewest_workers={row.fewest_workers}.")
+    run = _simulated(row.strategy, workers=1)
+    sent = run.summary()["bytes_sent"]
+    assert run.status == "finished", f"{row}: with one worker the run {run.status}."
+    assert (sent == 0) != row.strategy.has_server, f"{row}: one worker sent {sent} bytes."
+
+
+def check_checkpoint(row: Row) -> None:
+    """Check that a run resumed from a checkpoint ends with the model of the run that was not interrupted.
+
+    Messages under way are not in a checkpoint: a strategy that sends any must only resume and finish.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        script, folder = Path(name) / "train.py", str(Path(name) / "kept")
+        script.write_text(_SCRIPT, encoding="utf-8")
+        cluster = Cluster(workers=max(3, row.fewest_workers))
+        whole, resumed = (
+            simulate_script(script, [folder, word], cluster=cluster, strategy=row.strategy)
+            for word in ("begin", "resume")
+        )
+    assert resumed.status == "finished", f"{row}: resumed from a checkpoint, the run {resumed.status}."
+    if whole.trace.of("send"):
+        return
+    apart = float((whole.parameters - resumed.parameters).abs().max())
+    assert apart <= 1e-12, f"{row}: a resumed run ends {apart:.3g} away; keep all that changes in the state."
+
+
+CHECKS: Final[tuple[Callable[[Row], None], ...]] = (
+    check_notation,
+    check_determinism,
+    check_finish,
+    check_quiet_steps,
+    check_messages,
+    check_bytes,
+    check_crash,
+    check_one_worker,
+    check_checkpoint,
+    check_learning,
+)
+
+
+def _simulated(
+    strategy: Strategy[Any],
+    workload: workloads.Workload = QUADRATIC,
+    *,
+    workers: int = WORKERS,
+    faults: tuple[Fault, ...] = (),
+    steps: int = 43,
+    seed: int = 2,
+    **rest: Any,
+) -> Run:
+    return simulate(workload, strategy, cluster=Cluster(workers=workers, faults=faults), steps=steps, seed=seed, **rest)
+
+
+def _altered(strategy: Strategy[Any], **hooks: object) -> Strategy[Any]:
+    """Return ``strategy`` with some hooks replaced."""
+    values = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(strategy) if field.init}  # type: ignore[arg-type]
+    made: Strategy[Any] = type(type(strategy).__name__, (type(strategy),), hooks)(**values)
+    return made
