@@ -53,7 +53,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     work.mkdir()
     monkeypatch.chdir(work)
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    before = set(sys.modules)
 
     def made(package: str, entry_points: str, module: str = MODULE) -> None:
         info = site / f"{package}-1.0.dist-info"
@@ -63,8 +62,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (site / f"{package}_module.py").write_text(module)
 
     yield made
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def tacit_command(*arguments: str) -> Result:
