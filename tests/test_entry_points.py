@@ -1,6 +1,4 @@
-"""Names that installed packages register: found when a name is unknown, listed, refused with a warning that names the
-package.
-"""
+"""Names that installed packages register: found when a name is unknown, listed, refused with a warning that names the package."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Return a function that installs a package into a folder on the path: its dist-info with entry points, and a
-    module.
-    """
+    """Return a function that installs a package into a folder on the path: its dist-info with entry points, and a module."""
     site = tmp_path / "site-packages"
     site.mkdir()
     work = tmp_path / "work"
@@ -120,27 +116,15 @@ def test_a_package_is_imported_only_when_its_name_is_used(install: Install) -> N
 @pytest.mark.parametrize(
     ("entries", "module", "message"),
     [
-        (
-            "Broken = slow_module:Missing",
-            MODULE,
-            "the package slow registers 'Broken' = slow_module:Missing in tacit.strategies, "
-            "which is ignored: it cannot be loaded: AttributeError",
-        ),
-        (
-            "Broken = slow_module:SlowSGD",
-            "raise RuntimeError('no licence')",
-            "cannot be loaded: RuntimeError: no licence",
-        ),
+        ("Broken = slow_module:Missing", MODULE, "the package slow registers 'Broken' = slow_module:Missing in tacit.strategies, "
+         "which is ignored: it cannot be loaded: AttributeError"),
+        ("Broken = slow_module:SlowSGD", "raise RuntimeError('no licence')", "cannot be loaded: RuntimeError: no licence"),
         ("Broken = slow_module:Half", MODULE, "it is not a subclass of tacit.Strategy"),
-        (
-            "LocalSGD = slow_module:SlowSGD",
-            MODULE,
-            "LocalSGD is a name of tacit; the package must register another name",
-        ),
+        ("LocalSGD = slow_module:SlowSGD", MODULE, "LocalSGD is a name of tacit; the package must register another name"),
         ("top-k = slow_module:SlowSGD", MODULE, "TopK is a name of tacit"),
         ("DiLoCo = slow_module:SlowSGD", MODULE, "DiLoCo is a name of tacit"),
     ],
-)
+)  # fmt: skip
 def test_an_entry_that_cannot_be_used_is_a_warning_that_names_the_package(
     install: Install, entries: str, module: str, message: str
 ) -> None:
@@ -151,9 +135,7 @@ def test_an_entry_that_cannot_be_used_is_a_warning_that_names_the_package(
 
 
 def test_a_broken_entry_that_is_asked_for_is_unknown(install: Install) -> None:
-    install(
-        "slow", "[tacit.strategies.local_sgd.periods]\nMine = slow_module:Missing\nLocalSGD = slow_module:SlowSGD\n"
-    )
+    install("slow", "[tacit.periods]\nMine = slow_module:Missing\nLocalSGD = slow_module:SlowSGD\n")
     with (
         pytest.warns(EntryPointWarning, match="package slow"),
         pytest.raises(ValueError, match="unknown period 'Mine'"),

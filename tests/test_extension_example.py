@@ -1,7 +1,4 @@
-"""The example package, copied out of the repository, through every command that its README shows.
-
-One launch of processes.
-"""
+"""The example package, copied out of the repository, through every command that its README shows. One launch of processes."""
 
 from __future__ import annotations
 
@@ -86,7 +83,7 @@ def test_the_checks_of_the_example_pass(folder: Path, monkeypatch: pytest.Monkey
 
 def test_the_entry_points_of_the_example_name_its_classes(folder: Path) -> None:
     groups = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert sorted(groups) == ["tacit.compressors", "tacit.strategies.local_sgd.periods", "tacit.strategies"]
+    assert sorted(groups) == ["tacit.compressors", "tacit.periods", "tacit.strategies"]
     for group, entries in groups.items():
         for name, reference in entries.items():
             named = find(reference, group.removeprefix("tacit."))

@@ -41,9 +41,10 @@ from tacit.compression.feedback import (
     Feedback,
     NoFeedback,
 )
-from tacit.core.messages import Message
-from tacit.core.network import SERVER
+from tacit.core.messages import Message, TensorMessage
+from tacit.core.network import SERVER, Network
 from tacit.core.strategy import MergesStates, RunsAhead, ServerStrategy, Strategy, TakesJoiners
+from tacit.core.worker import Server, Worker
 from tacit.errors import (
     BadData,
     BadMessage,
@@ -94,6 +95,8 @@ from tacit.strategies.local_sgd.periods import (
     OneShot,
     Period,
     PeriodList,
+    PeriodState,
+    Round,
     VariancePeriod,
 )
 from tacit.strategies.servers import InverseStaleness, RescaledRate, StalenessRate
@@ -180,6 +183,7 @@ __all__ = [
     "MergesStates",
     "Message",
     "MisplacedCall",
+    "Network",
     "NoFeedback",
     "NotFinite",
     "OnePeer",
@@ -193,6 +197,7 @@ __all__ = [
     "PeerLost",
     "Period",
     "PeriodList",
+    "PeriodState",
     "PullSwarm",
     "RandomK",
     "RandomRegular",
@@ -200,11 +205,13 @@ __all__ = [
     "RescaledRate",
     "Ring",
     "Ringleader",
+    "Round",
     "Run",
     "RunError",
     "RunsAhead",
     "Schedule",
     "ScriptFailed",
+    "Server",
     "ServerStrategy",
     "Session",
     "ShiftedExponential",
@@ -220,11 +227,13 @@ __all__ = [
     "SwarmSGD",
     "TacitError",
     "TakesJoiners",
+    "TensorMessage",
     "TimedOut",
     "TopK",
     "Topology",
     "Torus",
     "VariancePeriod",
+    "Worker",
     "Workload",
     "attach",
     "hooks",

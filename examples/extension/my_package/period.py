@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import tacit
-from tacit.strategies.local_sgd.periods import PeriodState, Round
+from tacit import PeriodState, Round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import tacit
-from tacit.core.messages import TensorMessage
-from tacit.core.worker import Worker
-from tacit.strategies.local_sgd.periods import PeriodState, Round
+from tacit import PeriodState, Round, TensorMessage, Worker
 
 
 @dataclass
@@ -20,7 +18,7 @@ class RingState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RingAverage(tacit.Strategy[RingState]):
+class RingAverage(tacit.Strategy[RingState], tacit.RunsAhead):
     """After every period, average the own model with that of the previous rank on a ring."""
 
     period: tacit.Period = field(default_factory=lambda: tacit.Every(4))

@@ -5,8 +5,8 @@ A package declares in its ``pyproject.toml``::
     [project.entry-points."tacit.strategies"]
     RandomSGD = "my_package.my_module:RandomSGD"
 
-The groups are ``tacit.strategies``, ``tacit.strategies.local_sgd.periods``, ``tacit.compressors``, ``tacit.feedbacks``,
-``tacit.topologies``, ``tacit.rates``, ``tacit.strategies.local_sgd.outer``, ``tacit.workloads``, ``tacit.training.schedules`` and ``tacit.cluster.delays``.
+The groups are ``tacit.strategies``, ``tacit.periods``, ``tacit.compressors``, ``tacit.feedbacks``,
+``tacit.topologies``, ``tacit.rates``, ``tacit.outer``, ``tacit.workloads``, ``tacit.schedules`` and ``tacit.delays``.
 An entry is loaded when its name is used and is not one of tacit's; ``tacit list`` loads all. The name is a shorthand:
 what prints, and what is saved, is ``my_package.my_module:RandomSGD(…)``, which needs no registration to be read.
 """

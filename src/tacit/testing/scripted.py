@@ -52,7 +52,13 @@ class ScriptedNetwork:
         self.left, self.calls = list(answers), list[Call]()
 
     def all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, into: Tensor | None = None
+        self,
+        parts: Parts,
+        weight: float = 1.0,
+        *,
+        group: Sequence[int] | None = None,
+        into: Tensor | None = None,
+        extra_state: bool = True,
     ) -> Tensor:
         mean = self._mean("all_reduce_mean", parts, weight, group)
         if into is None:
