@@ -1,4 +1,4 @@
-"""Names that installed packages register: found when a name is unknown, listed, refused with a warning that names the package."""
+"""Names that installed packages register: found when unknown, listed, refused with a warning that names the package."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Return a function that installs a package into a folder on the path: its dist-info with entry points, and a module."""
+    """Return a function that installs a package on the path: its dist-info with entry points, and a module."""
     site = tmp_path / "site-packages"
     site.mkdir()
     work = tmp_path / "work"
@@ -116,15 +116,27 @@ def test_a_package_is_imported_only_when_its_name_is_used(install: Install) -> N
 @pytest.mark.parametrize(
     ("entries", "module", "message"),
     [
-        ("Broken = slow_module:Missing", MODULE, "the package slow registers 'Broken' = slow_module:Missing in tacit.strategies, "
-         "which is ignored: it cannot be loaded: AttributeError"),
-        ("Broken = slow_module:SlowSGD", "raise RuntimeError('no licence')", "cannot be loaded: RuntimeError: no licence"),
+        (
+            "Broken = slow_module:Missing",
+            MODULE,
+            "the package slow registers 'Broken' = slow_module:Missing in tacit.strategies, "
+            "which is ignored: it cannot be loaded: AttributeError",
+        ),
+        (
+            "Broken = slow_module:SlowSGD",
+            "raise RuntimeError('no licence')",
+            "cannot be loaded: RuntimeError: no licence",
+        ),
         ("Broken = slow_module:Half", MODULE, "it is not a subclass of tacit.Strategy"),
-        ("LocalSGD = slow_module:SlowSGD", MODULE, "LocalSGD is a name of tacit; the package must register another name"),
+        (
+            "LocalSGD = slow_module:SlowSGD",
+            MODULE,
+            "LocalSGD is a name of tacit; the package must register another name",
+        ),
         ("top-k = slow_module:SlowSGD", MODULE, "TopK is a name of tacit"),
         ("DiLoCo = slow_module:SlowSGD", MODULE, "DiLoCo is a name of tacit"),
     ],
-)  # fmt: skip
+)
 def test_an_entry_that_cannot_be_used_is_a_warning_that_names_the_package(
     install: Install, entries: str, module: str, message: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The example package, copied out of the repository, through every command that its README shows. One launch of processes."""
+"""The example package, copied out of the repository, through the commands of its README. One launch of processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(line: str) -> str:
 def test_the_commands_of_the_readme(folder: Path) -> None:
     block = re.search(r"```sh\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     assert block is not None
-    lines = block[1].splitlines()
+    lines = block[1].replace("\\\n", " ").splitlines()
     printed = {shlex.split(line)[1]: run(line) for line in lines}
     assert list(printed) == ["list", "simulate", "compare", "train", "replay"]
     assert "average the own model with that of the previous rank" in " ".join(printed["list"].split())

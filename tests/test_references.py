@@ -1,6 +1,4 @@
-"""Classes of the user's own modules in the notation: read by reference, printed by reference, imported only when
-needed.
-"""
+"""Classes of the user's own modules in the notation: read and printed by reference, imported only when needed."""
 
 from __future__ import annotations
 

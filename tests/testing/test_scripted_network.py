@@ -33,7 +33,7 @@ def test_the_rounds_of_local_sgd_without_a_world() -> None:
 def test_messages_are_received_from_the_list_and_sends_are_recorded() -> None:
     network = ScriptedNetwork(answers=[(1, toys.Ball(4))])
     worker = ScriptedWorker(network, parameters=torch.zeros(1), step=4)
-    toys.PingPong().after_step(worker, toys.Heard())
+    toys.PingPong().after_step(worker, toys.BallLog())
     assert [(call.name, call.details) for call in network.calls] == [("send", {"to": 1}), ("receive", {"source": 1})]
     assert network.calls[0].given == toys.Ball(4) and worker.notes == [("caught", 4)]
 

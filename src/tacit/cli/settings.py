@@ -136,7 +136,7 @@ def read_toml(path: Path, option: str) -> Table:
 
 
 def import_notes(path: Path) -> list[str]:
-    """Return a note about the modules that reading the TOML file of a run folder imports; none where it imports none."""
+    """Return a note that names the modules that reading the TOML file of a run folder imports, if any."""
     modules = list(dict.fromkeys(name for text in _texts(read_toml(path, "")) for name in modules_in(text)))
     return [f"{path} names modules of yours, which are imported: {', '.join(modules)}."] if modules else []
 

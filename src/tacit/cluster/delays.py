@@ -34,8 +34,8 @@ def _positive(name: str, value: float) -> None:
 class Delay(Spec, ABC):
     """Base class of delays: the distribution of one step's compute time on a worker of speed 1.
 
-    Derive a frozen keyword-only dataclass. Override ``draw`` and ``expected_s``; for the closed forms of
-    ``tacit.theory`` also ``survival`` and ``tail_quantile``. All draws come from the generator that ``draw`` is given.
+    Derive a frozen keyword-only dataclass. Override ``draw`` and ``expected_s``; for closed forms of ``tacit.theory``
+    also ``survival`` and ``tail_quantile``. All draws come from the generator that ``draw`` is given.
 
     >>> from dataclasses import dataclass
     >>> import tacit

@@ -88,9 +88,9 @@ class Compressor(Spec, ABC):
     """Base class of compressors: how a flat vector is sent in fewer bytes.
 
     Derive a frozen dataclass. Override ``compress``, which returns a ``Compressed`` message, and ``contraction``, which
-    returns how much of a vector survives; for an unbiased compressor also ``variance`` and ``is_unbiased``. A
-    compressor that draws random numbers sets ``is_deterministic`` to False. The message may be one of another
-    compressor, as here, or a new subclass of ``Compressed``. ``tacit.testing.check_compressor`` tests the result.
+    returns how much of a vector survives; for an unbiased compressor also ``variance`` and ``is_unbiased``. One
+    that draws random numbers sets ``is_deterministic`` to False. The message may be one of another compressor, as here,
+    or a new subclass of ``Compressed``. ``tacit.testing.check_compressor`` tests the result.
 
     >>> from dataclasses import dataclass
     >>> import numpy as np, tacit, torch

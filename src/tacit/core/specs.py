@@ -84,8 +84,7 @@ class Spec(Parameters):
 
 
 def spell_class(kind: type) -> str:
-    """Return the name of ``kind`` in the notation: ``Every`` for a class of this package, ``module:Class`` for any
-    other.
+    """Return ``kind`` in the notation: ``Every`` for a class of this package, ``module:Class`` for any other.
 
     A class that other processes cannot import, because a script or a function defines it, prints by its name alone.
     """

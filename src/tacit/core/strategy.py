@@ -45,9 +45,9 @@ class Strategy(Spec, ABC, Generic[State]):
     """Base class of strategies: when and how workers communicate.
 
     Derive a frozen keyword-only dataclass whose fields are the arguments, and override the hooks that it needs; a hook
-    that is not overridden does nothing. ``init`` returns the worker's state, which the other hooks get. Hooks run in
-    the worker, one at a time, with gradients disabled. They may block on the network; handlers (``on_message``) may
-    not. ``tacit.testing.check_strategy`` tests the result.
+    that is not overridden does nothing. ``init`` returns the worker's state, which other hooks get. Hooks run in the
+    worker, one at a time, with gradients disabled. They may block on the network; handlers (``on_message``) may not.
+    ``tacit.testing.check_strategy`` tests the result.
 
     >>> from dataclasses import dataclass
     >>> import tacit

@@ -80,9 +80,7 @@ def strategy(text: str) -> Strategy[Any]:
 
 
 def _prepared(text: str) -> str:
-    """Return ``text`` as Python's parser takes it: dashes inside names as underscores, colons of references as a
-    letter.
-    """
+    """Return ``text`` for Python's parser: dashes in names become underscores, colons in references a letter."""
     pieces = _QUOTED.split(text)
     pieces[::2] = [
         REFERENCE.sub(rf"\1{_COLON}\2", _DASHED.sub(lambda match: match[0].replace("-", "_"), piece))

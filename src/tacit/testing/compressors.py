@@ -1,5 +1,4 @@
-"""Checks of a compressor: ``check_compressor(mine)`` tests what a compressor promises, on drawn and adversarial
-vectors.
+"""Checks of a compressor: ``check_compressor(mine)`` tests its promises on drawn and adversarial vectors.
 
     from tacit.testing import check_compressor
 
@@ -46,9 +45,7 @@ class Case(NamedTuple):
 
 
 def check_compressor(compressor: Compressor, dimensions: Sequence[int] = DIMENSIONS, seed: int = 0) -> None:
-    """Check what ``compressor`` promises: the message, the constants, its random stream, and that it refuses bad
-    numbers.
-    """
+    """Check the promises of ``compressor``: messages, constants, random stream, and that it refuses bad numbers."""
     for case in cases(dimensions, seed):
         check_wire(compressor, case, seed)
         check_repeats(compressor, case, seed)
@@ -84,9 +81,7 @@ def cases(dimensions: Sequence[int] = DIMENSIONS, seed: int = 0) -> Iterator[Cas
 
 
 def check_wire(compressor: Compressor, case: Case, seed: int = 0) -> None:
-    """Check that the message packs to ``size_bytes`` and comes back as it was, and the vector with its dtype and
-    length.
-    """
+    """Check that the message packs to ``size_bytes`` and back, and that the vector keeps its dtype and length."""
     before = case.x.clone()
     message = _compress(compressor, case, seed)
     who = f"{compressor}: {case}"
@@ -115,7 +110,7 @@ def check_wire(compressor: Compressor, case: Case, seed: int = 0) -> None:
 
 
 def check_repeats(compressor: Compressor, case: Case, seed: int = 0) -> None:
-    """Check that equal random streams and memories make equal messages, and for deterministic compressors any streams."""
+    """Check that equal streams and memories make equal messages; for deterministic compressors any streams do."""
     memories: list[Memory] = [{}, {}]
     streams = (seed, seed + 1 if compressor.is_deterministic else seed)
     for call in ("first", "second"):
@@ -153,7 +148,7 @@ def check_contraction(compressor: Compressor, case: Case, seed: int = 0) -> None
 
 
 def check_unbiased(compressor: Compressor, dimension: int, seed: int = 0) -> None:
-    """Check E C(x) = x: the mean of many draws, along random directions, is no farther from x than luck can bring it."""
+    """Check E C(x) = x: the mean of many draws, along random directions, is as near to x as chance allows."""
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(dimension, generator=random, dtype=torch.float64)
     directions = torch.randn(_BIAS_DIRECTIONS, dimension, generator=random, dtype=torch.float64)
@@ -162,7 +157,8 @@ def check_unbiased(compressor: Compressor, dimension: int, seed: int = 0) -> Non
     mean, deviation = errors.mean(0), errors.std(0) / math.sqrt(_BIAS_DRAWS)
     t = mean.abs() / (deviation + 1e-9 * x.norm())
     assert bool((t < _FAR_T).all()), (
-        f"{compressor}: the mean of {_BIAS_DRAWS} draws of a vector of {dimension} is off by t={float(t.max()):.3g}; it is biased."
+        f"{compressor}: the mean of {_BIAS_DRAWS} draws of a vector of {dimension} is off by t={float(t.max()):.3g}; "
+        f"it is biased."
     )
 
 

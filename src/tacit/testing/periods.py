@@ -25,8 +25,8 @@ def check_period(period: Period, *, steps: int = STEPS) -> None:
     """Raise ``AssertionError`` where ``period`` breaks a promise, on rounds with falling, constant and missing numbers.
 
     The checks: it prints as the call that makes it; every period is a whole number, at least 1; equal rounds give equal
-    periods, so that all ranks agree; the memory holds plain numbers; a state that went through a checkpoint goes on as
-    before; numbers that the rule does not ask for (``needs_…``) have no influence.
+    periods, so that all ranks agree; the memory holds plain numbers; a state that went through a checkpoint continues
+    as before; numbers that the rule does not ask for (``needs_…``) have no influence.
     """
     assert parse(str(period)) == period, f"{period} does not read back what it prints."
     for name, rounds in _scenarios(period):
@@ -39,7 +39,8 @@ def check_period(period: Period, *, steps: int = STEPS) -> None:
         )
     undemanding = [_periods(period, steps, rounds) for _, rounds in _unasked(period)]
     assert all(periods == undemanding[0] for periods in undemanding), (
-        f"{period}: the periods depend on a number that the rule does not ask for; set needs_variance, needs_loss or needs_rate."
+        f"{period}: the periods depend on a number that the rule does not ask for; "
+        f"set needs_variance, needs_loss or needs_rate."
     )
 
 

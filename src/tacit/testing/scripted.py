@@ -37,8 +37,7 @@ class ScriptedNetwork:
 
     ``answers`` holds one entry for each call that returns something, in order:
 
-    - ``all_reduce_mean`` and ``start_all_reduce_mean``: the mean, a flat tensor; or a function of the flat tensor
-      given.
+    - ``all_reduce_mean`` and ``start_all_reduce_mean``: the mean, a flat tensor; or a function of the tensor given.
     - ``all_gather`` and ``all_to_all``: the messages of all ranks, in rank order; None in the place of its own.
     - ``broadcast``: the tensor of the source.
     - ``receive``: the pair (source, message).

@@ -130,8 +130,8 @@ def check_finish(row: Row) -> None:
 
     run = _simulated(_altered(row.strategy, finish=finish))
     for rank, model in ends.items():
-        apart = float((model - run.parameters).abs().max())
-        assert apart <= 1e-12, f"{row}: rank {rank} ends {apart:.3g} away from the reported model; see finish()."
+        distance = float((model - run.parameters).abs().max())
+        assert distance <= 1e-12, f"{row}: rank {rank} ends {distance:.3g} away from the reported model; see finish()."
     expected = 0 if row.strategy.has_server else WORKERS  # a server's last update ends the run
     assert len(ends) == expected, f"{row}: finish() ran on {len(ends)} ranks of {expected}."
 
@@ -206,8 +206,8 @@ def check_checkpoint(row: Row) -> None:
     assert resumed.status == "finished", f"{row}: resumed from a checkpoint, the run {resumed.status}."
     if whole.trace.of("send"):
         return
-    apart = float((whole.parameters - resumed.parameters).abs().max())
-    assert apart <= 1e-12, f"{row}: a resumed run ends {apart:.3g} away; keep all that changes in the state."
+    distance = float((whole.parameters - resumed.parameters).abs().max())
+    assert distance <= 1e-12, f"{row}: a resumed run ends {distance:.3g} away; keep all that changes in the state."
 
 
 CHECKS: Final[tuple[Callable[[Row], None], ...]] = (
@@ -239,6 +239,7 @@ def _simulated(
 
 def _altered(strategy: Strategy[Any], **hooks: object) -> Strategy[Any]:
     """Return ``strategy`` with some hooks replaced."""
-    values = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(strategy) if field.init}  # type: ignore[arg-type]
+    fields = dataclasses.fields(strategy)  # type: ignore[arg-type]
+    values = {field.name: getattr(strategy, field.name) for field in fields if field.init}
     made: Strategy[Any] = type(type(strategy).__name__, (type(strategy),), hooks)(**values)
     return made

@@ -40,18 +40,18 @@ class NewModel(Message):
 
 
 @dataclass
-class Heard:
+class BallLog:
     log: list[tuple[float, int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PingPong(Strategy[Heard]):
+class PingPong(Strategy[BallLog]):
     """Ranks 0 and 1 exchange a message after every step; each waits for the other's."""
 
-    def init(self, worker: Worker) -> Heard:
-        return Heard()
+    def init(self, worker: Worker) -> BallLog:
+        return BallLog()
 
-    def after_step(self, worker: Worker, state: Heard) -> None:
+    def after_step(self, worker: Worker, state: BallLog) -> None:
         if worker.rank > 1:
             return
         worker.network.send(1 - worker.rank, Ball(worker.step))
@@ -153,5 +153,5 @@ class Handing(Strategy[None]):
         given = [TensorMessage(torch.full((place + 1,), float(worker.rank))) for place in range(worker.size)]
         got = [message.tensor.tolist() for message in worker.network.all_to_all(given)]
         assert got == [[float(rank)] * (worker.rank + 1) for rank in range(worker.size)]
-        told = worker.network.all_gather(TensorMessage(torch.tensor([float(worker.rank)])), continues=True)
-        assert [message.tensor.item() for message in told] == list(range(worker.size))
+        ranks = worker.network.all_gather(TensorMessage(torch.tensor([float(worker.rank)])), continues=True)
+        assert [message.tensor.item() for message in ranks] == list(range(worker.size))

@@ -79,7 +79,7 @@ def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float |
 
 
 def _planned(path: Path) -> tuple[list[str], tuple[int, ...], float | None]:
-    """Return the strategies as they print, the seeds and the target of a comparison; import none of the user's modules."""
+    """Return the strategies as they print, the seeds and the target; import none of the user's modules."""
     table = read_file(path, single=False)
     settings = settle({name: table[name] for name in ("seeds", "target") if name in table})
     texts = [str(text) for text in table.get("strategies", DEFAULTS["strategies"])]

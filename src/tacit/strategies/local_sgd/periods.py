@@ -46,7 +46,7 @@ class Period(Spec, ABC):
     """Base class of periods: the number of steps between two rounds of ``LocalSGD``.
 
     Derive a frozen dataclass. Override ``init``, which returns the first period, and ``update``, which sets the next
-    one after every round, unless the period is constant. All ranks must compute the same period: use the state and the
+    after every round, unless the period is constant. All ranks must compute the same period: use the state and the
     ``Round`` alone. Set ``needs_variance``, ``needs_loss`` or ``needs_rate`` for the numbers of the ``Round`` that
     ``update`` reads. ``tacit.testing.check_period`` tests the result.
 
