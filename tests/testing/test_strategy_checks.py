@@ -22,7 +22,7 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mean(tacit.Strategy[Memory]):
+class Mean(tacit.Strategy[Memory], tacit.RunsAhead):
     """Average gradients, in every step, with one flaw at most."""
 
     flaw: str = ""
