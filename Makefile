@@ -26,7 +26,7 @@ check: $(VENV)/.installed  ## format, lint, types, layers, links and README exam
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --durations=0 tests/test_layers.py
-	OMP_NUM_THREADS=1 $(BIN)/python tools/check_readme.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.check_readme
 
 format: $(VENV)/.installed  ## rewrite the sources in the house format
 	$(BIN)/ruff format
@@ -42,14 +42,14 @@ bench-messages: $(VENV)/.installed  ## measure messages between processes agains
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/messages.py --out benchmarks/results/messages.json
 
 bench-peers: $(VENV)/.installed  ## measure step times beside DDP, PostLocalSGD, accelerate and torchft, about 20 minutes; needs root
-	$(BIN)/python benchmarks/peers.py --install
-	$(BIN)/python benchmarks/peers.py --out benchmarks/results/peers.json
+	$(BIN)/python -m benchmarks.peers --install
+	$(BIN)/python -m benchmarks.peers --out benchmarks/results/peers.json
 
 bench-end-to-end: $(VENV)/.installed  ## measure loss after equal time at 100 Mbit/s, about 13 minutes; needs root; DATA=… names the folder with CIFAR-10
-	$(BIN)/python benchmarks/end_to_end.py $(if $(DATA),--data $(DATA)) --out benchmarks/results/end_to_end.json
+	$(BIN)/python -m benchmarks.end_to_end $(if $(DATA),--data $(DATA)) --out benchmarks/results/end_to_end.json
 
 bench-gossip: $(VENV)/.installed  ## measure SwarmSGD's steps at 2, 4 and 8 peers on slow links and the bytes of an exchange, about 8 minutes; needs root
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gossip_links.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gossip_links
 
 bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_pace.py --out benchmarks/results/server_pace.json
@@ -58,11 +58,11 @@ bench-compression: $(VENV)/.installed  ## measure the compressors' inner loops a
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/compression.py --out benchmarks/results/compression.json
 
 bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… names the folder with libsvm/a9a.bz2 and mushrooms.bz2
-	$(BIN)/python benchmarks/papers/local_sgd.py $(if $(DATA),--data $(DATA))
-	$(BIN)/python benchmarks/papers/adpsgd.py
-	$(BIN)/python benchmarks/papers/ef21.py $(if $(DATA),--data $(DATA))
-	$(BIN)/python benchmarks/papers/servers.py
-	$(BIN)/python benchmarks/papers/swarm.py $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks.papers.local_sgd $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks.papers.adpsgd
+	$(BIN)/python -m benchmarks.papers.ef21 $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks.papers.servers
+	$(BIN)/python -m benchmarks.papers.swarm $(if $(DATA),--data $(DATA))
 
 SECONDS ?= 60
 fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed; OUT=… takes the count

@@ -1,7 +1,7 @@
 """Who has learned most after equal time on a slow network: `make bench-end-to-end`, or
 
-    python benchmarks/end_to_end.py --data FOLDER [--seconds 75] [--only DDP] [--only 'tacit LocalSGD'] [--out benchmarks/results/end_to_end.json]
-    python benchmarks/end_to_end.py --data FOLDER --loopback --steps 64 --rates 0.03,0.1        to look for a learning rate
+    python -m benchmarks.end_to_end --data FOLDER [--seconds 75] [--only DDP] [--only 'tacit LocalSGD'] [--out benchmarks/results/end_to_end.json]
+    python -m benchmarks.end_to_end --data FOLDER --loopback --steps 64 --rates 0.03,0.1        to look for a learning rate
 
 4 processes of one torch thread each, a network namespace per process with its interface shaped to 100 Mbit/s, the CNN
 of 11M parameters of `peers.py`. Every method gets fresh processes, the same start, learning rate, batches in the same
@@ -33,11 +33,10 @@ from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-from peers import PERIOD, Crew, Failed, Place, namespaces  # noqa: E402 - the same crews on the same hosts
-from tacit.errors import BadData  # noqa: E402
-from tacit.workloads.data.image_files import read_cifar10  # noqa: E402
+from benchmarks.peers import PERIOD, Crew, Failed, Place
+from tacit.errors import BadData
+from tacit.workloads.data.image_files import read_cifar10
+from tests.runtime import namespaces
 
 DDP = "DDP"
 LOCAL = ("tacit LocalSGD", "tacit LocalSGD, Top 1 %", "tacit LocalSGD, QSGD 8 bit")
@@ -271,7 +270,7 @@ def heading(chosen: argparse.Namespace, plan: Plan, network: str) -> dict[str, A
     """Return what the results begin with: how they were made, without folders of this machine."""
     places = {chosen.data: "DATA", chosen.out: "FILE"}
     return {
-        "command": " ".join(["python benchmarks/end_to_end.py", *(places.get(word, word) for word in sys.argv[1:])]),
+        "command": " ".join(["python -m benchmarks.end_to_end", *(places.get(word, word) for word in sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%d"),
         "versions": {
             **{name: version(name) for name in ("tacit", "torch", "numpy")},

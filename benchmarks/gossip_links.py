@@ -1,7 +1,7 @@
 """SwarmSGD on shaped links: step times from 2 to 8 peers beside AllReduce and the simulator, and the bytes of an
 exchange. `make bench-gossip`, or
 
-    python benchmarks/gossip_links.py [--quick] [--only 1] [--out benchmarks/results/gossip_links.json]
+    python -m benchmarks.gossip_links [--quick] [--only 1] [--out benchmarks/results/gossip_links.json]
 
 Every peer is a process in a network namespace of its own, whose interface is shaped in both directions; needs root and
 iproute2.
@@ -37,14 +37,11 @@ import torch
 from torch import nn
 
 import tacit
+from benchmarks.papers.common import arguments, measure, table, target
+from benchmarks.peers import Crew, Failed
 from tacit import workloads
 from tacit.strategies import Strategy
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "papers")]
-from common import arguments, measure, table, target  # noqa: E402 - a claim beside what was measured
-
-from peers import Crew, Failed, namespaces  # noqa: E402 - the same crews on the same hosts
+from tests.runtime import namespaces
 
 FLAT: Final = 1.05
 """How much longer a step may be at 8 peers than at 2 and still be called as long."""
@@ -416,7 +413,7 @@ def main() -> None:
         print(f"no shaped links here: {reason}", file=sys.stderr)
         raise SystemExit(2)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that hosts are taken down
-    measure("SwarmSGD on shaped links", "gossip_links", PARTS, chosen, folder="benchmarks")
+    measure("SwarmSGD on shaped links", "gossip_links", PARTS, chosen, package="benchmarks")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Step time of tacit and of those who do the same, as ratios taken in one run: `make bench-peers`, or
 
-    python benchmarks/peers.py --install                     environments of the peers, outside the repository
-    python benchmarks/peers.py [--quick] [--out benchmarks/results/peers.json] [--only loopback,mlp,2]
+    python -m benchmarks.peers --install                     environments of the peers, outside the repository
+    python -m benchmarks.peers [--quick] [--out benchmarks/results/peers.json] [--only loopback,mlp,2]
 
 2 and 4 processes of one torch thread each; loopback, and a network namespace per process with its interface shaped to 1
 Gbit/s and to 100 Mbit/s; an MLP of 1M parameters and a CNN of 11M. In every such place all methods stay open beside
@@ -32,9 +32,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "runtime"))
-import namespaces  # noqa: E402 - the tests' hosts
+from tests.runtime import namespaces
+
+ROOT = Path(__file__).resolve().parents[1]
 
 PEERS = {"accelerate": "accelerate==1.15.0", "torchft": "torchft==0.2.0"}
 TORCH = "torch==2.13.0"
@@ -101,7 +101,6 @@ class Crew:
     def __init__(self, name: str, hosts: list[namespaces.Host], environments: Path, port: int) -> None:
         self.name = name
         python = str(environments / name / "bin" / "python") if name in PEERS else sys.executable
-        script = str(HERE / "peer_loops" / f"{name}_loops.py")
         self._log = (environments / f"{name}.log").open("w")
         self._ranks = []
         for rank, host in enumerate(hosts):
@@ -119,10 +118,16 @@ class Crew:
                 "ACCELERATE_USE_CPU": "true",
                 "GLOO_SOCKET_IFNAME": interface,
             }
-            words = host.command(python, script)
+            words = host.command(python, "-m", f"benchmarks.peer_loops.{name}_loops")
             self._ranks.append(
                 subprocess.Popen(
-                    words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+                    words,
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._log,
+                    text=True,
                 )
             )
 

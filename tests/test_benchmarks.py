@@ -9,19 +9,19 @@ import json
 import runpy
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.papers.__main__ import SHARED
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 PAPERS = BENCHMARKS / "papers"
-sys.path.insert(0, str(PAPERS))  # where the scripts find what they share, as when they are run
 
-SHARED = runpy.run_path(str(PAPERS / "__main__.py"))["SHARED"]
 SCRIPTS = {path.stem: path for path in sorted(PAPERS.glob("[!_]*.py")) if path.stem not in SHARED}
-LOADED = {name: runpy.run_path(str(path)) for name, path in SCRIPTS.items()}
-PARTS = [(name, part) for name, loaded in LOADED.items() for part in loaded["PARTS"]]
+PARTS = [(name, part) for name in SCRIPTS for part in import_module(f"benchmarks.papers.{name}").PARTS]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 from strategy_table import TABLE, Row
 
 TOOL = Path(__file__).parent.parent / "tools" / "conformance_digests.py"

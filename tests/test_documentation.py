@@ -22,9 +22,7 @@ from typer.testing import CliRunner
 
 from tacit import Run
 from tacit.cli import app
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from check_readme import LINK, ROOT, Block, fenced_blocks
+from tools.check_readme import LINK, ROOT, Block, fenced_blocks
 
 WORKERS = 2
 TRAIN = """

@@ -17,7 +17,7 @@ from tacit.compare.workloads import compare
 from tacit.core.messages import Message, unpack
 from tacit.registry import parse
 from tacit.simulation.scripts.run import simulate_script
-from test_registry import EXAMPLES
+from tests.test_registry import EXAMPLES
 
 KINDS: list[tuple[Callable[[int], Any], Callable[[float], Any]]] = [
     (np.int64, np.float64),

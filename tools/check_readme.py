@@ -1,6 +1,6 @@
 """Check what README.md and docs/ promise: links resolve, Python examples run, `tacit …` lines are commands that exist.
 
-    python tools/check_readme.py
+    python -m tools.check_readme
 
 Python blocks are executed in order, each in a fresh namespace, in a temporary folder. A block that cannot
 run here is preceded by a comment with the reason: ``<!-- not executed: needs two machines -->``.

@@ -13,7 +13,7 @@ from pathlib import Path
 SHARED = ("common", "drawing", "replicas")  # what the scripts import
 
 if __name__ == "__main__":
-    here = Path(__file__).resolve().parent
-    scripts = [path for path in sorted(here.glob("[!_]*.py")) if path.stem not in SHARED]
-    failed = [path.name for path in scripts if subprocess.run([sys.executable, path, *sys.argv[1:]]).returncode]
+    found = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+    commands = {name: [sys.executable, "-m", f"benchmarks.papers.{name}"] for name in found if name not in SHARED}
+    failed = [name for name, line in commands.items() if subprocess.run([*line, *sys.argv[1:]]).returncode]
     raise SystemExit(f"failed: {', '.join(failed)}" if failed else 0)

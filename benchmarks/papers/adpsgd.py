@@ -1,7 +1,7 @@
 """ADPSGD, averaging periods that follow the parameters' variance, against its claims (Jiang & Agrawal, arXiv
 2007.06134).
 
-    python benchmarks/papers/adpsgd.py [--quick] [--only 2,3] [--out benchmarks/results/adpsgd.json]
+    python -m benchmarks.papers.adpsgd [--quick] [--only 2,3] [--out benchmarks/results/adpsgd.json]
 
 No data folder is needed: all parts train one hidden layer on scikit-learn's digits with eight workers. All comparisons
 are paired: same seed, same mini-batches. The comparison with QSGD (half the bytes at equal loss) waits for the QSGD
@@ -21,9 +21,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from common import arguments, measure, realised_periods, spread_of, table, target
 
 import tacit
+from benchmarks.papers.common import arguments, measure, realised_periods, spread_of, table, target
 from tacit import workloads
 from tacit.strategies.local_sgd.periods import Period, Round
 

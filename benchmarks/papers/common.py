@@ -91,13 +91,13 @@ def realised_periods(run: tacit.Run) -> list[int]:
 
 
 def measure(
-    title: str, name: str, parts: Mapping[int, Part], chosen: argparse.Namespace, folder: str = "benchmarks/papers"
+    title: str, name: str, parts: Mapping[int, Part], chosen: argparse.Namespace, package: str = "benchmarks.papers"
 ) -> None:
     """Run the chosen parts and write JSON and Markdown, after every part: an interrupted run leaves what it had."""
     torch.set_num_threads(1)  # the last bits depend on the number of threads
     results: dict[str, Any] = {
         "title": title,
-        "command": shlex.join(["python", f"{folder}/{name}.py", *_without_paths(sys.argv[1:])]),
+        "command": shlex.join(["python", "-m", f"{package}.{name}", *_without_paths(sys.argv[1:])]),
         "quick": chosen.quick,
         "versions": _versions(),
         "parts": _kept_parts(chosen, parts),

@@ -1,7 +1,7 @@
 """EF21 against classic error feedback, in the authors' own protocol (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021,
 arXiv 2106.05203).
 
-    python benchmarks/papers/ef21.py --data /path/to/data [--quick] [--only 2,3] [--out benchmarks/results/ef21.json]
+    python -m benchmarks.papers.ef21 --data /path/to/data [--quick] [--only 2,3] [--out benchmarks/results/ef21.json]
 
 All parts read DATA/libsvm/a9a.bz2 and DATA/libsvm/mushrooms.bz2. Logistic regression with the nonconvex regularizer, λ
 = 0.1; 20 workers with contiguous blocks in file order, the remainder with the last; Top-k; full gradients; x⁰ from
@@ -33,12 +33,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, data_file, measure, table, target
-from drawing import Curve, draw
 from scipy import sparse
 from torch import Tensor
 
 import tacit
+from benchmarks.papers.common import arguments, data_file, measure, table, target
+from benchmarks.papers.drawing import Curve, draw
 from tacit import theory, workloads
 from tacit.core.randomness import Streams
 

@@ -1,6 +1,6 @@
 """LUPA-SGD and ADA-LUPA-SGD against their claims (Haddadpour et al., NeurIPS 2019, arXiv 1910.13598).
 
-    python benchmarks/papers/local_sgd.py --data /path/to/data [--quick] [--only 2,3] [--out
+    python -m benchmarks.papers.local_sgd --data /path/to/data [--quick] [--only 2,3] [--out
     benchmarks/results/local_sgd.json]
 
 Parts 1, 2 and 4 read DATA/libsvm/a9a.bz2 (LIBSVM's a9a); parts 3, 5 and 6 need no data. All comparisons are paired:
@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, data_file, measure, realised_periods, spread_of, table, target
-from replicas import equals_plain_run, run_replicas
 from torch import Tensor
 
 import tacit
+from benchmarks.papers.common import arguments, data_file, measure, realised_periods, spread_of, table, target
+from benchmarks.papers.replicas import equals_plain_run, run_replicas
 from tacit import workloads
 from tacit.core.randomness import Streams
 from tacit.strategies.local_sgd.periods import Period

@@ -1,7 +1,7 @@
 """Servers that wait for K of P (Dutta, Joshi, Ghosh, Dube & Nagpurkar, AISTATS 2018, arXiv 1803.01113; AdaSync: arXiv
 2003.10579).
 
-    python benchmarks/papers/servers.py [--quick] [--only 1,7] [--out benchmarks/results/servers.json]
+    python -m benchmarks.papers.servers [--quick] [--only 1,7] [--out benchmarks/results/servers.json]
 
 Everything through ``tacit.simulate``: times in timing-only runs, errors with gradients. Computing times have mean 1 s
 unless a row says otherwise, and messages cost nothing, as in the paper.
@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, measure, spread_of, table, target
-from drawing import Curve, draw
 
 import tacit
+from benchmarks.papers.common import arguments, measure, spread_of, table, target
+from benchmarks.papers.drawing import Curve, draw
 from tacit import theory, workloads
 from tacit.record.trace import NOTE
 from tacit.strategies import Strategy

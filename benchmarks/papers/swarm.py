@@ -1,7 +1,7 @@
 """SwarmSGD against its claims, and beside the methods it would be compared with (Nadiradze et al., NeurIPS 2021, arXiv
 1910.12308).
 
-    python benchmarks/papers/swarm.py --data /path/to/data [--quick] [--only 2,3] [--out benchmarks/results/swarm.json]
+    python -m benchmarks.papers.swarm --data /path/to/data [--quick] [--only 2,3] [--out benchmarks/results/swarm.json]
 
 Parts 2 and 3 read DATA/libsvm/a9a.bz2 (LIBSVM's a9a); the others need no data. All comparisons are paired: same seed,
 same mini-batches. Compute times are exponential with a mean of 20 ms, links 1 Gbit/s with 0.1 ms, unless a part says
@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, data_file, measure, spread_of, table, target
-from drawing import Curve, draw
 
 import tacit
+from benchmarks.papers.common import arguments, data_file, measure, spread_of, table, target
+from benchmarks.papers.drawing import Curve, draw
 from tacit import workloads
 from tacit.cluster.delays import Delay
 from tacit.record.trace import COMPUTE

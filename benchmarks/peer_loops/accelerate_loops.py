@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from accelerate import Accelerator
 from accelerate.local_sgd import LocalSGD
-from common import Loop, Setting, build, optimizer_of, serve
+
+from benchmarks.peer_loops.common import Loop, Setting, build, optimizer_of, serve
 
 
 def local(setting: Setting) -> Loop:

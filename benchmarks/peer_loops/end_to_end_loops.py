@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,17 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Loop, Rank, Setting, optimizer_of, serve
-from tacit_loops import attached, local
 from torch import Tensor
 from torch.nn import functional
-from torch_loops import ddp, ddp_powersgd, parallel
 
 import tacit
+from benchmarks.peer_loops.common import Loop, Rank, Setting, optimizer_of, serve
+from benchmarks.peer_loops.tacit_loops import attached, local
+from benchmarks.peer_loops.torch_loops import ddp, ddp_powersgd, parallel
 from tacit.runtime.ddp_hooks import Compression, ef21
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "runtime"))
-import namespaces
+from tests.runtime import namespaces
 
 TOP = tacit.TopK(fraction=0.01)
 QUANTIZER = tacit.QSGD(bits=8)

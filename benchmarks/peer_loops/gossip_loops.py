@@ -13,21 +13,17 @@ Sessions are closed before an answer: nothing of one measurement is on the wire 
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-from common import Rank, serve
 from torch import nn
 
 import tacit
+from benchmarks.peer_loops.common import Rank, serve
 from tacit.record.trace import COMPUTE
 from tacit.registry import parse
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "runtime"))
-import namespaces
+from tests.runtime import namespaces
 
 RATE = 0.01
 WINDOWS = 4096

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from common import Loop, Setting, build, optimizer_of, serve
-from torch_loops import METHODS
-
 import tacit
+from benchmarks.peer_loops.common import Loop, Setting, build, optimizer_of, serve
+from benchmarks.peer_loops.torch_loops import METHODS
 
 
 def attached(setting: Setting, strategy: tacit.Strategy) -> Loop:

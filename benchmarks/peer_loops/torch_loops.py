@@ -4,12 +4,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import Loop, Setting, build, optimizer_of, serve
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.peer_loops.common import Loop, Setting, build, optimizer_of, serve
 
 
 def plain(setting: Setting) -> Loop:

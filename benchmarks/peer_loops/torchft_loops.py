@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from common import Loop, Setting, build, optimizer_of, serve
 from torch.distributed import TCPStore
 from torchft import Manager, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
 from torchft.local_sgd import LocalSGD
+
+from benchmarks.peer_loops.common import Loop, Setting, build, optimizer_of, serve
 
 kept: list[object] = []  # servers live as long as somebody holds them
 

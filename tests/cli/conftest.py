@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import command_line
 import pytest
+
+from tests.cli import command_line
 
 TINY = ("--workload", "quadratic(dimension=5)", "--workers", "2", "--steps", "12")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import Command
 
 from tacit.cli.exit_messages import describe
 from tacit.errors import TacitError
+from tests.cli.command_line import Command
 
 CASES = [
     (("-s", "LocalSDG"), "unknown strategy 'LocalSDG'; did you mean 'LocalSGD'?"),

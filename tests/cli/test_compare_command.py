@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Command
 
 from tacit import Run
+from tests.cli.command_line import Command
 
 TWO = ("-s", "AllReduce", "-s", "local-sgd(period=Every(4))")
 

@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command_line import Command
 
 from tacit import Run
+from tests.cli.command_line import Command
 
 TWO = ("-s", "AllReduce", "-s", "local-sgd(period=Every(4))")
 SCRIPT = """

@@ -7,10 +7,10 @@ import re
 import shlex
 
 import pytest
-from command_line import Command
 
 from tacit import __version__
 from tacit.registry import FAMILIES
+from tests.cli.command_line import Command
 
 
 @pytest.mark.parametrize("command", ["compare", "simulate", "train", "report", "topology", "list"])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import Command
 
 from tacit.runtime.server.host import ServerResult
+from tests.cli.command_line import Command
 
 LONGEST_S = 100  # most of it is importing torch
 SCRIPT = """

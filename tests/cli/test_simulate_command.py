@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from command_line import Command
-
 from tacit import Run
+from tests.cli.command_line import Command
 
 
 def test_a_run_saves_what_makes_it_again_bit_for_bit(tiny: Command, tacit: Command) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import Command
 
 from tacit import Run
+from tests.cli.command_line import Command
 
 SCRIPT = """
 import sys

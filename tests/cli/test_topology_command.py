@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Command
 
 from tacit import Hypercube, Ring
 from tacit.theory import GraphTheory
+from tests.cli.command_line import Command
 
 
 def test_several_topologies_stand_side_by_side(tacit: Command) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import Command
 
 from tacit import Run
 from tacit.cli.commands.train_worker import _end_in_round
+from tests.cli.command_line import Command
 
 TRAIN = (sys.executable, "-m", "tacit", "train")
 LONGEST_S = 100  # of one launch; most of it is importing torch

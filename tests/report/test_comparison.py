@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import pytest
-from synthetic_runs import four_strategies, tiny_run
 
 import tacit
 from tacit.report import Comparison, Entry, default_target_loss, verdict
@@ -15,6 +14,7 @@ from tacit.report.columns import cells, columns_of
 from tacit.report.comparison import Measured
 from tacit.report.figures import colours
 from tacit.report.verdict import remarks
+from tests.report.synthetic_runs import four_strategies, tiny_run
 
 
 def compared(target: float | None = 1.0, **changed: Any) -> Comparison:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from synthetic_runs import local_run, row, tiny_run
 
 from tacit.record.trace import NOTE
 from tacit.report import Entry
 from tacit.report.curves import over_seeds, period_rows, spread_rows
+from tests.report.synthetic_runs import local_run, row, tiny_run
 
 
 def test_the_mean_is_taken_on_a_common_grid_up_to_the_shortest_seed() -> None:

@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 import pytest
-from synthetic_runs import local_run
 
 from tacit import Complete, ExponentialGraph, Graph, Hypercube, OnePeer, RandomRegular, Ring, Star, Topology, Torus
 from tacit.report import Comparison, Entry, render
 from tacit.report.graph import MOST_EDGES, graph_figure, short_name, topology_of
+from tests.report.synthetic_runs import local_run
 
 LOLLIPOP = Graph([(0, 1), (1, 2), (2, 0), (2, 3), (3, 4)])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from synthetic_runs import local_run
 
 import tacit
 from tacit.cluster.measured import measured_cluster
@@ -13,6 +12,7 @@ from tacit.record.trace import COMPUTE, EXCHANGE, WAIT, Trace
 from tacit.report import Comparison, Entry, verdict
 from tacit.report.columns import cells, columns_of
 from tacit.report.verdict import remarks
+from tests.report.synthetic_runs import local_run
 
 
 def both(*, factor: float = 1.1, compute: str = "Exponential(mean_s=0.02)") -> Comparison:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 from rich.console import Console
-from synthetic_runs import four_strategies, local_run, tiny_run
 
 import tacit
 from tacit.errors import TacitError
 from tacit.report import Comparison, Entry, print_table, render, units, verdict, write_report
 from tacit.report.verdict import remarks
+from tests.report.synthetic_runs import four_strategies, local_run, tiny_run
 
 
 class Reader(HTMLParser):

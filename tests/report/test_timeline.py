@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_runs import local_run, server_run
 
 import tacit
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, WAIT, Trace
 from tacit.report.timeline import shares, strip, window_s
+from tests.report.synthetic_runs import local_run, server_run
 
 
 def test_shares_sum_to_one_and_count_overlap_once() -> None:

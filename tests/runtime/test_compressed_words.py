@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from processes import together
 from torch import nn
 
 import tacit
 from tacit import workloads
 from tacit.runtime.train import train
 from tacit.testing.toys import Handing
+from tests.runtime.processes import together
 
 QUADRATIC = workloads.quadratic(dimension=3)
 

@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 import pytest
-from processes import together
 
 import tacit
 from tacit.simulation.scripts.run import simulate_script
+from tests.runtime.processes import together
 
 SCRIPT = """
 import torch, tacit

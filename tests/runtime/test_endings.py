@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import Failed, outcomes, together
 from torch import nn
 
 import tacit
 from tacit.session import checkpoints
 from tacit.strategies import Strategy
+from tests.runtime.processes import Failed, outcomes, together
 
 STEPS = 24
 AVERAGING = [tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(2))]

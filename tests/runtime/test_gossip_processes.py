@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from processes import Failed, outcomes, together
 from torch import nn
 
 import tacit
 from tacit.strategies import Strategy
+from tests.runtime.processes import Failed, outcomes, together
 
 ROUNDS = [
     tacit.DPSGD(topology=tacit.Ring()),

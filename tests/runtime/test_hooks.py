@@ -6,11 +6,11 @@ import threading
 
 import torch
 import torch.distributed as dist
-from processes import together
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tacit
+from tests.runtime.processes import together
 
 
 def model_of(seed: int = 0) -> nn.Module:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from processes import together
 from torch import nn
 
 import tacit
 from tacit import workloads
 from tacit.strategies import Strategy
+from tests.runtime.processes import together
 
 FOUND: dict[int, tuple[list[float], list[float], float]] = {}
 

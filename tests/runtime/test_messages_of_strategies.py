@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from processes import outcomes, together
 from torch import nn
 
 import tacit
@@ -14,6 +13,7 @@ from tacit.core.messages import Message
 from tacit.runtime.train import train
 from tacit.strategies import Strategy
 from tacit.testing.toys import AskAround, FirstOfAll, Gathering, PingPong
+from tests.runtime.processes import outcomes, together
 
 QUADRATIC = workloads.quadratic(dimension=7, noise=0.0)
 

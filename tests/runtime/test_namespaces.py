@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import namespaces
 import pytest
 import torch
-from namespaces import Host
-from processes import together
 from torch import nn
 from torch.distributed import TCPStore
 
@@ -23,6 +20,9 @@ from tacit.core.messages import TensorMessage
 from tacit.core.worker import Worker
 from tacit.record.trace import EXCHANGE
 from tacit.strategies import Strategy
+from tests.runtime import namespaces
+from tests.runtime.namespaces import Host
+from tests.runtime.processes import together
 
 pytestmark = pytest.mark.skipif(namespaces.refused() is not None, reason=str(namespaces.refused()))
 

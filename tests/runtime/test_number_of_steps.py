@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import together
 
 import tacit
 from tacit.simulation.scripts.run import simulate_script
+from tests.runtime.processes import together
 
 SCRIPT = """
 import torch, tacit

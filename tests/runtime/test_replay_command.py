@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from processes import together
 from typer.testing import CliRunner
 
 import tacit
 from tacit import workloads
 from tacit.cli import app
 from tacit.runtime.train import train
+from tests.runtime.processes import together
 
 SETTINGS = {"steps": 20, "seed": 5}
 

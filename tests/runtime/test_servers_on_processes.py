@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import Failed, outcomes, together
 
 import tacit
 from tacit import workloads
 from tacit.runtime.train import train
+from tests.runtime.processes import Failed, outcomes, together
 
 DIGITS = workloads.digits(model="softmax")
 KINDS = [tacit.KSync(k=3), tacit.KBatchSync(k=3), tacit.KAsync(k=2), tacit.KBatchAsync(k=2)]

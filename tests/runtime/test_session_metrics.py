@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import outcomes, together
 from torch import nn
 
 import tacit
 from tacit.simulation.scripts.run import simulate_script
+from tests.runtime.processes import outcomes, together
 
 SCRIPT = """
 import torch, tacit

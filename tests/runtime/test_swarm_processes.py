@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from processes import together
 from torch import nn
 
 import tacit
 from tacit import workloads
 from tacit.runtime.train import train
 from tacit.strategies import Strategy
+from tests.runtime.processes import together
 
 LATTICE = tacit.Lattice(bits=8)
 FORMS = [

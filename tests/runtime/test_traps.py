@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from processes import Failed, outcomes, together
 from torch import nn
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
@@ -20,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tacit
 from tacit.session import checkpoints
 from tacit.strategies.local_sgd.periods import PeriodState, Round
+from tests.runtime.processes import Failed, outcomes, together
 
 
 def network(seed: int = 0) -> nn.Module:

@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 
 import pytest
-from processes import together
 
 import tacit
 from tacit.simulation.scripts.run import simulate_script
+from tests.runtime.processes import together
 
 SCRIPT = """
 import json

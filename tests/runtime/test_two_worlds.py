@@ -8,13 +8,13 @@ from collections import Counter
 
 import pytest
 import torch
-from processes import together
 
 import tacit
-from strategy_table import TABLE
 from tacit import workloads
 from tacit.runtime.train import train
 from tacit.strategies import Strategy, may_send
+from tests.runtime.processes import together
+from tests.strategy_table import TABLE
 
 SEED = 2
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from processes import outcomes, together
 from torch import nn
 
 import tacit
 from tacit.runtime.failures.wait_notices import Place, in_deadlock
 from tacit.strategies import Strategy
+from tests.runtime.processes import outcomes, together
 
 TIMEOUT_S = 6.0  # a notice comes after a quarter of it
 RULE = "very rank must make the same calls in the same order"

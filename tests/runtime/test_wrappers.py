@@ -9,12 +9,12 @@ import gc
 import pytest
 import torch
 import torch.distributed as dist
-from processes import Failed, outcomes, together
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import tacit
+from tests.runtime.processes import Failed, outcomes, together
 
 STRATEGY = tacit.LocalSGD(period=tacit.Every(8))
 WAYS_OUT = (

@@ -11,10 +11,10 @@ from textwrap import dedent
 from typing import Any
 
 import torch
-from processes import together
 
 import tacit
 from tacit.simulation.scripts.run import simulate_script
+from tests.runtime.processes import together
 
 PREAMBLE = """
 import sys

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "runtime")]
-
-from both_worlds import Outcome, play_in_both  # noqa: E402 - lies beside this file
+from tests.scripts.both_worlds import Outcome, play_in_both
 
 
 @pytest.fixture

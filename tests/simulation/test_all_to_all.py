@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_links import BANDWIDTH, LATENCY_S, fabric
 
 import tacit
 from tacit import workloads
@@ -17,6 +16,7 @@ from tacit.core.messages import TensorMessage
 from tacit.simulation.scripts.run import simulate_script
 from tacit.strategies import Strategy
 from tacit.testing.toys import Handing
+from tests.simulation.test_links import BANDWIDTH, LATENCY_S, fabric
 
 
 @given(workers=st.integers(2, 12), size_bytes=st.integers(1, 10_000))

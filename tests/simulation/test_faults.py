@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 import tacit
-from strategy_table import TABLE
 from tacit import workloads
 from tacit.core.strategy import takes_joiners
 from tacit.testing.toys import AskAround, Ball, FirstOfAll, PingPong
+from tests.strategy_table import TABLE
 
 QUADRATIC = workloads.quadratic(dimension=6)
 LOCAL = tacit.LocalSGD(period=tacit.Every(4))

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as draw
-from ranks import Ranks, Scattered
 from torch import nn
 
 import tacit
@@ -19,6 +18,7 @@ from tacit.compression.feedback import SummableFeedback, Update, UpdateWithStati
 from tacit.core.messages import TensorMessage
 from tacit.core.randomness import Streams
 from tacit.errors import BadMessage
+from tests.strategies.ranks import Ranks, Scattered
 
 EXACT: list[SummableFeedback] = [
     tacit.ErrorFeedback(),

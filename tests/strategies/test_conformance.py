@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as draw
 
 import tacit
-from strategy_table import TABLE
 from tacit import workloads
 from tacit.registry import FAMILIES
 from tacit.strategies import Strategy, may_send
 from tacit.testing import CHECKS, Row
 from tacit.testing.strategies import QUADRATIC
+from tests.strategy_table import TABLE
 
 each = pytest.mark.parametrize("row", TABLE, ids=str)
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from ranks import Ranks
 from torch import Tensor, nn
 
 import tacit
 from tacit import workloads
 from tacit.compression import QSGD, Compressor, Dense, DenseVector, RandomK, Sign, TopK
 from tacit.compression.feedback import Feedback, FeedbackState
+from tests.strategies.ranks import Ranks
 
 Gradient = Callable[[Tensor], Tensor]
 ALL = [

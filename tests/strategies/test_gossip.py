@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 from torch import Tensor
-from troubles import troubles
 
 import tacit
 from tacit import workloads
@@ -22,6 +21,7 @@ from tacit.record.trace import NOTE
 from tacit.strategies import Strategy
 from tacit.strategies.gossip.neighbours import rounds_to_everybody
 from tacit.theory import GraphTheory
+from tests.strategies.troubles import troubles
 
 DIMENSION = 12
 QUADRATIC = workloads.quadratic(dimension=DIMENSION, condition=5.0, noise=0.5, heterogeneity=1.0)

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from server_runs import KINDS, SEVERAL_TENSORS, notes, simulate
 from torch import Tensor
 
 import tacit
@@ -22,6 +21,7 @@ from tacit.core.messages import Message
 from tacit.strategies.servers.channels import GradientChannels, ModelChannels, down, knowing, up
 from tacit.strategies.servers.messages import ServedModel, ServerPush
 from tacit.strategies.servers.server import ParameterServer, ServerState
+from tests.strategies.server_runs import KINDS, SEVERAL_TENSORS, notes, simulate
 
 
 @dataclass

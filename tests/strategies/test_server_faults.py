@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from server_runs import KINDS, SEVERAL_TENSORS, notes, replayed, simulate, staleness, used
 
 import tacit
+from tests.strategies.server_runs import KINDS, SEVERAL_TENSORS, notes, replayed, simulate, staleness, used
 
 each = pytest.mark.parametrize("kind", KINDS)
 WAITING = (tacit.KSync, tacit.KAsync)

@@ -7,8 +7,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from server_runs import FREE, notes
-from test_server_ends import ScriptedServer, push
 
 import tacit
 from tacit import workloads
@@ -17,6 +15,8 @@ from tacit.strategies import Strategy
 from tacit.strategies.servers.learner_speeds import UseTimes
 from tacit.strategies.servers.messages import ServedModel
 from tacit.strategies.servers.server import ParameterServer, ServerState
+from tests.strategies.server_runs import FREE, notes
+from tests.strategies.test_server_ends import ScriptedServer, push
 
 SPLIT = workloads.quadratic(dimension=5, condition=2.0, noise=0.0, heterogeneity=1.0)
 SAME = workloads.quadratic(dimension=5, condition=2.0, noise=0.0)

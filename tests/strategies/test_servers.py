@@ -10,7 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as draw
-from server_runs import (
+
+import tacit
+from tacit import theory, workloads
+from tacit.core.randomness import Streams
+from tests.strategies.server_runs import (
     ASYNC,
     FREE,
     KINDS,
@@ -24,10 +28,6 @@ from server_runs import (
     time_per_update,
     used,
 )
-
-import tacit
-from tacit import theory, workloads
-from tacit.core.randomness import Streams
 
 EXPONENTIAL = tacit.Exponential(mean_s=1.0)
 SHIFTED = tacit.ShiftedExponential(shift_s=1.0, tail_mean_s=1.0)

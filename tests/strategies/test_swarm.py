@@ -15,7 +15,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 from torch import Tensor
-from troubles import troubles
 
 import tacit
 from tacit import workloads
@@ -25,6 +24,7 @@ from tacit.strategies import Strategy
 from tacit.strategies.swarm.messages import SwarmAnswer, SwarmAsk
 from tacit.strategies.swarm.nonblocking import SwarmState
 from tacit.theory import GraphTheory
+from tests.strategies.troubles import troubles
 
 DIMENSION = 6
 QUADRATIC = workloads.quadratic(dimension=DIMENSION, condition=2.0, noise=0.0)

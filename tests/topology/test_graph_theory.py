@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from drawn_graphs import graphs, undirected
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 
 from tacit import Complete, ExponentialGraph, Graph, Hypercube, OnePeer, RandomRegular, Ring, Star, Topology, Torus
 from tacit.theory import GraphTheory
+from tests.topology.drawn_graphs import graphs, undirected
 
 Drawn = tuple[Topology, int]
 close = pytest.approx

@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from drawn_graphs import directed, graphs, undirected
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 
 from tacit import Complete, ExponentialGraph, Hypercube, OnePeer, RandomRegular, Ring, Star, Topology, Torus
+from tests.topology.drawn_graphs import directed, graphs, undirected
 
 Drawn = tuple[Topology, int]
 
