@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test check format clean bench-simulator bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-compression bench-papers fuzz reference docs
+.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-compression bench-papers fuzz reference docs
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -18,8 +18,14 @@ demo: $(VENV)/.installed  ## compare four strategies on real data, about a minut
 	    --steps 600 --lr 0.2 --seeds 3 --out demo --force
 	@echo "Open demo/report.html in a browser."
 
+# Tests start hundreds of processes: they share compiled modules even where PYTHONDONTWRITEBYTECODE is set.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
 test: $(VENV)/.installed  ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
+	$(PYTEST) -n 3 --dist worksteal
+
+test-fast: $(VENV)/.installed  ## run the tests that start no processes and check no paper's claims
+	$(PYTEST) -n 2 --dist worksteal -m 'not processes and not paper'
 
 check: $(VENV)/.installed  ## format, lint, types, layers, links and README examples
 	$(BIN)/ruff format --check

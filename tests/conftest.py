@@ -1,20 +1,79 @@
-"""One torch thread: runs are small, and the digest of a run is promised for equal thread counts.
+"""Settings shared by all tests, and the markers that ``make test-fast`` selects by.
 
-Drawn examples have no deadline.
+A test gets the marker ``processes`` here if its code, a fixture it uses, or a function of the tests that one of these
+names, names one of ``LAUNCHERS``. Any other test fails when it starts a process; it then needs
+``@pytest.mark.processes``.
 """
+
+from __future__ import annotations
+
+import functools
+import inspect
+import subprocess
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)
+LAUNCHERS = {"together", "outcomes", "subprocess"}
+WAITING = ("runtime", "scripts", "cli", "test_examples.py", "test_documentation.py", "test_benchmarks.py")
+
+torch.set_num_threads(1)  # the digest of a run is the same only for equal numbers of threads
 settings.register_profile("tacit", deadline=None)
 settings.load_profile("tacit")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with tests of real processes and of the command line: they wait much, and would be what is left over at the
-    end.
-    """
-    first = ("runtime", "scripts", "cli", "test_examples.py", "test_documentation.py", "test_benchmarks.py")
-    items.sort(key=lambda item: not any(name in item.path.parts for name in first))
+    """Mark tests that start processes, and put tests that mostly wait first: at the end they would leave a core idle."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            fixtures = item._fixtureinfo.name2fixturedefs.values()
+            used = [item.function, *(definitions[-1].func for definitions in fixtures)]
+            if any(_names_a_launcher(inspect.unwrap(function)) for function in used):
+                item.add_marker(pytest.mark.processes)
+    items.sort(key=lambda item: not any(name in item.path.parts for name in WAITING))
+
+
+@functools.cache
+def _names_a_launcher(function: Callable[..., Any]) -> bool:
+    """Return whether ``function``, or a function of the tests that it names, names one of ``LAUNCHERS``."""
+    pending: list[Any] = [function]
+    seen: set[FunctionType] = set()
+    while pending:
+        one = pending.pop()
+        if not isinstance(one, FunctionType) or one in seen:
+            continue
+        seen.add(one)
+        if not one.__module__.startswith("tests.") or one.__module__ == __name__:
+            continue
+        names = set(_names(one.__code__))
+        if names & LAUNCHERS:
+            return True
+        pending += [one.__globals__[name] for name in names if name in one.__globals__]
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in ``code`` and in the functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_without_the_marker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a test fail if it starts a process and is not marked with ``processes``."""
+    if request.node.get_closest_marker("processes") is not None:
+        return
+
+    def refuse(*arguments: Any, **settings: Any) -> NoReturn:
+        pytest.fail(f"{request.node.nodeid} starts a process; mark it with @pytest.mark.processes.")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    monkeypatch.setattr(BaseProcess, "start", refuse)

@@ -47,6 +47,7 @@ def run_script(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> None:
     runpy.run_path(str(SCRIPTS[name]), run_name="__main__")
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize(("name", "part"), PARTS)
 def test_a_quick_run_measures_every_target_of_its_part(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_folder: Path, name: str, part: int
@@ -83,6 +84,7 @@ def test_the_speed_benchmark_measures_what_it_compares():
     assert all(rate > 0 for rate in rates.values())
 
 
+@pytest.mark.processes
 def test_the_end_to_end_benchmark_runs_every_method_on_its_slow_network(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -333,7 +333,7 @@ def test_a_class_that_replaces_another_of_its_name_is_what_arrives():
         return Reloaded
 
     first = define()
-    packed = first(3).pack()
+    packed = first(3).pack()  # type: ignore[call-arg]
     assert type(unpack(packed)) is first
     second = define()
     assert type(unpack(packed)) is second

@@ -120,6 +120,7 @@ def follow(problem: Problem, feedback: Feedback, rate: float, steps: int, k: int
         x = x - rate * means[0]
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize("feedback", [tacit.EF21(), tacit.EF21(init="full"), tacit.EF21Plus()], ids=str)
 @pytest.mark.parametrize("seed", range(2))
 def test_no_run_violates_the_nonconvex_theorem(feedback: Feedback, seed: int):
@@ -151,6 +152,7 @@ def test_no_run_violates_the_nonconvex_theorem(feedback: Feedback, seed: int):
     assert float(gradients.mean(0).square().sum()) < 0.3 * total / t  # it went somewhere
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize("seed", range(2))
 def test_no_run_violates_the_pl_theorem(seed: int):
     """§3.6(4): Ψ^T ≤ (1 − γμ)^T Ψ⁰ on least squares of full column rank."""

@@ -40,10 +40,13 @@ from tacit.compression.kernels.backend import uses_triton
 from tacit.core.messages import unpack
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = pytest.mark.skipif(
-    not uses_triton(torch.zeros(1, device=DEVICE)),
-    reason="needs Triton and a CUDA GPU, or Triton and TRITON_INTERPRET=1",
-)
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(
+        not uses_triton(torch.zeros(1, device=DEVICE)),
+        reason="needs Triton and a CUDA GPU, or Triton and TRITON_INTERPRET=1",
+    ),
+]
 SHAPES = (torch.Size((60, 70)), torch.Size((300,)), torch.Size((1500,)))
 N = 6000
 

@@ -20,7 +20,11 @@ from tacit.compression.kernels import backend, lattice, quantization, selection
 DEVICES = [
     "cpu",
     pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; none is here")
+        "cuda",
+        marks=[
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; none is here"),
+        ],
     ),
 ]
 on_each_device = pytest.mark.parametrize("device", DEVICES)

@@ -493,6 +493,7 @@ def _doomed(port: int) -> None:
     end.post.receive(TensorMessage)
 
 
+@pytest.mark.processes
 def test_a_killed_peer_is_noticed_by_receive_and_does_not_hold_up_close():
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     victim = multiprocessing.get_context("spawn").Process(target=_doomed, args=(store.port,))

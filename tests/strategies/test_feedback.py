@@ -175,6 +175,7 @@ def test_with_one_worker_ef_and_ef21_tie_when_both_are_tuned():
     assert np.log(ef) / np.log(ef21) == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.paper
 def test_momentum_goes_below_the_floor_of_ef21_with_small_batches():
     """§3.6(7): EF21-SGD with a constant batch stalls at a floor that follows σ²; EF21-SGDM with the same batch goes
     lower.

@@ -41,6 +41,7 @@ ONE_FASTER = {0: 4.0}
 """The first of four learners is four times faster."""
 
 
+@pytest.mark.paper
 @biased
 @pytest.mark.parametrize("strategy", [tacit.KAsync(k=1), tacit.KBatchAsync(k=2)], ids=str)
 def test_the_model_settles_at_the_minimum_of_the_speed_weighted_mean(strategy):
@@ -52,6 +53,7 @@ def test_the_model_settles_at_the_minimum_of_the_speed_weighted_mean(strategy):
     assert excess(biased_run) > 20 * excess(simulate(strategy, lr=0.03))
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize(
     "strategy",
     [

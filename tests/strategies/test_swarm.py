@@ -183,6 +183,7 @@ def test_two_nodes_in_lockstep_train_as_well_as_two_that_wait_for_each_other():
     assert without_waiting.history[-1]["loss"] == pytest.approx(blocking.history[-1]["loss"], rel=0.05)
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize("topology", [tacit.Complete(), tacit.Ring()], ids=str)
 def test_nodes_that_all_ask_at_once_agree_as_fast_as_the_theory_says(topology: tacit.Topology):
     """On the complete graph 0.347 of Γ is left with 16 nodes; one pair after another leaves (1 − 1/(n − 1))ⁿ = 0.332
@@ -216,6 +217,7 @@ class Walks(Watched):
         return {"after_step": after_step, "quiet_steps": lambda this, worker, state: 0}
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize(("local_steps", "part"), [(1, 1.0), (tacit.Geometric(mean=4), 0.25)], ids=str)
 def test_matchings_take_off_their_part_of_gamma(local_steps: int | tacit.Geometric, part: float):
     """Each of the n/2 pairs of a matching takes off 1/(n − 1) of Γ.
@@ -243,6 +245,7 @@ def spread(strategy: Strategy, lr: float, **problem: float) -> float:
     return float(np.mean([row["spread"] for row in run.history[10:]]))
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize(
     ("problem", "power"), [({"noise": 1.0, "heterogeneity": 0.0}, 1), ({"noise": 0.0, "heterogeneity": 1.0}, 2)]

@@ -51,6 +51,7 @@ def simulate(strategy: tacit.Strategy, steps: int = STEPS, **settings) -> torch.
     ).parameters
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize("aggregate", ["gather", "scatter"])
 @pytest.mark.parametrize("weights", ["size", "equal"])
 def test_ef21_with_unequal_shards_is_the_papers_loop(weights: str, aggregate: str):
