@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -142,18 +143,23 @@ def _imports_of_tacit() -> Iterator[Import]:
             yield found._replace(module=rest.partition(".")[0])
 
 
-def _imports() -> Iterator[Import]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(path.read_text(), str(path))
-        typing_only = {
-            id(node)
-            for block in ast.walk(tree)
-            if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
-            for node in ast.walk(block)
-        }
-        for node in ast.walk(tree):
-            for module in _modules(node, path):
-                yield Import(path, getattr(node, "lineno", 0), module, id(node) in typing_only)
+@functools.cache
+def _imports() -> list[Import]:
+    """Return all imports of the package. Six tests read them; the sources are parsed once."""
+    return [found for path in sorted(SOURCE.rglob("*.py")) for found in _imports_of(path)]
+
+
+def _imports_of(path: Path) -> Iterator[Import]:
+    tree = ast.parse(path.read_text(), str(path))
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        for module in _modules(node, path):
+            yield Import(path, getattr(node, "lineno", 0), module, id(node) in typing_only)
 
 
 def _modules(node: ast.AST, path: Path) -> list[str]:

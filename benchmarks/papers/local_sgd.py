@@ -201,7 +201,7 @@ def convex_periods(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def network_periods(chosen: argparse.Namespace) -> dict[str, Any]:
     """Digits, one hidden layer, constant rate, T = 5469: the order of the final training losses."""
-    seeds, steps, tau = (range(1), 300, 5) if chosen.quick else (range(5), STEPS, 91)
+    seeds, steps, tau = (range(1), 120, 5) if chosen.quick else (range(5), STEPS, 91)
     fixed = f"tau={tau}"
     periods = {
         "tau=1": tacit.Every(1),

@@ -19,7 +19,7 @@ import torch
 from torch.distributed import TCPStore
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch._dynamo", "tacit", "sklearn.datasets"])
+_context.set_forkserver_preload(["torch", "torch._dynamo", "tacit", "sklearn.datasets", "pytest", "hypothesis"])
 
 
 class Failed(Exception):

@@ -95,7 +95,7 @@ def test_ranks_with_fewer_batches_leave_and_nobody_hangs(strategy: tacit.Strateg
     assert all(torch.equal(result["model"], results[0]["model"]) for result in results)
     assert results[0]["taken"] <= 20
     made = results[0]["run"]["steps"]
-    assert made == 30 or (made < 30 and steps is not None) or steps is None
+    assert made > 0 and (steps is None or made <= steps)
     if not strategy.cancels and steps is None:  # every gradient is used once, the last few together
         pushed = sum(result["taken"] for result in results)
         assert made == pytest.approx(pushed / strategy.k, abs=pushed / strategy.k * 0.6) and pushed == 120
