@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from strategy_table import TABLE, Row
+
+from tests.strategy_table import TABLE, Row
 
 TOOL = Path(__file__).parent.parent / "tools" / "conformance_digests.py"
 

@@ -18,8 +18,9 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path.insert(0, str(TESTS))
 
-import tacit  # noqa: E402
 from strategy_table import TABLE, Row  # type: ignore[import-not-found] # noqa: E402 - a module of the tests
+
+import tacit  # noqa: E402
 from tacit import workloads  # noqa: E402
 
 FILE = TESTS / "conformance_digests.json"

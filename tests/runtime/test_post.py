@@ -63,7 +63,7 @@ class End:
             address,
             peers,
             store,
-            monitor=self.monitor,
+            hook_lock=self.monitor,
             handles=(Enquiry,),
             handler=(lambda source, message: handler(self, source, message)) if handler else self.answer,
             sent=None,

@@ -12,6 +12,7 @@ from torch import Tensor
 import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
+from tacit.record.trace import Event
 from tacit.strategies import Strategy
 
 KINDS = (tacit.KSync, tacit.KBatchSync, tacit.KAsync, tacit.KBatchAsync)
@@ -48,7 +49,7 @@ def time_per_update(
     return run.summary()["time_s"] / updates
 
 
-def notes(run: tacit.Run, name: str) -> list[tacit.trace.Event]:
+def notes(run: tacit.Run, name: str) -> list[Event]:
     return [event for event in run.trace.of("note") if event.label == name]
 
 

@@ -38,13 +38,13 @@ class Watched:
         kind, self.starts = type(strategy), starts
         self._before, self._after = {}, {}
 
-        def init(this: Strategy, worker: tacit.worker.Worker) -> object:
+        def init(this: Strategy, worker: tacit.Worker) -> object:
             if kind is tacit.CHOCO:  # neighbours believe in the common start, from where the nodes have gone their ways
                 state = kind.init(this, worker)
             worker.parameters.copy_(starts[worker.rank])
             return state if kind is tacit.CHOCO else kind.init(this, worker)
 
-        def after_step(this: Strategy, worker: tacit.worker.Worker, state: object) -> None:
+        def after_step(this: Strategy, worker: tacit.Worker, state: object) -> None:
             self._before[worker.step, worker.rank] = worker.parameters.clone()
             kind.after_step(this, worker, state)
             self._after[worker.step, worker.rank] = worker.parameters.clone()

@@ -40,7 +40,7 @@ class Watched:
         self.states: dict[int, SwarmState] = {}
         self.kind = type(strategy)
 
-        def init(this: Strategy, worker: tacit.worker.Worker) -> object:
+        def init(this: Strategy, worker: tacit.Worker) -> object:
             worker.parameters.copy_(self.starts[worker.rank])
             self.states[worker.rank] = self.kind.init(this, worker)
             return self.states[worker.rank]
