@@ -75,8 +75,10 @@ fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, cove
 	-$(BIN)/pip install --quiet --target build/atheris atheris
 	PYTHONPATH=build/atheris OMP_NUM_THREADS=1 $(BIN)/python fuzz/wire.py --seconds $(SECONDS) $(if $(OUT),--out $(OUT))
 
-reference: $(VENV)/.installed  ## write docs/reference/api.md and command-line.md again
+reference: $(VENV)/.installed  ## write the generated pages of docs/reference again
 	$(BIN)/python tools/reference_pages.py
+	$(BIN)/python -m tools.layout_figures --static
+	$(BIN)/python -m tools.layout_figures --static
 
 docs: $(VENV)/.docs  ## build the documentation as a site into build/site; open build/site/index.html
 	$(BIN)/python tools/reference_pages.py --check
