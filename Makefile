@@ -78,7 +78,6 @@ fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, cove
 reference: $(VENV)/.installed  ## write the generated pages of docs/reference again
 	$(BIN)/python tools/reference_pages.py
 	$(BIN)/python -m tools.layout_figures --static
-	$(BIN)/python -m tools.layout_figures --static
 
 docs: $(VENV)/.docs  ## build the documentation as a site into build/site; open build/site/index.html
 	$(BIN)/python tools/reference_pages.py --check
