@@ -1,4 +1,4 @@
-"""From what each rank wrote down to one run: traces put together, waiting told from talking, a loss curve."""
+"""Merge the records of all ranks into one run: one trace and one loss curve."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tacit.errors import require
 from tacit.record.run import RECORDED, Row, Tally, number
-from tacit.record.trace import EXCHANGE, WAIT, PlainEvent, Trace
+from tacit.record.trace import EXCHANGE, Event, PlainEvent, Trace
 
-_MOST_ROWS: Final = 400
+_MAX_ROWS: Final = 400
 
 
 class LossCurve:
-    """A worker's own losses over time: a row every so many steps, thinned out when they become too many."""
+    """Losses of one worker over time: one row every ``every`` steps. ``every`` doubles when there are too many rows."""
 
     def __init__(self, steps: int | None) -> None:
         self.every = max(1, (steps or 0) // 100)
@@ -28,7 +28,7 @@ class LossCurve:
 
     def add(self, step: int, time_s: float, loss: float | None, weight: float) -> None:
         self.rows.append((step, time_s, loss, weight))
-        if len(self.rows) > _MOST_ROWS:
+        if len(self.rows) > _MAX_ROWS:
             self.every *= 2
             self.rows = [row for row in self.rows if row[0] % self.every == 0]
 
@@ -41,10 +41,10 @@ def packed(trace: Trace, curve: LossCurve) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[list[PlainEvent], list[tuple[int, float, float | None, float]]]:
+    """Return the events and the rows of the loss curve of a packed record."""
     with np.load(io.BytesIO(data), allow_pickle=False) as stored:
         rows = json.loads(str(stored["curve"]))
-        names = ("time_s", "rank", "kind", "start_s", "step", "round", "peer", "size_bytes", "value", "label")
-        events = list(zip(*(stored[name].tolist() for name in names), strict=True))
+        events = list(zip(*(stored[name].tolist() for name in Event._fields), strict=True))
     return events, [tuple(row) for row in rows]
 
 
@@ -55,36 +55,34 @@ def merged(records: Sequence[bytes]) -> tuple[Trace, list[Row]]:
         events, rows = unpacked(record)
         trace.rows.extend(events)
         curves.append(rows)
-    trace.rows = _told_apart(trace.rows)
+    trace = _with_waits(trace.rows)
     return trace, _history(trace, curves)
 
 
-def _told_apart(rows: list[PlainEvent]) -> list[PlainEvent]:
-    """Split each rank's part of a collective into waiting for the last to come and the exchange itself, as the
-    simulator writes it.
-    """
+def _with_waits(rows: list[PlainEvent]) -> Trace:
+    """Return a trace in which collectives are split, as in the simulator: wait for the last rank, then exchange."""
     begun_s: dict[tuple[int, str], float] = defaultdict(float)
     for row in rows:
-        if row[2] == EXCHANGE:
-            key = (row[5], row[9])
-            begun_s[key] = max(begun_s[key], row[3])
-    split: list[PlainEvent] = []
+        event = Event._make(row)
+        if event.kind == EXCHANGE:
+            key = (event.round, event.label)
+            begun_s[key] = max(begun_s[key], event.start_s)
+    trace = Trace()
     for row in rows:
-        end_s, rank, kind, start_s, step, round_, peer, size_bytes, value, label = row
-        if kind != EXCHANGE:
-            split.append(row)
+        event = Event._make(row)
+        if event.kind != EXCHANGE:
+            trace.rows.append(row)
             continue
-        from_s = min(begun_s[round_, label], end_s)
-        if from_s > start_s and not value:  # value 1 marks a round that travelled beside computation: nobody stood idle
-            split.append((from_s, rank, WAIT, start_s, 0, round_, -2, 0, 0.0, label))
-        split.append((end_s, rank, EXCHANGE, from_s, step, round_, peer, size_bytes, 0.0, label))
-    return split
+        end_s, rank, label = event.time_s, event.rank, event.label
+        from_s, is_overlapped = min(begun_s[event.round, label], end_s), bool(event.value)
+        if from_s > event.start_s and not is_overlapped:  # a rank that computed in the meantime was not idle
+            trace.wait(rank, event.start_s, from_s, label, event.round)
+        trace.exchange(rank, from_s, end_s, label, event.round, event.size_bytes)
+    return trace
 
 
 def _history(trace: Trace, curves: Sequence[Sequence[tuple[int, float, float | None, float]]]) -> list[Row]:
-    """Return a row for every step that all workers have one for: the time of the last to get there, the weighted mean
-    of their losses.
-    """
+    """Return one row per step that is in all curves: the time of the slowest worker, the weighted mean of the losses."""
     if not curves:
         return []
     tables = [{row[0]: row for row in rows} for rows in curves]
@@ -100,17 +98,17 @@ def _history(trace: Trace, curves: Sequence[Sequence[tuple[int, float, float | N
 
 
 def row_at(tally: Tally, time_s: float, step: int, **measured: float | None) -> Row:
-    """Return a row of a history: what was measured, under whatever names, beside rounds, bytes and period at that time."""
+    """Return a row of a history: the measured numbers, and rounds, bytes and period at that time."""
     names = dict.fromkeys(("loss", "gradient_norm_squared", "metric", "spread", *measured))
     numbers: dict[str, Any] = {name: number(measured.get(name)) for name in names}
     return {"time_s": time_s, "step": step, **numbers, **tally.at(time_s)}
 
 
 def as_numbers(measured: Mapping[str, object]) -> dict[str, float | None]:
-    """Return what a user logs as plain numbers; refuse what is none, and names that a row holds anyway."""
+    """Return logged values as floats; raise for other values, and for names that each row holds already."""
     numbers: dict[str, float | None] = {}
     for name, value in measured.items():
-        require(name not in RECORDED, f"{name}={value!r} is recorded by the run itself; choose another name.")
+        require(name not in RECORDED, f"{name}={value!r}: the run records {name} itself; choose another name.")
         if isinstance(value, Tensor) and value.numel() == 1:
             value = value.item()
         if value is not None and not isinstance(value, Real):

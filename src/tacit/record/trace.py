@@ -1,12 +1,13 @@
-"""The typed record of what happened: who computed, talked and waited, when, and how many bytes travelled.
+"""Event trace of a run: computing, waiting and communication of each endpoint, with times and bytes.
 
-Both worlds write it, identical in shape; tables, figures and the digest come from it alone.
+Simulated and real runs write the same kinds of events. Tables, figures and the digest are derived from the trace alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -16,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 COMPUTE: Final = "compute"  # one step's gradient; step is its number, counted from 1
-CANCELLED: Final = "cancelled"  # a step's gradient that was abandoned
-WAIT: Final = "wait"  # blocked until others arrive; label says for what
-EXCHANGE: Final = "exchange"  # this rank's part of a collective; size_bytes is what it put on the wire
-SEND: Final = "send"  # a message put on the wire, to peer
-RECEIVE: Final = "receive"  # a message handed over, from peer
-NOTE: Final = "note"  # a number a strategy wants drawn; label is its name, value the number
-FAULT: Final = "fault"  # label says which
+CANCELLED: Final = "cancelled"  # a step whose gradient was abandoned
+WAIT: Final = "wait"  # blocked; label is what the endpoint waits for
+EXCHANGE: Final = "exchange"  # this rank's part of a collective; size_bytes is what it sent
+SEND: Final = "send"  # a message sent to peer
+RECEIVE: Final = "receive"  # a message received from peer
+NOTE: Final = "note"  # a number reported by a strategy; label is its name
+FAULT: Final = "fault"  # label is the fault
 KINDS: Final = (COMPUTE, CANCELLED, WAIT, EXCHANGE, SEND, RECEIVE, NOTE, FAULT)
 
 
@@ -30,15 +31,15 @@ Column = NDArray[Any]
 
 
 class Event(NamedTuple):
-    """One row of the trace. Order of fields is order of sorting."""
+    """One row of the trace. Events are sorted by their fields in this order."""
 
-    time_s: float  # when it ended
-    rank: int  # -1 is the server
+    time_s: float  # end of the event
+    rank: int  # -1: the server
     kind: str
     start_s: float
-    step: int = 0  # the worker's step at the time
+    step: int = 0  # number of the step, from 1
     round: int = 0  # number of the collective, from 1
-    peer: int = -2  # the other side of a message; -2 where there is none
+    peer: int = -2  # the other endpoint of a message; -2: none
     size_bytes: int = 0
     value: float = 0.0
     label: str = ""
@@ -56,26 +57,98 @@ _TYPES: Final = {
     "value": np.float64,
     "label": np.int32,
 }
-_WORDS: Final = ("kind", "label")  # kept as codes: few words, many events
-_LONG: Final = 100_000  # events kept as tuples before they are packed into arrays, a third of the size
-_SORTED_AT_ONCE: Final = (
-    100_000  # events whose other fields are compared at once, so that they fit into a processor's cache
-)
+_TEXT_FIELDS: Final = ("kind", "label")  # stored as integer codes: few different texts, many events
+_LONG: Final = 100_000  # events kept as tuples before they are packed into arrays of a third of the size
+_SORTED_AT_ONCE: Final = 100_000  # events sorted by all fields in one call, so that the columns fit into the CPU cache
 
 PlainEvent = tuple[float, int, str, float, int, int, int, int, float, str]
-"""An event as a plain tuple in ``Event``'s order: worlds write hundreds of thousands."""
+"""An event as a plain tuple in the order of ``Event``'s fields, which is faster to make than an ``Event``."""
 
 
-class Trace:
-    """Events in the order of time, then rank: independent of the order in which a world happened to write them."""
+class EventWriter:
+    """One method per kind of event; each appends a row to ``rows``."""
+
+    rows: MutableSequence[PlainEvent]
+
+    def compute(self, rank: int, step: int, start_s: float, end_s: float) -> None:
+        """Add a step whose gradient is used."""
+        self.rows.append((end_s, rank, COMPUTE, start_s, step, 0, -2, 0, 0.0, ""))
+
+    def cancelled(self, rank: int, step: int, start_s: float, end_s: float) -> None:
+        """Add a step whose gradient was abandoned."""
+        self.rows.append((end_s, rank, CANCELLED, start_s, step, 0, -2, 0, 0.0, ""))
+
+    def wait(self, rank: int, start_s: float, end_s: float, label: str, round: int = 0) -> None:
+        """Add the time in which ``rank`` was blocked; ``round``: the number of the collective it waited for."""
+        self.rows.append((end_s, rank, WAIT, start_s, 0, round, -2, 0, 0.0, label))
+
+    def exchange(
+        self,
+        rank: int,
+        start_s: float,
+        end_s: float,
+        label: str,
+        round: int,
+        size_bytes: int,
+        is_overlapped: bool = False,
+    ) -> None:
+        """Add the part of ``rank`` in a collective; ``is_overlapped``: the rank computed in the meantime."""
+        self.rows.append((end_s, rank, EXCHANGE, start_s, 0, round, -2, size_bytes, float(is_overlapped), label))
+
+    def exchanges(
+        self,
+        ranks: Iterable[int],
+        start_s: float,
+        ends_s: Iterable[float],
+        label: str,
+        round: int,
+        sizes_bytes: Iterable[int],
+    ) -> None:
+        """Add the parts of all ranks in one collective, in one call."""
+        self.rows.extend(
+            [
+                (end_s, rank, EXCHANGE, start_s, 0, round, -2, size_bytes, 0.0, label)
+                for rank, end_s, size_bytes in zip(ranks, ends_s, sizes_bytes, strict=True)
+            ]
+        )
+
+    def send(self, rank: int, to: int, time_s: float, size_bytes: int, label: str) -> None:
+        """Add a message that ``rank`` sent."""
+        self.rows.append((time_s, rank, SEND, time_s, 0, 0, to, size_bytes, 0.0, label))
+
+    def receive(self, rank: int, source: int, time_s: float, size_bytes: int, label: str) -> None:
+        """Add a message that ``rank`` received."""
+        self.rows.append((time_s, rank, RECEIVE, time_s, 0, 0, source, size_bytes, 0.0, label))
+
+    def note(self, rank: int, time_s: float, name: str, value: float, about: int | None = None) -> None:
+        """Add a number that a strategy reports; ``about``: the rank it refers to."""
+        self.rows.append((time_s, rank, NOTE, time_s, 0, 0, -2 if about is None else about, 0, float(value), name))
+
+    def fault(self, rank: int, start_s: float, end_s: float, label: str) -> None:
+        """Add a fault of the cluster."""
+        self.rows.append((end_s, rank, FAULT, start_s, 0, 0, -2, 0, 0.0, label))
+
+
+class EventQueue(deque[PlainEvent], EventWriter):
+    """Events that one thread writes and another takes."""
+
+    @property
+    def rows(self) -> EventQueue:  # type: ignore[override]
+        return self
+
+
+class Trace(EventWriter):
+    """Events sorted by time, then by the other fields; the order of writing has no effect."""
+
+    rows: list[PlainEvent]
 
     def __init__(self) -> None:
-        self.rows: list[PlainEvent] = []  # what was written last; append here where ``record`` would be felt
-        self._stretches: list[tuple[int, int, list[float]]] = []  # steps one after the other: rank, first step, times
+        self.rows = []  # the events written last
+        self._runs_of_steps: list[tuple[int, int, list[float]]] = []  # consecutive steps: rank, first step, times
         self._packed: list[dict[str, Column]] = []
-        self._words: dict[str, int] = {}
-        self._sorted: dict[str, Column] | None = None  # with words as places in ``vocabulary``
-        self._columns: dict[str, Column] | None = None  # with words as text
+        self._codes: dict[str, int] = {}  # by text
+        self._sorted: dict[str, Column] | None = None  # with texts as indices into ``vocabulary``
+        self._columns: dict[str, Column] | None = None  # with texts as such
 
     def record(
         self,
@@ -91,12 +164,12 @@ class Trace:
         value: float = 0.0,
         label: str = "",
     ) -> None:
-        """Add one event."""
+        """Add one event of any kind."""
         self.rows.append((time_s, rank, kind, start_s, step, round, peer, size_bytes, value, label))
 
     def record_steps(self, rank: int, step: int, times_s: list[float]) -> None:
-        """Add ``COMPUTE`` events, one after the other from ``step`` on: the first one's start, then the end of each."""
-        self._stretches.append((rank, step, times_s))
+        """Add consecutive ``COMPUTE`` events from ``step`` on; ``times_s``: the start of the first, the end of each."""
+        self._runs_of_steps.append((rank, step, times_s))
 
     def record_many(
         self,
@@ -108,9 +181,9 @@ class Trace:
         label: str = "",
         **fields: float | Column,
     ) -> None:
-        """Add events of one kind; a number stands for all of them, an array for one each.
+        """Add events of one kind. A field is a number, the same for all events, or an array with one entry per event.
 
-        Arrays are kept, not copied.
+        Arrays are not copied.
         """
         given = {"peer": -2, **fields, "rank": rank, "time_s": time_s, "start_s": start_s}
         given |= {"kind": self._code(kind), "label": self._code(label)}
@@ -118,22 +191,22 @@ class Trace:
         self._packed.append({n: np.broadcast_to(np.asarray(given.get(n, 0), t), count) for n, t in _TYPES.items()})
 
     def pack_if_long(self) -> None:
-        """Move what was written into arrays, once it is worth it. Worlds call this now and then."""
-        if len(self.rows) + len(self._stretches) > _LONG:
+        """Move events from tuples into arrays if there are many. Worlds call this regularly."""
+        if len(self.rows) + len(self._runs_of_steps) > _LONG:
             self._pack()
 
     def cut(self, until_s: float) -> None:
-        """Forget events that end after ``until_s``: written ahead by a world that then stopped."""
+        """Remove events that end after ``until_s``: a world that stopped had written them in advance."""
         self._pack()
-        for place, part in enumerate(self._packed):
+        for index, part in enumerate(self._packed):
             is_kept = part["time_s"] <= until_s
             if not is_kept.all():
-                self._packed[place] = {name: column[is_kept] for name, column in part.items()}
+                self._packed[index] = {name: column[is_kept] for name, column in part.items()}
                 self._sorted = self._columns = None
 
     def __len__(self) -> int:
-        in_stretches = sum(len(times_s) - 1 for _, _, times_s in self._stretches)
-        return len(self.rows) + in_stretches + sum(len(part["rank"]) for part in self._packed)
+        steps = sum(len(times_s) - 1 for _, _, times_s in self._runs_of_steps)
+        return len(self.rows) + steps + sum(len(part["rank"]) for part in self._packed)
 
     def __iter__(self) -> Iterator[Event]:
         return map(Event._make, zip(*(column.tolist() for column in self.columns().values()), strict=True))
@@ -143,44 +216,39 @@ class Trace:
         return [event for event in self if event.kind in kinds]
 
     def columns(self) -> dict[str, Column]:
-        """Return the trace as one array per field; ``kind`` and ``label`` as arrays of text.
-
-        Kept until the trace grows.
-        """
+        """Return one array per field, ``kind`` and ``label`` as text. The result is cached until the trace grows."""
         if self._columns is None or len(self._columns["rank"]) != len(self):
             numbers = self.in_order()
             texts = np.array(self.vocabulary or [""])
-            self._columns = {n: texts[c] if n in _WORDS else c for n, c in numbers.items()}
+            self._columns = {n: texts[c] if n in _TEXT_FIELDS else c for n, c in numbers.items()}
         return self._columns
 
     @property
     def vocabulary(self) -> list[str]:
-        """All words, in an order that does not depend on who wrote first."""
-        return sorted(self._words)
+        """All kinds and labels, sorted."""
+        return sorted(self._codes)
 
     def in_order(self) -> dict[str, Column]:
-        """Return the trace as one array of numbers per field, words as places in ``vocabulary``."""
+        """Return one array of numbers per field, texts as indices into ``vocabulary``."""
         if self._sorted is None or len(self._sorted["rank"]) != len(self):
             self._pack()
             columns = {
                 n: np.concatenate([part[n] for part in self._packed] or [np.empty(0, t)]) for n, t in _TYPES.items()
             }
-            words = self.vocabulary
-            place = np.empty(len(words), np.int32)  # codes follow the order of writing, which must not show
-            place[[self._words[word] for word in words]] = np.arange(len(words))
-            for name in _WORDS:
-                columns[name] = place[columns[name]]
+            texts = self.vocabulary
+            index = np.empty(len(texts), np.int32)  # codes follow the order of writing, which must have no effect
+            index[[self._codes[text] for text in texts]] = np.arange(len(texts))
+            for name in _TEXT_FIELDS:
+                columns[name] = index[columns[name]]
             order = _order(columns)
             self._sorted = {name: column[order] for name, column in columns.items()}
         return self._sorted
 
     def unordered(self, names: Sequence[str], kind: str | None = None, label: str | None = None) -> list[Column]:
-        """Return some numbers of the events of one kind and label, in any order: a long trace is sorted only for those
-        who need it.
-        """
+        """Return columns of the events of one kind and label, in any order. Does not sort the trace, which may be long."""
         self._pack()
         wanted = {"kind": kind, "label": label}
-        codes = {name: self._words.get(word, -1) for name, word in wanted.items() if word is not None}
+        codes = {name: self._codes.get(text, -1) for name, text in wanted.items() if text is not None}
         found: list[list[Column]] = [[np.empty(0, _TYPES[name])] for name in names]
         for part in self._packed:
             is_wanted = [part[name] == code for name, code in codes.items()]
@@ -191,14 +259,14 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over every field of every event: equal for equal runs."""
+        """SHA-256 of all fields of all events."""
         digest, columns = hashlib.sha256(), self.in_order()
-        words = self.vocabulary
+        texts = self.vocabulary
         for name, column in columns.items():
             digest.update(name.encode())
-            if name in _WORDS:
-                occurs = np.bincount(column, minlength=len(words)) > 0
-                digest.update("\n".join(word for word, does in zip(words, occurs, strict=True) if does).encode())
+            if name in _TEXT_FIELDS:
+                occurs = np.bincount(column, minlength=len(texts)) > 0
+                digest.update("\n".join(text for text, does in zip(texts, occurs, strict=True) if does).encode())
                 column = (np.cumsum(occurs) - 1)[column]
             digest.update(column.tobytes())
         return digest.hexdigest()
@@ -209,7 +277,7 @@ class Trace:
 
     @classmethod
     def load(cls, path: Path) -> Trace:
-        """Read what ``save`` wrote; never unpickles."""
+        """Read a file of ``save`` without unpickling."""
         with np.load(path, allow_pickle=False) as stored:
             columns = [stored[name].tolist() for name in Event._fields]
         trace = cls()
@@ -218,44 +286,41 @@ class Trace:
 
     def _pack(self) -> None:
         if self.rows:
-            # Field by field: all fields at once, zip(*rows), would make an object for every event, and a search for
-            # garbage of it.
+            # Field by field: zip(*rows) would allocate an object per event and trigger garbage collections.
             parts: dict[str, Iterator[Any]] = {n: map(itemgetter(i), self.rows) for i, n in enumerate(_TYPES)}
-            for name in _WORDS:
+            for name in _TEXT_FIELDS:
                 parts[name] = map(self._code, parts[name])
             self._packed.append({n: np.fromiter(values, _TYPES[n], len(self.rows)) for n, values in parts.items()})
             self.rows.clear()
-        if self._stretches:
-            self._packed.append(self._columns_of_stretches())
-            self._stretches.clear()
+        if self._runs_of_steps:
+            self._packed.append(self._columns_of_steps())
+            self._runs_of_steps.clear()
 
-    def _columns_of_stretches(self) -> dict[str, Column]:
-        ranks, firsts, times_s = zip(*self._stretches, strict=True)
-        lengths = np.array([len(stretch) for stretch in times_s])  # one more than steps: the start
+    def _columns_of_steps(self) -> dict[str, Column]:
+        ranks, firsts, times_s = zip(*self._runs_of_steps, strict=True)
+        lengths = np.array([len(times) for times in times_s])  # the number of steps + 1
         times = np.fromiter(chain.from_iterable(times_s), np.float64, lengths.sum())
-        places = np.arange(len(times)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # within its stretch
-        is_end = places > 0
+        indices = np.arange(len(times)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # within its run of steps
+        is_end = indices > 0
         columns = {name: np.zeros(is_end.sum(), kind) for name, kind in _TYPES.items()}
         columns["time_s"][:], columns["start_s"][:] = times[is_end], times[np.flatnonzero(is_end) - 1]
         columns["rank"][:] = np.repeat(ranks, lengths - 1)
-        columns["step"][:] = (np.repeat(firsts, lengths) + places - 1)[is_end]
+        columns["step"][:] = (np.repeat(firsts, lengths) + indices - 1)[is_end]
         columns["kind"][:], columns["label"][:], columns["peer"][:] = self._code(COMPUTE), self._code(""), -2
         return columns
 
-    def _code(self, word: str) -> int:
-        return self._words.setdefault(word, len(self._words))
+    def _code(self, text: str) -> int:
+        return self._codes.setdefault(text, len(self._codes))
 
 
 def _order(columns: dict[str, Column]) -> Column:
-    """Return the places of events sorted by all fields: by time first, which worlds write nearly in order, then stretch
-    by stretch.
-    """
+    """Return the indices that sort the events by all fields: by time for the whole trace, then block by block."""
     order = np.argsort(columns["time_s"], kind="stable")
     times_s, begin = columns["time_s"][order], 0
     keys = [columns[name] for name in reversed(_TYPES) if len(order) and columns[name].min() != columns[name].max()]
     while begin < len(order) and keys:
         last = min(begin + _SORTED_AT_ONCE, len(order)) - 1
-        end = int(np.searchsorted(times_s, times_s[last], "right"))  # equal times stay together
+        end = int(np.searchsorted(times_s, times_s[last], "right"))  # equal times stay in one block
         some = order[begin:end]
         order[begin:end] = some[np.lexsort([key[some] for key in keys])]
         begin = end

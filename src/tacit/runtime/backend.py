@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from tacit.core.messages import Message
 from tacit.core.network import server_address
 from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import Disagreement, Interrupted, RunError
-from tacit.record.trace import CANCELLED, COMPUTE, RECEIVE, SEND, PlainEvent, Trace
+from tacit.record.trace import EventQueue, PlainEvent, Trace
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.environment import Environment
 from tacit.runtime.failures.causes import Cause, FailureCauses
@@ -78,7 +77,7 @@ class ProcessBackend:
         self._device, self._strategy, self._security = device, strategy, security
         self._handler: Callable[[int, Message], None] | None = None
         self.endpoint: MessageEndpoint | None = None
-        self._mail: deque[PlainEvent] = deque()  # messages, written down by whatever thread sends or reads them
+        self._mail = EventQueue()  # messages, written down by whatever thread sends or reads them
         self._host = host = ServerHost(strategy, self.rank, server=server)
         self.server_hook_lock, self.server_is_apart, self.server_kept = host.hook_lock, host.is_apart, host.kept
         self._server_mail = host.mail
@@ -120,7 +119,7 @@ class ProcessBackend:
             if self._host.is_here:
                 self._host.endpoint = self._open_post(server_address(self.rank), self._host.hook_lock, self._host.mail)
 
-    def _open_post(self, address: int, hook_lock: HookLock, mail: deque[PlainEvent]) -> MessageEndpoint:
+    def _open_post(self, address: int, hook_lock: HookLock, mail: EventQueue) -> MessageEndpoint:
         from tacit.runtime.messaging.endpoint import MessageEndpoint
 
         peers = [*range(self.size), *(server_address(shard) for shard in range(shards_of(self._strategy)))]
@@ -128,8 +127,7 @@ class ProcessBackend:
         def sent(to: int, message: Message, size_bytes: int) -> None:
             if isinstance(message, Survivors):
                 return
-            now_s = self.now_s()
-            mail.append((now_s, address, SEND, now_s, 0, 0, to, size_bytes, 0.0, message.kind))
+            mail.send(address, to, self.now_s(), size_bytes, message.kind)
 
         stamp_s = self.stamp_s if address == self.rank else EventClock(self.now_s)
 
@@ -139,7 +137,7 @@ class ProcessBackend:
             now_s = stamp_s()
             if address < 0:
                 self._host.received_s = now_s
-            mail.append((now_s, address, RECEIVE, now_s, 0, 0, source, message.size_bytes, 0.0, message.kind))
+            mail.receive(address, source, now_s, message.size_bytes, message.kind)
 
         assert self._security is not None
         return MessageEndpoint(
@@ -195,8 +193,8 @@ class ProcessBackend:
     def landed(self, step: int, is_dropped: bool) -> None:
         self._is_computing = False
         now_s = self.stamp_s()
-        kind = CANCELLED if is_dropped else COMPUTE
-        self._trace.rows.append((now_s, self.rank, kind, self._since_s, step, 0, -2, 0, 0.0, ""))
+        add = self._trace.cancelled if is_dropped else self._trace.compute
+        add(self.rank, step, self._since_s, now_s)
         self._since_s = now_s
 
     def hooked(self) -> None:
@@ -226,8 +224,11 @@ class ProcessBackend:
             while mail:
                 self._trace.rows.append(mail.popleft())
 
-    def record(self, kind: str, started_s: float, **rest: Any) -> None:
-        self._trace.record(kind, self.rank, started_s, self.stamp_s(), **rest)
+    def record_exchange(self, started_s: float, label: str, round: int, size_bytes: int) -> None:
+        self._trace.exchange(self.rank, started_s, self.stamp_s(), label, round, size_bytes)
+
+    def record_wait(self, started_s: float, label: str) -> None:
+        self._trace.wait(self.rank, started_s, self.stamp_s(), label)
 
     # Handlers.
 

@@ -12,7 +12,7 @@ from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes,
 from tacit.core.messages import Message, unpack
 from tacit.core.network import Parts, check_one_for_each
 from tacit.errors import MisplacedCall, PeerLost, TimedOut
-from tacit.record.trace import EXCHANGE, WAIT, PlainEvent
+from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.process_groups import Group
 from tacit.runtime.reused_buffers import ReusedBuffers
@@ -74,7 +74,7 @@ class ProcessNetwork:
         started_s = self._backend.now_s()
         received = self.collectives.swap_bytes(members, packed, label)
         sent = handed_out_bytes([len(part) for part in packed], members.place)
-        self._backend.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
+        self._backend.record_exchange(started_s, label, index, sent)
         return [unpack(part).received_as(asked) for part in received]
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
@@ -87,7 +87,7 @@ class ProcessNetwork:
         place = members.ranks.index(source)
         self.collectives.wait_for(members.broadcast(wire, place), label)
         sent = tree_broadcast_bytes(wire.numel() * wire.element_size(), place, members.size)[members.place]
-        self._backend.record(EXCHANGE, started_s, round=index, size_bytes=sent, label=label)
+        self._backend.record_exchange(started_s, label, index, sent)
         return wire.to(tensor.device)
 
     # Messages.
@@ -116,7 +116,7 @@ class ProcessNetwork:
             raise TimedOut(error.waiting_for, error.missing, error.timeout_s, notices.differences()) from None
         finally:
             notices.end()
-        self._backend.record(WAIT, started_s, label=kind.kind or "message")
+        self._backend.record_wait(started_s, kind.kind or "message")
         return received
 
     def _endpoint(self, what: str) -> Any:
@@ -225,18 +225,12 @@ class Mean:
         if self._overlaps:
             self._backend.under_way.remove(self)
             if self._done_s is None:
-                self._backend.trace.record(WAIT, self.rank, from_s, now_s, round=self._round, label=self._label)
+                self._backend.trace.wait(self.rank, from_s, now_s, self._label, self._round)
         size, elements = self._members.size, self._buffer.numel()
         sent = ring_all_reduce_bytes(elements, self._buffer.element_size(), size)[self._members.place]
-        self._backend.trace.record(
-            EXCHANGE,
-            self.rank,
-            self._started_s,
-            self._done_s or now_s,
-            round=self._round,
-            size_bytes=sent,
-            value=float(self._overlaps),
-            label=self._label,
+        end_s = self._done_s or now_s
+        self._backend.trace.exchange(
+            self.rank, self._started_s, end_s, self._label, self._round, sent, is_overlapped=self._overlaps
         )
         return self._result(into)
 

@@ -15,7 +15,7 @@ from tacit.core.messages import Message
 from tacit.core.network import SERVER, Envelope, shard_at
 from tacit.core.randomness import Streams
 from tacit.errors import Deadlock, PeerLost
-from tacit.record.trace import FAULT, RECEIVE, SEND, Trace
+from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.channels import Channel
 from tacit.simulation.collectives import Collectives
@@ -134,7 +134,7 @@ class BaseWorld(ABC):
         kind, session = message.kind, channel.session
         now_s = agenda.now_s
         trace.pack_if_long()
-        trace.rows.append((now_s, source, SEND, now_s, 0, 0, to, size_bytes, 0.0, kind))
+        trace.send(source, to, now_s, size_bytes, kind)
         target = channel.servers[shard_at(to)] if to < 0 else self._learners[to]
         life, own_life = target.life, sender.life
 
@@ -143,8 +143,7 @@ class BaseWorld(ABC):
                 return
             sender.sent_arrived()
             if target.life == life and not target.is_lost:
-                arrived_s = agenda.now_s
-                trace.rows.append((arrived_s, to, RECEIVE, arrived_s, 0, 0, source, size_bytes, 0.0, kind))
+                trace.receive(to, source, agenda.now_s, size_bytes, kind)
                 target.accept(Envelope(source, message, session))
 
         if self.fabric.transfer(source, to, size_bytes, delivered):
@@ -175,7 +174,7 @@ class BaseWorld(ABC):
     def _record_fault(self, rank: int, start_s: float, end_s: float, label: str) -> None:
         """Put a fault into the trace of every session."""
         for channel in self.channels:
-            channel.trace.record(FAULT, rank, start_s, end_s, label=label)
+            channel.trace.fault(rank, start_s, end_s, label)
 
     def _crash(self, rank: int) -> None:
         worker, now_s = self._learners[rank], self.agenda.now_s

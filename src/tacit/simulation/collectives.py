@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacit.core.messages import Message
 from tacit.errors import Disagreement, PeerLost, TimedOut
-from tacit.record.trace import EXCHANGE, WAIT, Trace
+from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.fibers import Fiber
 from tacit.simulation.links import Fabric, Price
@@ -133,26 +133,14 @@ class Collectives:
             failure = TimedOut(str(collective), self._fabric.cut_off(collective.group), self._timeout_s)
             self._agenda.at(now_s + self._timeout_s, lambda: self._fail(collective, failure))
             return
+        collective.results = dict(zip(collective.group, results, strict=True))
+        ends_s = [collective.begun_s + seconds for seconds in price.seconds]
+        self._trace.exchanges(
+            collective.group, collective.begun_s, ends_s, collective.kind, self.rounds, price.sent_bytes
+        )
         leaving: dict[float, list[int]] = {}
-        rows = self._trace.rows
-        for place, rank in enumerate(collective.group):
-            end_s = collective.begun_s + price.seconds[place]
+        for rank, end_s in zip(collective.group, ends_s, strict=True):
             leaving.setdefault(end_s, []).append(rank)
-            collective.results[rank] = results[place]
-            rows.append(
-                (
-                    end_s,
-                    rank,
-                    EXCHANGE,
-                    collective.begun_s,
-                    0,
-                    self.rounds,
-                    -2,
-                    price.sent_bytes[place],
-                    0.0,
-                    collective.kind,
-                )
-            )
         for end_s, ranks in leaving.items():
             self._agenda.at(end_s, lambda ranks=ranks: self._leave(collective, ranks))  # type: ignore[misc]
 
@@ -169,12 +157,6 @@ class Collectives:
         collective.failure = failure
         for rank in sorted(collective.waiters):
             collective.waiters.pop(rank).throw(failure)
-
-    def record_wait(self, collective: Collective, rank: int, since_s: float) -> None:
-        """Put into the trace that ``rank`` stood idle until the exchange began."""
-        until_s = collective.begun_s
-        if until_s > since_s:
-            self._trace.rows.append((until_s, rank, WAIT, since_s, 0, collective.index, -2, 0, 0.0, collective.kind))
 
     def _price(self, collective: Collective) -> tuple[Price, list[Any]]:
         """Return what the collective costs and what each rank, by place in the group, takes away."""

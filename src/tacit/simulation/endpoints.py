@@ -15,7 +15,6 @@ from tacit.core.network import Envelope, server_address
 from tacit.core.state_io import restore, store
 from tacit.core.strategy import ServerStrategy
 from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost
-from tacit.record.trace import NOTE, WAIT
 from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.network import SimulatedNetwork
 
@@ -77,8 +76,7 @@ class Endpoint(ABC):
         return self.world.stream("strategy", self.rank)
 
     def note(self, name: str, value: float) -> None:
-        now_s = self.world.agenda.now_s
-        self.world.trace.record(NOTE, self.rank, now_s, now_s, value=float(value), label=name)
+        self.world.trace.note(self.rank, self.world.agenda.now_s, name, value)
 
     def block(self, what: object) -> None:
         """Park until somebody resumes this endpoint."""
@@ -109,8 +107,7 @@ class Endpoint(ABC):
             self._wanted = (session, kind, source)
             since_s = self.world.agenda.now_s
             self.block(kind.__name__ + ("" if source is None else f" from {source}"))
-            now_s = self.world.agenda.now_s
-            channel.trace.rows.append((now_s, self.rank, WAIT, since_s, 0, 0, -2, 0, 0.0, kind.kind or "message"))
+            channel.trace.wait(self.rank, since_s, self.world.agenda.now_s, kind.kind or "message")
 
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
         """Raise where what is waited for can never come."""
@@ -166,8 +163,7 @@ class SimulatedServer(Endpoint):
             self.world.updated(self)
 
     def note(self, name: str, value: float, about: int | None = None) -> None:
-        now_s, peer = self.world.agenda.now_s, -2 if about is None else about
-        self.world.trace.rows.append((now_s, self.rank, NOTE, now_s, 0, 0, peer, 0, float(value), name))
+        self.world.trace.note(self.rank, self.world.agenda.now_s, name, value, about)
 
     def live(self) -> None:
         strategy = self.world.strategy

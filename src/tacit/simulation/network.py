@@ -91,7 +91,8 @@ class SimulatedNetwork:
         if self.rank not in collective.done_s:
             collective.waiters[self.rank] = end.fiber
             end.block(collective)
-            self.channel.collectives.record_wait(collective, self.rank, since_s)
+            if collective.begun_s > since_s:
+                self.channel.trace.wait(self.rank, since_s, collective.begun_s, collective.kind, collective.index)
         return collective.results[self.rank]
 
     def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:

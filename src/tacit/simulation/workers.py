@@ -14,7 +14,7 @@ from tacit.core.parameter_layout import Layout
 from tacit.core.strategy import TakesJoiners, check_cancels, hook_free_steps
 from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
-from tacit.record.trace import CANCELLED, COMPUTE, Trace
+from tacit.record.trace import Trace
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import is_grad_enabled, set_grad_enabled
 from tacit.workloads.workload import Token
@@ -190,7 +190,7 @@ class SimulatedWorker(Endpoint):
             return True
         if world.cancels:
             world.queue_step(rank, self.step, batches[quiet])
-        world.trace.rows.append((end_s, rank, COMPUTE, start_s, self.step + 1, 0, -2, 0, 0.0, ""))
+        world.trace.compute(rank, self.step + 1, start_s, end_s)
         return True
 
     def _fly(self, step_in_progress: StepInProgress, end_s: float, *, is_loud: bool) -> float:
@@ -282,4 +282,4 @@ class StepInProgress:
 
     def _record(self) -> None:
         now_s, rank = self._worker.world.agenda.now_s, self._worker.rank
-        self._trace.rows.append((now_s, rank, CANCELLED, self._start_s, self.step, 0, -2, 0, 0.0, ""))
+        self._trace.cancelled(rank, self.step, self._start_s, now_s)

@@ -4,7 +4,6 @@ one that is apart.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from tacit.core.network import SERVER
 from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import PeerLost
 from tacit.record.merge import unpacked
-from tacit.record.trace import PlainEvent
+from tacit.record.trace import EventQueue
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.session.server_model import KeptModel, ServerLife, ServerModel, unpacked_models
 
@@ -57,7 +56,7 @@ class ServerHost:
         self.is_apart = self._shards > 0 and server == "apart"
         self.is_here = rank < self._shards and not self.is_apart
         self.hook_lock = HookLock()
-        self.mail: deque[PlainEvent] = deque()  # messages, written down by whatever thread sends or reads them
+        self.mail = EventQueue()  # messages, written down by whatever thread sends or reads them
         self.kept: list[KeptModel] = []  # what a server apart kept of its models on the way
         self.endpoint: MessageEndpoint | None = None  # the server's own, where one lives here
         self.received_s = 0.0  # when the server received its last message, as the trace has it

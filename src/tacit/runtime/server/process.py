@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from tacit.core.network import SERVER
 from tacit.core.strategy import ServerStrategy, Strategy
 from tacit.errors import Disagreement, TacitError
 from tacit.record.merge import LossCurve, packed
-from tacit.record.trace import RECEIVE, SEND, PlainEvent, Trace
+from tacit.record.trace import EventQueue, Trace
 from tacit.runtime.environment import Environment, machine, own_address, way_to
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
@@ -97,7 +96,7 @@ class _Served:
         self.model = ServerModel(self._flat, optimizers)
         self.model.every = keep_every
         self._strategy, self._life = strategy, ServerLife(strategy, self.model)
-        self.hook_lock, self._mail = HookLock(), deque[PlainEvent]()
+        self.hook_lock, self._mail = HookLock(), EventQueue()
         self._origin_s, self._received_s = time.perf_counter(), 0.0
         folder, _, every = os.environ.get(KEEPS, "").rpartition(":")
         self._folder = Path(folder) if folder else None
@@ -136,12 +135,11 @@ class _Served:
         return time.perf_counter() - self._origin_s
 
     def sent(self, to: int, message: Message, size_bytes: int) -> None:
-        now_s = self.now_s()
-        self._mail.append((now_s, SERVER, SEND, now_s, 0, 0, to, size_bytes, 0.0, message.kind))
+        self._mail.send(SERVER, to, self.now_s(), size_bytes, message.kind)
 
     def received(self, source: int, message: Message) -> None:
         self._received_s = now_s = self.now_s()
-        self._mail.append((now_s, SERVER, RECEIVE, now_s, 0, 0, source, message.size_bytes, 0.0, message.kind))
+        self._mail.receive(SERVER, source, now_s, message.size_bytes, message.kind)
 
     def _checkpoint(self, updates: int) -> None:
         if self._folder is not None and updates % self._every == 0:

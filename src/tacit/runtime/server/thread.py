@@ -4,7 +4,6 @@ monitor and post.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Thread
 from typing import Final, TypeVar
@@ -17,7 +16,7 @@ from tacit.core.messages import Message
 from tacit.core.network import Parts, Pending, shard_at
 from tacit.core.randomness import Streams
 from tacit.errors import MisplacedCall
-from tacit.record.trace import NOTE, PlainEvent
+from tacit.record.trace import EventQueue
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.session.server_model import ServerLife, ServerModel
@@ -42,7 +41,7 @@ class ProcessServer:
         seed: int,
         now_s: Callable[[], float],
         received_s: Callable[[], float],
-        mail: deque[PlainEvent],
+        mail: EventQueue,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._model, self.size, self.steps, self._now_s, self._mail = model, size, steps, now_s, mail
@@ -63,8 +62,7 @@ class ProcessServer:
             self.note("update", self._model.updates)
 
     def note(self, name: str, value: float, about: int | None = None) -> None:
-        now_s, peer = self._now_s(), -2 if about is None else about
-        self._mail.append((now_s, self.network.rank, NOTE, now_s, 0, 0, peer, 0, float(value), name))
+        self._mail.note(self.network.rank, self._now_s(), name, value, about)
 
     def start(self, life: ServerLife) -> None:
         self._thread = Thread(target=self._live, args=(life,), name="tacit-server", daemon=True)

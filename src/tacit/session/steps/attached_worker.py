@@ -14,7 +14,6 @@ from tacit.core.randomness import Streams
 from tacit.core.strategy import Strategy, check_cancels
 from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
-from tacit.record.trace import NOTE
 from tacit.session.backend import SessionBackend
 from tacit.session.model.extra_state import NetworkWithExtraState
 from tacit.session.model.flat_parameters import FlatModel
@@ -103,5 +102,4 @@ class AttachedWorker:
             self.is_abandoned = True
 
     def note(self, name: str, value: float) -> None:
-        now_s = self._backend.now_s()
-        self._backend.trace.record(NOTE, self.rank, now_s, now_s, value=float(value), label=name)
+        self._backend.trace.note(self.rank, self._backend.now_s(), name, value)

@@ -223,12 +223,12 @@ class SimulatedContext:
 
 
 class SessionTrace(Trace):
-    """One worker's events out of the trace that all write, on rank 0 the servers' too: nothing is kept twice."""
+    """The events of one worker in the trace of all; for rank 0 also those of the servers. Stores no events itself."""
 
     def __init__(self, whole: Trace, rank: int) -> None:
         super().__init__()
         self._whole, self._rank = whole, rank
-        self.record = whole.record  # type: ignore[method-assign]
+        self.rows = whole.rows
 
     def __len__(self) -> int:
         return len(self.in_order()["rank"])
@@ -246,6 +246,9 @@ class SessionTrace(Trace):
         ranks, *found = self._whole.unordered(["rank", *names], kind, label)
         are_mine = self._are_mine(ranks)
         return [column[are_mine] for column in found]
+
+    def _pack(self) -> None:
+        self._whole._pack()
 
     def _are_mine(self, ranks: Column) -> Column:
         is_mine: Column = ranks == self._rank

@@ -14,7 +14,7 @@ from tacit.core.messages import Message
 from tacit.core.network import Envelope, server_address
 from tacit.core.randomness import Streams
 from tacit.errors import RunError, ScriptFailed
-from tacit.record.trace import COMPUTE, NOTE, Trace
+from tacit.record.trace import Trace
 from tacit.session.server_model import ServerLife, ServerModel
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Fiber, Stopped
@@ -125,7 +125,7 @@ class ScriptWorker(Endpoint):
             self.clock_s = self.boundary_s = world.agenda.now_s
         else:
             self.clock_s = self.boundary_s = end_s
-            trace.rows.append((end_s, self.rank, COMPUTE, start_s, step, 0, -2, 0, 0.0, ""))
+            trace.compute(self.rank, step, start_s, end_s)
 
     def abandon(self) -> bool:
         """Drop the gradient under way; return whether there is one."""
@@ -220,10 +220,7 @@ class ScriptServer(Endpoint):
             self.note("update", self._model.updates)
 
     def note(self, name: str, value: float, about: int | None = None) -> None:
-        now_s = self.world.agenda.now_s
-        self.network.channel.trace.record(
-            NOTE, self.rank, now_s, now_s, peer=-2 if about is None else about, value=float(value), label=name
-        )
+        self.network.channel.trace.note(self.rank, self.world.agenda.now_s, name, value, about)
 
     def live(self) -> None:
         self._life.live(self)
