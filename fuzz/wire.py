@@ -47,8 +47,9 @@ except ImportError:
 
 INSTRUMENTED = [
     "tacit.compression",
-    "tacit.feedback",
     "tacit.core.message_fields",
+    "tacit.core.message_kinds",
+    "tacit.core.message_reading",
     "tacit.core.messages",
     "tacit.strategies",
 ]
@@ -61,7 +62,8 @@ with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcon
     from tacit.compression.feedback import EF21
     from tacit.compression.feedback.feedback import Update, UpdateWithStatistics
     from tacit.compression.lattice import LatticeVector
-    from tacit.core.messages import MAGIC, VERSION, Message, unpack, unpack_frames
+    from tacit.core.message_reading import MAGIC, VERSION, unpack, unpack_frames
+    from tacit.core.messages import Message
     from tacit.errors import BadMessage, LatticeOverflow
     from tacit.strategies.gossip.neighbours import GossipMessage
     from tacit.strategies.servers.channels import Link

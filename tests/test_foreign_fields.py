@@ -17,7 +17,8 @@ from torch import Tensor
 import tacit.runtime
 import tacit.strategies  # noqa: F401 - all kinds exist
 from tacit.compression import Compressed
-from tacit.core.messages import MAGIC, VERSION, Message, unpack
+from tacit.core.message_reading import MAGIC, VERSION, unpack
+from tacit.core.messages import Message
 from tacit.errors import BadMessage
 
 

@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tacit.core.messages import VERSION, Message, TensorMessage, unpack, unpack_frames
+from tacit.core.message_reading import VERSION, unpack, unpack_frames
+from tacit.core.messages import Message, TensorMessage
 from tacit.errors import BadMessage
 from tacit.strategies.servers.messages import ServerPush
 

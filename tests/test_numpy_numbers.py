@@ -14,7 +14,8 @@ import torch
 import tacit
 from tacit import theory, workloads
 from tacit.compare.workloads import compare
-from tacit.core.messages import Message, unpack
+from tacit.core.message_reading import unpack
+from tacit.core.messages import Message
 from tacit.registry import parse
 from tacit.simulation.scripts.run import simulate_script
 from tests.test_registry import EXAMPLES

@@ -73,7 +73,8 @@ def test_a_server_apart_serves_the_script_its_workers_run(tmp_path: Path) -> Non
 def test_what_a_server_leaves_behind_is_known_to_workers_from_the_start() -> None:
     """It may come before a worker asks for it, and a kind that is not known is dropped."""
     packed = ServerResult(torch.ones(2), b"", b"", torch.tensor([1])).pack().hex()
-    line = "import sys, tacit.runtime.backend; from tacit.core.messages import unpack; print(type(unpack(bytes.fromhex(sys.argv[1]))).__name__)"
+    imports = "import sys, tacit.runtime.backend; from tacit.core.message_reading import unpack"
+    line = f"{imports}; print(type(unpack(bytes.fromhex(sys.argv[1]))).__name__)"
     done = subprocess.run([sys.executable, "-c", line, packed], capture_output=True, text=True, timeout=LONGEST_S)
     assert (done.stdout.strip(), done.stderr) == ("ServerResult", "")
 

@@ -37,7 +37,7 @@ from tacit.compression.coding import indices as places
 from tacit.compression.coding.bits import pack
 from tacit.compression.coding.bits import unpack as unpack_numbers
 from tacit.compression.kernels.backend import uses_triton
-from tacit.core.messages import unpack
+from tacit.core.message_reading import unpack
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [

@@ -25,7 +25,8 @@ from tacit.compression import (
 )
 from tacit.compression.coding.ranges import bounds_of, parting, split
 from tacit.compression.coding.sparse_sum import SumVector, expected_sum_bytes
-from tacit.core.messages import Message, unpack
+from tacit.core.message_reading import unpack
+from tacit.core.messages import Message
 from tacit.errors import BadMessage
 
 CUT = [

@@ -28,7 +28,8 @@ from tacit.compression import (
     SparseVector,
     TopK,
 )
-from tacit.core.messages import VERSION, TensorMessage, unpack
+from tacit.core.message_reading import VERSION, unpack
+from tacit.core.messages import TensorMessage
 from tacit.errors import BadMessage, LatticeOverflow
 
 COMPRESSORS: list[Compressor] = [

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed import HashStore, TCPStore
 
-from tacit.core.messages import Message, TensorMessage, unpack_frames
+from tacit.core.message_reading import unpack_frames
+from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER
 from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
 from tacit.runtime.messaging.endpoint import MessageEndpoint

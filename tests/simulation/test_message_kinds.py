@@ -11,7 +11,8 @@ import pytest
 
 import tacit
 from tacit import workloads
-from tacit.core.messages import Message, unpack
+from tacit.core.message_reading import unpack
+from tacit.core.messages import Message
 from tacit.simulation.scripts.run import simulate_script
 from tacit.testing import toys
 

@@ -1,4 +1,4 @@
-"""The fields of messages as bytes: packed without pickle, and read from bytes that nobody vouches for.
+"""The fields of messages as bytes: packed without pickle, and read from untrusted bytes.
 
 A message's *signature* is its kind and a code for each field; then come the *numbers* of all fields, in one piece, then
 their *contents*:
@@ -8,7 +8,7 @@ their *contents*:
     integer     #                         i64
     number      .                         f64
     text        "                         length u32        UTF-8
-    bytes       '                         length u32        as they are
+    bytes       '                         length u32        unchanged
     tensor      [, dtype u8, rank u8      sizes u64 each    the raw values
     None        ~
     message     {, kind, its codes, }     those of its fields, then their contents
@@ -16,8 +16,8 @@ their *contents*:
 
 All little endian.
 
-Between two messages a processor forgets, and Python then takes four times as long as in a loop: as little of it as
-possible is executed for one.
+Caches are cold between messages, so this code runs about four times slower than in a tight loop. Keep the path of one
+message short.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ from tacit.errors import BadMessage
 Bytes = bytes | memoryview
 
 INLINE_BYTES: Final = 2**16
-"""Tensors up to this size are copied into the frame of their message: below it a frame of their own costs more than the
-copy.
-"""
+"""Tensors up to this size are copied into the first frame of a message; a frame of their own would cost more."""
 _DTYPES: Final = (
     torch.float32,
     torch.float64,
@@ -59,18 +57,18 @@ _CODES_OF_FORMATS: Final = {
     for (dtype, rank), code in _TENSOR_CODES.items()
     if dtype is not torch.bfloat16
 }
-"""The same, by what the memory of a tensor says of itself (there is no bfloat16 in it)."""
+"""The same codes by the format of a tensor's memoryview, which does not exist for bfloat16."""
 _CODES: Final = re.compile(rb"[?#.\"'\[~{}()]")
-"""What ends the kind's name in a signature."""
-MOST_DEPTH: Final = 4
-"""How many messages may lie one inside another within a message."""
+"""The codes, the first of which ends the kind in a signature."""
+MAX_DEPTH: Final = 4
+"""How deep messages may be nested."""
 
 
 class Nestable:
-    """Base class of messages: what a message inside another one must do."""
+    """Base class of messages: the interface of a message inside another message."""
 
     def add_to(self, numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
-        """Add the numbers and contents of all fields to those of the fields before, and return the code of the message."""
+        """Append the numbers and contents of all fields, and return the code of the message."""
         raise NotImplementedError
 
     @property
@@ -79,10 +77,10 @@ class Nestable:
         raise NotImplementedError
 
 
-# Packing. Each function adds a value's numbers and its content to those of the fields before, and returns its code.
+# Packing. Each function appends the numbers and the content of a value, and returns its code.
 
 Add = Callable[[Any, list[float], list[Bytes], bool], bytes]
-"""The last argument says whether a large tensor's content must be a copy; else it is the tensor's own memory."""
+"""The last argument: whether to copy the content of a large tensor; if not, the tensor's memory itself is appended."""
 
 
 def _add_boolean(value: bool, numbers: list[float], _: list[Bytes], __: bool) -> bytes:
@@ -126,9 +124,9 @@ def _add_messages(value: tuple[Nestable, ...], numbers: list[float], contents: l
 
 def _add_tensor(value: Tensor, numbers: list[float], contents: list[Bytes], copies: bool) -> bytes:
     try:
-        memory = value.numpy().data  # which answers what follows sooner than the tensor does
+        memory = value.numpy().data  # faster to inspect than the tensor
         code = _CODES_OF_FORMATS[memory.format, memory.ndim]
-    except (TypeError, RuntimeError, KeyError):  # on a GPU, part of a graph, or of a type that numpy has not
+    except (TypeError, RuntimeError, KeyError):  # on a GPU, part of a graph, or of a dtype that numpy lacks
         return _add_other_tensor(value, numbers, contents, copies)
     numbers += memory.shape or ()
     if memory.nbytes <= INLINE_BYTES:
@@ -152,13 +150,13 @@ def _add_other_tensor(value: Tensor, numbers: list[float], contents: list[Bytes]
 
 
 def _memory(tensor: Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor, not a copy of them."""
+    """Return the bytes of a contiguous tensor without copying them."""
     array = (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
     memory: memoryview = array.reshape(-1).view("B").data
     return memory
 
 
-ADD: Final[dict[type, Add]] = {  # bool before int, from which it descends
+ADD: Final[dict[type, Add]] = {  # bool before int, its base class
     Tensor: _add_tensor,
     bool: _add_boolean,
     int: _add_integer,
@@ -174,7 +172,7 @@ _NUMPY: Final[dict[type, Add]] = {np.bool_: _add_boolean, np.integer: _add_integ
 
 
 def add_of(value: object) -> Add:
-    """Return the function for a message, or for a value whose type is not in ``ADD`` but descends from one that is."""
+    """Return the function for a message, or for a value whose type is derived from a type in ``ADD``."""
     if isinstance(value, Nestable):
         return type(value).add_to
     for known, add in (*ADD.items(), *_NUMPY.items()):
@@ -206,15 +204,15 @@ def size_bytes(value: object) -> int:
 
 
 class Field(NamedTuple):
-    """How one field is read."""
+    """How to read one field."""
 
     numbers: str
-    """As ``struct`` writes them."""
+    """Format of its numbers in the notation of ``struct``."""
     numbers_count: int
     item_bytes: int
-    """The size of its content is the product of its numbers times this; 0: it has none, and its number is its value."""
+    """The size of the content is the product of the numbers times this; 0: no content, the number is the value."""
     make: Callable[[memoryview, Sequence[int], bool], object]
-    """Return the value, given its content, its numbers, and whether the content is a frame of its own."""
+    """Return the value, given the content, the numbers, and whether the content is a whole frame."""
     value_type: type
 
 
@@ -236,7 +234,7 @@ def _tensor(dtype: torch.dtype, rank: int) -> Field:
     def make(raw: memoryview, shape: Sequence[int], is_frame: bool) -> Tensor:
         if not raw:
             return _empty(shape, dtype)
-        # A large frame is a block of memory by itself, and aligned like every block; a part of one may begin anywhere.
+        # A large frame is an allocation of its own and therefore aligned; a part of a frame may begin anywhere.
         is_block = is_frame and len(raw) > INLINE_BYTES and not raw.readonly
         values = torch.frombuffer(raw if is_block else bytearray(raw), dtype=dtype)
         return values if rank == 1 else values.view(shape)
@@ -245,7 +243,7 @@ def _tensor(dtype: torch.dtype, rank: int) -> Field:
 
 
 def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    if math.prod(max(1, size) for size in shape) > 2**31:  # torch multiplies the strides, zero or not
+    if math.prod(max(1, size) for size in shape) > 2**31:  # torch computes strides, which may overflow
         raise BadMessage(f"an empty tensor of sizes {tuple(shape)}.")
     return torch.empty(shape, dtype=dtype)
 
@@ -260,18 +258,18 @@ _FIELDS: Final[dict[bytes, Field]] = {
 
 
 class Inner(NamedTuple):
-    """A message as its signature describes it: its kind, and its fields in order."""
+    """A message as described by a signature: its kind and its fields in order."""
 
     name: bytes
     parts: list[Part]
 
 
 Part = Field | Inner | list[Inner] | None
-"""A field: a plain one, a message, several messages, or None."""
+"""A field: a plain value, a message, several messages, or None."""
 
 
 def parse(signature: bytes) -> Inner:
-    """Return what a signature describes, or raise ``BadMessage``."""
+    """Return the message that a signature describes, or raise ``BadMessage``."""
     message, end = _parse(signature, 0, 0)
     if end != len(signature):
         raise BadMessage(f"unknown field type {signature[end : end + 1]!r}.")
@@ -279,9 +277,9 @@ def parse(signature: bytes) -> Inner:
 
 
 def _parse(signature: bytes, at: int, depth: int) -> tuple[Inner, int]:
-    """Return the message whose kind begins at ``at``, and where its description ends."""
-    if depth > MOST_DEPTH:
-        raise BadMessage(f"a message holds messages more than {MOST_DEPTH} deep.")
+    """Return the message whose kind begins at ``at``, and the end of its description."""
+    if depth > MAX_DEPTH:
+        raise BadMessage(f"a message holds messages more than {MAX_DEPTH} deep.")
     name_end = _CODES.search(signature, at)
     end = name_end.start() if name_end else len(signature)
     name, parts = signature[at:end], list[Part]()

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tacit.core.messages import Message, unpack
+from tacit.core.message_reading import unpack
+from tacit.core.messages import Message
 from tacit.errors import RunError
 
 

@@ -27,7 +27,7 @@ from tacit.compression.compressor import Compressor
 from tacit.compression.feedback import EF21
 from tacit.compression.feedback.feedback import Coder, Feedback, FeedbackState, Update
 from tacit.core.collective_bytes import handed_out_bytes
-from tacit.core.messages import unpack
+from tacit.core.message_reading import unpack
 from tacit.core.randomness import Streams
 from tacit.core.specs import Parameters
 from tacit.core.state_io import restore, restore_generator, store, store_generator

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
-from tacit.core.messages import Message, unpack
+from tacit.core.message_reading import unpack
+from tacit.core.messages import Message
 from tacit.core.network import Parts, check_one_for_each
 from tacit.errors import MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, PlainEvent

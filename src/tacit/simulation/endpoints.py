@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core.messages import Kinds, Message
+from tacit.core.message_kinds import Kinds
+from tacit.core.messages import Message
 from tacit.core.network import Envelope, server_address
 from tacit.core.state_io import restore, store
 from tacit.core.strategy import ServerStrategy

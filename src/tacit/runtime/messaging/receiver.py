@@ -13,7 +13,8 @@ from typing import Final
 
 import zmq
 
-from tacit.core.messages import Message, unpack_frames
+from tacit.core.message_reading import unpack_frames
+from tacit.core.messages import Message
 from tacit.errors import BadMessage
 from tacit.runtime.messaging.security import Keys, guard_receiver
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tacit.core.messages import Kinds, kinds_in_use, latest_kinds, restore_latest_kinds, use_kinds
+from tacit.core.message_kinds import Kinds, kinds_in_use, latest_kinds, restore_latest_kinds, use_kinds
 from tacit.core.randomness import Streams
 from tacit.session.backend import ScriptContext, current, put
 from tacit.simulation.scripts.frameworks import Singletons, put_singletons, singletons_exist, take_singletons
