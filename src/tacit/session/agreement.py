@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tacit.core.strategy import Strategy
+from tacit.record.versions import tacit_version
 from tacit.session.options import SessionOptions
 from tacit.session.steps.optimizers import Optimizers
 
@@ -28,21 +28,13 @@ def common_table(
     return table_of(
         model,
         optimizers,
-        tacit=installed_version(),
+        tacit=tacit_version(),
         strategy=str(strategy),
         seed=seed,
         steps=steps,
         buffers=policies.buffers,
         optimizer_state=policies.optimizer_state,
     )
-
-
-def installed_version() -> str:
-    """Return which tacit runs here."""
-    try:
-        return version("tacit")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def table_of(model: nn.Module, optimizers: Optimizers, **settings: object) -> Table:

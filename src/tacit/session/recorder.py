@@ -4,7 +4,6 @@ of it all.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from tacit.record.merge import LossCurve, as_numbers, merged, packed, row_at
 from tacit.record.run import Row, Run, Tally
-from tacit.session.agreement import installed_version
+from tacit.record.versions import versions
 from tacit.session.backend import SessionBackend
 from tacit.session.logs import Log
 from tacit.session.model.flat_parameters import FlatModel
@@ -69,9 +68,7 @@ class Recorder:
             "steps": self._steps,
         }
         run.record = {
-            "tacit": installed_version(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
+            **versions(),
             "device": str(model.device),
             "threads": torch.get_num_threads(),
             "world": self._backend.world,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import platform
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import Interrupted, NotFinite, RunError, SpeedBias, nearest, require
 from tacit.record.run import Run
+from tacit.record.versions import versions
 from tacit.simulation.engine.choice import choose_engine
 from tacit.simulation.engine.engine import Engine, TimingEngine
 from tacit.simulation.engine.row_optimizer import ServerRow, row_optimizer
@@ -329,14 +328,8 @@ def _name_of(function: object) -> str:
 
 
 def _record(engine: Engine | TimingEngine, host: str, device: torch.device) -> dict[str, Any]:
-    try:
-        own = version("tacit")
-    except PackageNotFoundError:
-        own = "not installed"
     return {
-        "tacit": own,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **versions(),
         "host": host,
         "device": str(device),
         "threads": torch.get_num_threads(),

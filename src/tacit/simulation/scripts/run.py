@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy
 from tacit.errors import Interrupted, RunError, TacitError, nearest, require
 from tacit.record.run import Run, Tally
+from tacit.record.versions import versions
 from tacit.simulation.evaluation import Progress
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.scripts.frameworks import one_process_each
@@ -168,13 +168,8 @@ def script_configuration(
 
 
 def _record(world: ScriptWorld) -> dict[str, Any]:
-    try:
-        own = version("tacit")
-    except PackageNotFoundError:
-        own = "not installed"
     return {
-        "tacit": own,
-        "torch": torch.__version__,
+        **versions(),
         "host": world.host,
         "world": "simulated",
         "engine": "script",
