@@ -63,7 +63,9 @@ def test_a_saved_run_loads_as_it_was(run: tacit.Run, tmp_path: Path):
 
 def test_a_folder_that_exists_is_not_overwritten(run: tacit.Run, tmp_path: Path):
     run.save(tmp_path / "run")
-    with pytest.raises(tacit.FolderExists, match="exists and is not empty; choose another name, or say overwrite=True"):
+    with pytest.raises(
+        tacit.FolderExists, match="exists and is not empty; choose another name, or pass overwrite=True"
+    ):
         run.save(tmp_path / "run")
     run.save(tmp_path / "run", overwrite=True)
 
@@ -196,12 +198,12 @@ def test_the_public_names_stay_put():
 
 def test_a_saved_run_holds_the_toml_that_makes_it_again(run: tacit.Run, tmp_path: Path):
     described = (run.save(tmp_path / "run") / "run.toml").read_text()
-    assert described.startswith("# tacit simulate --config run.toml makes this run again.")
+    assert described.startswith("# tacit simulate --config run.toml repeats this run.")
     settings = tomllib.loads(described)
     assert settings["workload"] == 'digits(model="mlp")' and settings["strategy"] == "LocalSGD(period=Every(4))"
     assert (settings["seed"], settings["steps"], settings["cluster"]["workers"]) == (5, 40, 4)
     own = tacit.simulate(QUADRATIC, LOCAL, steps=2, optimizer=lambda p: torch.optim.Adam(p), schedule=lambda step: 1.0)
-    assert own.toml().startswith("# Not enough to make this run again: optimizer, schedule came from a script")
+    assert own.toml().startswith("# Not enough to repeat this run: optimizer, schedule came from a script")
     tomllib.loads(own.toml())
 
 

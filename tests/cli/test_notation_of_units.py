@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as draw
 
 from tacit.cli import units
-from tacit.record.toml import dump
+from tacit.record.files import toml_text
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ tables = draw.dictionaries(draw.text(), values | draw.dictionaries(draw.text(), 
 
 @given(tables)
 def test_what_is_written_is_read_back(table: dict[str, Any]) -> None:
-    assert tomllib.loads(dump(table)) == table
+    assert tomllib.loads(toml_text(table)) == table

@@ -72,17 +72,6 @@ def writable(path: Path) -> Path:
     return path
 
 
-def write(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``, whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
 def run_name(strategy: str, seed: int) -> str:
     """Return a folder name for the run of ``strategy`` with ``seed``; a name too long ends in a hash of the rest."""
     words = re.sub(r"[^A-Za-z0-9.]+", "-", strategy).strip("-")

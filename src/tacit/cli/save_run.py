@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tacit.cli import run_folders as folders
+from tacit.record.files import write_text
 from tacit.record.run import Run, has_rounds
 from tacit.report import Comparison, Entry, write_report
 from tacit.report import units as spelled
@@ -29,7 +29,7 @@ def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_ba
     command = way_back or f"tacit {'train' if _is_real(run) else 'simulate'} --config {folder / 'run.toml'}"
     screen.print(f"Report: {folder / 'report.html'} · run again: {command}", highlight=False, soft_wrap=True)
     if json_file is not None:
-        folders.write(json_file, json.dumps({**_described(run), "summary": run.summary()}, indent=1) + "\n")
+        write_text(json_file, json.dumps({**_described(run), "summary": run.summary()}, indent=1) + "\n")
 
 
 def _is_real(run: Run) -> bool:

@@ -18,8 +18,8 @@ from tacit.cluster.joins import check_script_joins
 from tacit.compare.scripts import OWN, compare_script
 from tacit.compare.workloads import Findings, check_pairs
 from tacit.errors import require
+from tacit.record.files import toml_text
 from tacit.record.run import Run
-from tacit.record.toml import dump
 from tacit.simulation.scripts.run import compiled, simulate_script
 from tacit.strategies import Strategy
 
@@ -94,7 +94,7 @@ class ScriptPlan:
 
     def toml(self) -> str:
         """Return the TOML file that ``tacit compare --config`` reads."""
-        return dump(self.table(), comment="tacit compare --config compare.toml makes this comparison again.")
+        return toml_text(self.table(), comment="tacit compare --config compare.toml repeats this comparison.")
 
     def table(self) -> Table:
         """Return the comparison in the words of the TOML file."""

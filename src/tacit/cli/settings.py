@@ -14,8 +14,8 @@ import torch
 from tacit.cluster import Cluster
 from tacit.cluster.measured import measured_cluster
 from tacit.errors import TacitError, nearest, require
+from tacit.record.files import toml_text
 from tacit.record.run import Run
-from tacit.record.toml import dump
 from tacit.registry import modules_in, parse
 from tacit.strategies import Strategy
 from tacit.training.schedules import Schedule
@@ -91,7 +91,7 @@ class Settings:
 
     def toml(self) -> str:
         """Return the settings as the TOML file that ``tacit compare --config`` reads."""
-        return dump(self.table(), comment="tacit compare --config compare.toml makes this comparison again.")
+        return toml_text(self.table(), comment="tacit compare --config compare.toml repeats this comparison.")
 
     def table(self) -> Table:
         """Return the settings in the words of the TOML file."""

@@ -1,4 +1,4 @@
-"""The result of a run, in either world: history, reported model, trace; saved to a folder and loaded from it."""
+"""The result of a simulated or real run: history, final model and trace, saved to a folder and loaded from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
 from tacit.errors import FolderExists, TacitError
-from tacit.record.toml import dump
+from tacit.record.files import replacing_folder, toml_text
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, SEND, WAIT, Trace
 
 if TYPE_CHECKING:
@@ -29,19 +28,19 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 Row = dict[str, Any]
 RECORDED: Final = ("time_s", "step", "round", "bytes_sent", "period")
-"""What every row of a history holds beside what was measured."""
+"""Columns that every row of a history has in addition to the measured ones."""
 _MEASURED: Final = ("loss", "gradient_norm_squared", "metric", "spread", "worst_loss", "worst_metric")
 
 
 @dataclass(repr=False)
 class Run:
-    """What a run left behind.
+    """The result of a run.
 
     ``history`` is a list of rows: ``time_s``, ``step``, ``round``, ``bytes_sent``, ``loss``, ``gradient_norm_squared``,
     ``metric``, ``spread`` (mean over workers of ‖x_i − x̄‖² before the round of that step) and ``period``. A number
-    that was not measured is None. Where nodes have models of their own, the last row also holds ``worst_loss`` and
-    ``worst_metric``, of the worst single one. Rows of ``session.log(name=…)`` also hold what was logged under other
-    names; ``summary()["logged"]`` is the last of each.
+    that was not measured is None. If workers keep different models, the last row also has ``worst_loss`` and
+    ``worst_metric`` of the worst model. Rows of ``session.log(name=…)`` also have the logged names;
+    ``summary()["logged"]`` is the last value of each.
     """
 
     workload: str
@@ -55,29 +54,28 @@ class Run:
     metric_name: str | None = None
     cluster: str = ""
     status: str = "finished"  # or "interrupted", or "failed: …"
-    config: Mapping[str, Any] = field(default_factory=dict)  # what reproduces the run: the TOML's content
+    config: Mapping[str, Any] = field(default_factory=dict)  # settings that reproduce the run: the content of run.toml
     record: Mapping[str, Any] = field(default_factory=dict)  # versions, engine, host, threads
-    server: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # by shard: what a server needs to go on, its model aside
-    module: nn.Module | None = field(default=None, compare=False)  # what was trained, perhaps with its loss; not saved
-    model_path: str = ""  # where the model lies within ``module``
+    server: list[dict[str, Any]] = field(default_factory=list)  # by shard: state of the server without its model
+    module: nn.Module | None = field(default=None, compare=False)  # the trained module, maybe with its loss; not saved
+    model_path: str = ""  # path of the model within ``module``
 
     def __repr__(self) -> str:
         last = next((row for row in reversed(self.history) if row["loss"] is not None), None)
         result = "no loss measured" if last is None else f"loss {last['loss']:.4g} after {last['time_s']:.4g} s"
-        return f"<Run {self.strategy} on {self.workload}, {self.workers} workers, seed {self.seed}: {result}, {self.status}>"
+        what = f"{self.strategy} on {self.workload}, {self.workers} workers, seed {self.seed}"
+        return f"<Run {what}: {result}, {self.status}>"
 
     @property
     def digest(self) -> str:
-        """SHA-256 of trace, history and reported model: equal for equal seeds, engines and thread counts."""
+        """SHA-256 of trace, history and final model: equal for equal seeds, engines and thread counts."""
         digest = hashlib.sha256(self.trace.digest.encode())
         digest.update(json.dumps(self.history, sort_keys=True).encode())
         digest.update(self.parameters.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Return the run in a dozen numbers."""
+        """Return the main figures of the run."""
         of = self.trace.unordered
         times_s, ranks = of(("time_s", "rank"))
         sent_bytes, (exchanged_bytes, rounds) = of(("size_bytes",), SEND)[0], of(("size_bytes", "round"), EXCHANGE)
@@ -109,19 +107,19 @@ class Run:
         }
 
     def logged(self) -> dict[str, float]:
-        """Return the last number that ``session.log`` was given under each name of the user's own."""
+        """Return the last number of each name that the user passed to ``session.log``."""
         rows = ((name, value) for row in self.history for name, value in row.items() if value is not None)
         return {name: value for name, value in rows if name not in (*RECORDED, *_MEASURED)}
 
     def _seconds(self, kind: str) -> float:
-        """Return what workers spent on events of one kind, summed in an order that does not depend on who wrote first."""
+        """Return the seconds that workers spent on events of one kind; the result does not depend on their order."""
         ranks, ends_s, starts_s = self.trace.unordered(("rank", "time_s", "start_s"), kind)
         return float(np.sort((ends_s - starts_s)[ranks >= 0]).sum())
 
     def _seconds_after_the_last_step(self) -> float:
-        """Return how long workers that had finished waited for the others."""
+        """Return the seconds that workers waited for others after their last step."""
         names, kinds = ("rank", "start_s", "time_s"), (COMPUTE, CANCELLED, WAIT, EXCHANGE, SEND)
-        parts = [self.trace.unordered(names, kind) for kind in kinds]  # sorting a long trace would take longer
+        parts = [self.trace.unordered(names, kind) for kind in kinds]  # faster than sorting a long trace
         columns = {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
         columns["kind"] = np.repeat(kinds, [len(part[0]) for part in parts])
         return float(np.sort((columns["time_s"] - columns["start_s"])[waits_of_the_finished(columns)]).sum())
@@ -133,8 +131,8 @@ class Run:
     def model(self, workload: Workload | None = None) -> nn.Module:
         """Return a new module with the reported parameters, on the CPU and in evaluation mode.
 
-        A run that was loaded from a folder holds no architecture: pass the ``workload`` that it trained. Buffers such
-        as BatchNorm's statistics are then those of an untrained model, because run folders hold parameters only.
+        A run that was loaded from a folder has no architecture: pass the ``workload`` that it trained. Buffers, such as
+        statistics of BatchNorm, are then those of an untrained model, because run folders contain parameters only.
         """
         module, path = self.module, self.model_path
         if workload is not None:
@@ -142,13 +140,15 @@ class Run:
             module, path = problem.module, problem.model_path
         if module is None:
             raise TacitError(
-                f"this run holds parameters but no architecture; pass the workload it trained, {self.workload}: run.model(workload)."
+                f"this run holds parameters but no architecture; "
+                f"pass the workload it trained, {self.workload}: run.model(workload)."
             )
         copy = deepcopy(module).cpu().eval()
         layout, named = Layout.of(copy), dict(copy.named_parameters())
         if layout.dimension != self.parameters.numel():
             raise TacitError(
-                f"the run has {self.parameters.numel()} parameters and this model {layout.dimension}; pass the workload that the run trained."
+                f"the run has {self.parameters.numel()} parameters and this model {layout.dimension}; "
+                f"pass the workload that the run trained."
             )
         with torch.no_grad():
             for name, value in layout.split(self.parameters).items():
@@ -156,58 +156,56 @@ class Run:
         return copy.get_submodule(path)
 
     def toml(self) -> str:
-        """Return the file that ``tacit simulate --config``, or ``tacit train --config``, makes this run from again."""
+        """Return the text of run.toml, from which ``tacit simulate --config`` or ``tacit train --config`` repeats the run."""
         texts = {name: value for name, value in self.config.items() if isinstance(value, str)}
         missing = [name for name, text in texts.items() if "<" in text or text.startswith("custom(")]
         command = "train" if self.record.get("world") == "processes" else "simulate"
-        comment = f"tacit {command} --config run.toml makes this run again."
+        comment = f"tacit {command} --config run.toml repeats this run."
         if missing:
-            comment = f"Not enough to make this run again: {', '.join(missing)} came from a script, shown as <…>."
-        return dump(self.config, comment=comment)
+            comment = f"Not enough to repeat this run: {', '.join(missing)} came from a script, shown as <…>."
+        return toml_text(self.config, comment=comment)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the run into ``folder``, whole or not at all, and return the folder's path."""
+        """Write the run into ``folder`` atomically, and return the path of the folder."""
         target = Path(folder)
         if target.exists() and any(target.iterdir()) and not overwrite:
-            raise FolderExists(target, "choose another name, or say overwrite=True (--force on the command line).")
-        part = target.with_name(f".{target.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
+            raise FolderExists(target, "choose another name, or pass overwrite=True (--force on the command line).")
         try:
-            part.mkdir(parents=True)
-            described = {
-                "format": FORMAT,
-                "workload": self.workload,
-                "strategy": self.strategy,
-                "workers": self.workers,
-                "steps": self.steps,
-                "seed": self.seed,
-                "cluster": self.cluster,
-                "metric_name": self.metric_name,
-                "status": self.status,
-                "config": dict(self.config),
-                "record": dict(self.record),
-            }
-            (part / "run.json").write_text(
-                json.dumps({**described, "digest": self.digest, "summary": self.summary()}, indent=1)
-            )
-            (part / "run.toml").write_text(self.toml())
-            (part / "history.json").write_text(json.dumps(self.history))
-            np.save(part / "parameters.npy", self.parameters.detach().cpu().numpy(), allow_pickle=False)
-            self.trace.save(part / "trace.npz")
-            if self.server:
-                torch.save(self.server, part / "server.pt")
-            _put_in_place(part, target)
+            with replacing_folder(target, last="run.json") as part:
+                self._write_files(part)
         except OSError as error:
-            shutil.rmtree(part, ignore_errors=True)
             raise TacitError(
                 f"could not write the run to {target}: {error.strerror or error}; nothing there was changed. "
                 f"Free some space or choose another folder."
             ) from error
         return target
 
+    def _write_files(self, folder: Path) -> None:
+        described = {
+            "format": FORMAT,
+            "workload": self.workload,
+            "strategy": self.strategy,
+            "workers": self.workers,
+            "steps": self.steps,
+            "seed": self.seed,
+            "cluster": self.cluster,
+            "metric_name": self.metric_name,
+            "status": self.status,
+            "config": dict(self.config),
+            "record": dict(self.record),
+        }
+        text = json.dumps({**described, "digest": self.digest, "summary": self.summary()}, indent=1)
+        (folder / "run.json").write_text(text)
+        (folder / "run.toml").write_text(self.toml(), encoding="utf-8")
+        (folder / "history.json").write_text(json.dumps(self.history))
+        np.save(folder / "parameters.npy", self.parameters.detach().cpu().numpy(), allow_pickle=False)
+        self.trace.save(folder / "trace.npz")
+        if self.server:
+            torch.save(self.server, folder / "server.pt")
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Run:
-        """Read a run that ``save`` wrote; never unpickles."""
+        """Read a run that ``save`` wrote, without unpickling."""
         source = Path(folder)
         try:
             described = json.loads((source / "run.json").read_text())
@@ -225,22 +223,8 @@ class Run:
         return cls(history=history, parameters=parameters, trace=trace, server=server, **described)
 
 
-def _put_in_place(part: Path, target: Path) -> None:
-    """Move the files of ``part`` into ``target`` and leave alone what else is there.
-
-    ``run.json`` goes first and comes last: a folder that has it holds a whole run.
-    """
-    if not target.exists():
-        part.rename(target)
-        return
-    (target / "run.json").unlink(missing_ok=True)
-    for file in sorted(part.iterdir(), key=lambda file: file.name == "run.json"):
-        file.replace(target / file.name)
-    part.rmdir()
-
-
 class Tally:
-    """What a trace says at any time: rounds begun, bytes on the wire so far, the period in force."""
+    """Rounds, bytes sent and the current period at any time of a trace."""
 
     def __init__(self, trace: Trace) -> None:
         exchanged_s, exchanged_bytes, rounds = trace.unordered(("time_s", "size_bytes", "round"), EXCHANGE)
@@ -267,7 +251,7 @@ class Tally:
 
 
 def gradient_times_s(trace: Trace) -> np.ndarray:
-    """Return when each gradient was used, in order: by an update of the server, else at the end of the worker's step."""
+    """Return the sorted times at which gradients were used: by updates of the server, else at the ends of steps."""
     (updates,) = trace.unordered(("time_s",), NOTE, "update")
     if len(updates):
         ranks, times_s = trace.unordered(("rank", "time_s"), NOTE, "staleness")  # one for each gradient of an update
@@ -277,9 +261,9 @@ def gradient_times_s(trace: Trace) -> np.ndarray:
 
 
 def has_rounds(columns: Mapping[str, np.ndarray]) -> bool:
-    """Whether workers train in rounds.
+    """Whether workers train in rounds of collectives.
 
-    Servers and gossip send messages instead; gossip takes a mean in collectives at its end.
+    Strategies with a server and gossip send messages instead; gossip uses collectives only at the end of the run.
     """
     sends = (columns["kind"] == SEND) & (columns["rank"] >= 0)
     if not sends.any():
@@ -289,20 +273,21 @@ def has_rounds(columns: Mapping[str, np.ndarray]) -> bool:
 
 
 def waits_of_the_finished(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return which events are waits of workers that have taken their last step; none in runs with rounds, where that is
-    a round's waiting.
+    """Return a mask of the waits of workers after their last step.
+
+    In runs with rounds the mask is empty: such a wait belongs to the last round.
     """
     ranks = columns["rank"]
     is_wait = (columns["kind"] == WAIT) & (ranks >= 0)
     if not is_wait.any() or has_rounds(columns):
         return np.zeros(len(ranks), bool)
     last_s = _last_steps_s(columns)
-    last_s[last_s == -np.inf] = np.inf  # no step at all: such a worker waits
+    last_s[last_s == -np.inf] = np.inf  # a worker without steps only waits
     return np.asarray(is_wait & (columns["start_s"] >= last_s[np.where(is_wait, ranks, 0)]))
 
 
 def _last_steps_s(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return by rank when its last step ended."""
+    """Return the end of each rank's last step."""
     kinds, ranks = columns["kind"], columns["rank"]
     is_step = ((kinds == COMPUTE) | (kinds == CANCELLED)) & (ranks >= 0)
     last_s = np.full(int(ranks.max(initial=0)) + 1, -np.inf)
@@ -311,5 +296,5 @@ def _last_steps_s(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def number(value: float | None) -> float | None:
-    """Return ``value`` as JSON can hold it: NaN and infinity become None."""
+    """Return ``value`` as a JSON number; None for NaN and infinity."""
     return None if value is None or not math.isfinite(value) else float(value)

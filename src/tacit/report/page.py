@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from tacit.errors import TacitError
+from tacit.record.files import write_text
 from tacit.record.run import Run
 from tacit.report import figures, graph, servers, units
 from tacit.report.columns import cells, columns_of, small_print
@@ -38,17 +38,15 @@ def write_report(comparison: Comparison | Sequence[Run], path: str | os.PathLike
 def write_page(text: str, path: str | os.PathLike[str]) -> Path:
     """Write a page's text to ``path``, whole or not at all; return the path."""
     target = Path(path)
-    part = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        return part.replace(target)
+        write_text(target, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         raise TacitError(
-            f"could not write the report to {target}: {error.strerror or error}; free some space or choose another place."
+            f"could not write the report to {target}: {error.strerror or error}; "
+            f"free some space or choose another place."
         ) from error
+    return target
 
 
 def fill_in(template: str, drawn: Mapping[str, figures.Figure], /, **values: object) -> str:

@@ -10,7 +10,6 @@ does. Shards hold tensors, numbers and text; they are read with ``weights_only=T
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import time
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import TacitError
+from tacit.record.files import replacing, write_text
 from tacit.session.backend import SessionBackend
 
 FORMAT: Final = 1
@@ -150,17 +150,12 @@ def _place(folder: Path, step: int) -> Path:
 
 
 def _save(path: Path, shard: Shard) -> str:
-    """Write a file whole or not at all; return what went wrong, or nothing."""
-    part = path.with_suffix(f".part-{os.getpid()}")
+    """Write a file atomically; return the reason of a failure, or an empty text."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        with replacing(path, sync=True) as part, part.open("wb") as file:
             torch.save(shard, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
     except (OSError, RuntimeError) as error:
-        part.unlink(missing_ok=True)
         return f"{getattr(error, 'strerror', None) or error}"
     return ""
 
@@ -178,9 +173,7 @@ def _save_step(place: Path, rank: int, step: int) -> str:
 def _publish(folder: Path, place: Path, step: int, ranks: list[int], size: int) -> None:
     """Rename the manifest into place, then remove checkpoints that are no longer the valid one."""
     manifest = {"format": FORMAT, "step": step, "place": place.name, "size": size, "ranks": ranks}
-    part = folder / f".{_MANIFEST}.part"
-    part.write_text(json.dumps(manifest, indent=1) + "\n")
-    part.rename(folder / _MANIFEST)
+    write_text(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
     for other in folder.glob("step-*"):
         if other.name != place.name:
             shutil.rmtree(other, ignore_errors=True)

@@ -20,6 +20,7 @@ from tacit.cli.terminal import Screen, console, print_notes
 from tacit.compare.scripts import OWN, is_own
 from tacit.compare.workloads import Findings, compare, count_runs
 from tacit.errors import require
+from tacit.record.files import write_text
 from tacit.record.run import Run
 from tacit.report import print_table, write_report
 
@@ -100,7 +101,7 @@ def compare_command(
     print_notes(options.alias_notes(given), console(quiet))
     findings = _carry_out(plan, folder, earlier, console(quiet))
     if json_file is not None:
-        folders.write(json_file, _json(findings))
+        write_text(json_file, _json(findings))
     _end(findings, folder)
 
 
@@ -127,7 +128,7 @@ class _Keeper(Screen):
 
 def _carry_out(plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console) -> Findings:
     """Run the comparison and write what it found."""
-    folders.write(folder / "compare.toml", plan.toml())
+    write_text(folder / "compare.toml", plan.toml())
     torch.set_num_threads(plan.threads)
     total = count_runs(len(plan.strategies), len(plan.seeds), isinstance(plan, Settings) and plan.tune)
     with _Keeper(screen, total, folder) as keeper:
@@ -135,7 +136,7 @@ def _carry_out(plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, scre
     for entry in findings.comparison.entries if findings.comparison is not None else ():
         for run in entry.runs:
             keeper.keep(run)
-    folders.write(folder / "compare.json", _json(findings))
+    write_text(folder / "compare.json", _json(findings))
     for label, tuning in findings.tunings.items():
         screen.print(f"{label}: {tuning.note}\n    {tuning}", highlight=False, markup=False, soft_wrap=True)
     if findings.comparison is not None:

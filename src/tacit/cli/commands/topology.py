@@ -14,6 +14,7 @@ from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import explained
 from tacit.cli.terminal import console
 from tacit.errors import require
+from tacit.record.files import write_text
 from tacit.registry import parse
 from tacit.report import print_topologies, write_topologies
 from tacit.theory import GraphTheory
@@ -90,7 +91,7 @@ def topology_command(
         screen.print(Text(line), soft_wrap=True)
     if numbers is not None:
         described = {"format": FORMAT, "topologies": [theory.as_json() for theory in theories]}
-        folders.write(numbers, json.dumps(described, indent=1) + "\n")
+        write_text(numbers, json.dumps(described, indent=1) + "\n")
     if folder is not None:
         page = write_topologies(theories, folder / "report.html")
         screen.print(f"\nReport: {page}", highlight=False, soft_wrap=True)

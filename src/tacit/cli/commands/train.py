@@ -17,7 +17,7 @@ from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, ex
 from tacit.cli.settings import Table, changes, check_device, import_notes, read_file, settle, train_settings
 from tacit.cli.terminal import console, print_notes
 from tacit.errors import TacitError, require
-from tacit.record.toml import dump
+from tacit.record.files import toml_text, write_text
 from tacit.runtime.launch import Ended, launch, torchrun_line
 from tacit.session.checkpoints import step_of
 
@@ -205,8 +205,8 @@ def _check_resumed(folder: Path, plan: Plan) -> None:
 def _prepare(plan: Plan, given: dict[str, Any]) -> Path:
     """Return the run's folder, with the run.toml that ``--resume`` needs whatever happens."""
     folder: Path = given["resume"] or folders.claim(given["out"], command="train", force=given["force"])
-    comment = "tacit train --config run.toml makes this run again."
-    folders.write(folder / "run.toml", dump(plan.table(), comment=comment))
+    comment = "tacit train --config run.toml repeats this run."
+    write_text(folder / "run.toml", toml_text(plan.table(), comment=comment))
     return folder
 
 
