@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Compressed, Compressor, Memory
-from tacit.core.messages import unpack
+from tacit.core.message_reading import unpack
 from tacit.errors import BadMessage
 
 DIMENSIONS: Final = (0, 1, 2, 13, 64, 3000)
