@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from tacit.compression.feedback.feedback import NOTHING
+from tacit.core.weights import has_data
 from tacit.errors import nearest
 
 Weights = Literal["size", "equal"]
@@ -28,4 +28,4 @@ def weigh(weights: Weights, samples: float) -> float:
     """Return the weight of a rank that has so many ``samples``, relative to the nominal batch; a weight of no data
     stays as it is.
     """
-    return samples if weights == "size" or samples < NOTHING else 1.0
+    return samples if weights == "size" or not has_data(samples) else 1.0

@@ -35,7 +35,6 @@ from torch import Tensor
 from tacit.compression.coding.ranges import RangeSplit, parting
 from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.feedback import (
-    NOTHING,
     Coder,
     FeedbackState,
     SummableFeedback,
@@ -46,14 +45,15 @@ from tacit.compression.feedback.feedback import (
     zeros,
 )
 from tacit.core.specs import ALWAYS_SPELLED
+from tacit.core.weights import has_data
 from tacit.errors import require
 
 Init = Literal["compressed", "full"]
 
 
-def has_data(said: Sequence[Update]) -> bool:
-    """Whether anybody has: else nobody steps."""
-    return sum(one.weight for one in said) >= NOTHING
+def any_has_data(said: Sequence[Update]) -> bool:
+    """Return whether any rank has data; otherwise no rank steps."""
+    return has_data(sum(one.weight for one in said))
 
 
 class EstimateFeedback(SummableFeedback):
@@ -70,7 +70,7 @@ class EstimateFeedback(SummableFeedback):
         estimate, is_first = state.own["estimate"], state.weights[state.rank] == 0.0  # g_i
         if weight == 0.0 and not is_first:
             aim = torch.zeros_like(estimate)
-        elif weight >= NOTHING and (is_first or self.takes_part(coder.random)):
+        elif has_data(weight) and (is_first or self.takes_part(coder.random)):
             aim = self.aim(state, vector.double() * (weight / self.gain(state.rank, len(state.weights))), is_first)
         else:
             return Update(weight)
@@ -84,7 +84,7 @@ class EstimateFeedback(SummableFeedback):
         self, state: FeedbackState, own: Update, said: Sequence[Update], total: Tensor, rate: float, coder: Coder
     ) -> Tensor:
         mean = self.believed(state, said, total, slice(None))
-        return self.direction(state, mean, coder) if has_data(said) else mean
+        return self.direction(state, mean, coder) if any_has_data(said) else mean
 
     def believed(self, state: FeedbackState, said: Sequence[Update], total: Tensor, part: slice) -> Tensor:
         """Add what was said of some coordinates to the sum of all estimates and return their mean."""
@@ -245,7 +245,7 @@ class EF21Bidirectional(EstimateFeedback):
     def reply(self, state: FeedbackState, said: Sequence[Update], begin: int, coder: Coder) -> Compressed:
         part = slice(begin, begin + coder.dimension)
         change = self.believed(state, said, self.total(said, coder), part) - state.shared["followed"][part]
-        return self.master.compress((change if has_data(said) else change.zero_()).to(coder.dtype), coder.random)
+        return self.master.compress((change if any_has_data(said) else change.zero_()).to(coder.dtype), coder.random)
 
     def reply_bytes(self, words: RangeSplit, size: int, coder: Coder) -> float | None:
         found = parting(self.master, coder.dimension, coder.dtype.itemsize)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from tacit.compression.feedback.ef21 import Init
 from tacit.compression.feedback.feedback import (
-    NOTHING,
     Coder,
     Feedback,
     FeedbackState,
@@ -28,6 +27,7 @@ from tacit.compression.feedback.feedback import (
     check_init,
     zeros,
 )
+from tacit.core.weights import has_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class EF21Plus(Feedback):
         return FeedbackState(rank, [0.0] * size, shared={"estimates": zeros(like, size)})
 
     def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
-        if weight < NOTHING:
+        if not has_data(weight):
             return Update(weight)
         estimate, aim = state.shared["estimates"][state.rank], vector.double() * weight
         if state.weights[state.rank] == 0.0 and self.init == "full":

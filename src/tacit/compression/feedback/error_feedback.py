@@ -25,7 +25,6 @@ from tacit.compression import Selector
 from tacit.compression.coding.ranges import RangeSplit
 from tacit.compression.compressor import Compressed
 from tacit.compression.feedback.feedback import (
-    NOTHING,
     Coder,
     FeedbackState,
     SummableFeedback,
@@ -34,6 +33,7 @@ from tacit.compression.feedback.feedback import (
     mean_of,
     zeros,
 )
+from tacit.core.weights import has_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class NoFeedback(SummableFeedback):
         return FeedbackState(rank, [0.0] * size)
 
     def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
-        return Update(weight) if weight < NOTHING else coder.say(vector * weight, weight, state.warm)
+        return coder.say(vector * weight, weight, state.warm) if has_data(weight) else Update(weight)
 
     def reply(self, state: FeedbackState, said: Sequence[Update], begin: int, coder: Coder) -> Compressed:
         if not _rounds_twice(coder):
@@ -80,7 +80,8 @@ class ErrorFeedback(SummableFeedback):
     def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
         owed = state.own["error"]
         has_ended = weight == 0.0
-        if rate == 0.0 or (weight < NOTHING and not (has_ended and owed.any())):  # a step of length 0 can pay no debts
+        # A step of length 0 can pay no debts.
+        if rate == 0.0 or (not has_data(weight) and not (has_ended and owed.any())):
             return Update(weight)
         if not has_ended:
             owed += vector * (rate * weight)  # e_i + γ ∇f_i
@@ -90,7 +91,7 @@ class ErrorFeedback(SummableFeedback):
         self, state: FeedbackState, own: Update, said: Sequence[Update], total: Tensor, rate: float, coder: Coder
     ) -> Tensor:
         mean = _mean(state, said, total)
-        if own.body and sum(one.weight for one in said) >= NOTHING:
+        if own.body and has_data(sum(one.weight for one in said)):
             coder.add(state.own["error"], own, -1.0)
         return mean / rate if rate else mean  # the optimizer multiplies by γ again
 
@@ -112,4 +113,4 @@ def _mean(state: FeedbackState, said: Sequence[Update], total: Tensor) -> Tensor
         if one.body:
             state.weights[rank] = one.weight
     weight = sum(one.weight for one in said)
-    return torch.zeros_like(total) if weight < NOTHING else total / weight
+    return total / weight if has_data(weight) else torch.zeros_like(total)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -35,9 +35,6 @@ from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.core.messages import Message
 from tacit.core.specs import Spec
 from tacit.errors import BadMessage, require
-
-NOTHING: Final = 2.0**-30
-"""A weight below this: the rank has nothing to say. (A GradScaler that skips weighs 2⁻⁶⁰, ended data 0.)"""
 
 
 @dataclass(frozen=True)

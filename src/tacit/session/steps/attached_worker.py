@@ -12,12 +12,13 @@ from torch import Tensor
 from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
 from tacit.core.strategy import Strategy, check_cancels
+from tacit.core.weights import SKIPPED_WEIGHT
 from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
 from tacit.session.backend import SessionBackend
 from tacit.session.model.extra_state import NetworkWithExtraState
 from tacit.session.model.flat_parameters import FlatModel
-from tacit.session.steps.observed_losses import SKIPPED_WEIGHT, LossMeter
+from tacit.session.steps.observed_losses import LossMeter
 from tacit.session.steps.optimizers import Optimizers
 
 

@@ -8,13 +8,9 @@ import math
 
 from torch import Tensor
 
+from tacit.core.weights import SKIPPED_WEIGHT
 from tacit.core.worker import ObservedLosses
 from tacit.errors import NotFinite
-
-SKIPPED_WEIGHT = 2.0**-60
-"""The weight of a step that a GradScaler skipped: vanishes beside any other, and is not the 0 of a rank whose data has
-ended.
-"""
 
 
 class LossMeter:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from tacit.core.messages import Message
 from tacit.core.state_io import restore, restore_generator, store, store_generator
 from tacit.core.strategy import Strategy, TakesJoiners, hook_free_steps, merged_state
+from tacit.core.weights import has_data
 from tacit.errors import MisplacedCall
 from tacit.session.backend import SessionBackend
 from tacit.session.model.flat_parameters import FlatModel
@@ -32,8 +33,6 @@ from tacit.session.steps.optimizers import Optimizers, evaluates_several_times, 
 from tacit.strategies.local_sgd.periods import UNTIL_THE_END
 
 _logger: Final = logging.getLogger("tacit")
-_NOTHING: Final = 2.0**-30
-"""A total weight below this: every rank skipped its step."""
 
 
 class StepHooks:
@@ -207,7 +206,7 @@ class StepHooks:
             if not replica.is_abandoned:
                 replica.meter.count(replica.weight)
                 self._strategy.before_step(replica, self.state)
-        if replica.gradient_was_set and self._backend.total_weight < _NOTHING:
+        if replica.gradient_was_set and not has_data(self._backend.total_weight):
             replica.gradient_was_set = False  # nobody had a gradient: nobody steps
 
     def _call_after(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tacit.compression.feedback.feedback import NOTHING
+from tacit.core.weights import has_data
 from tacit.core.worker import ObservedLosses
 
 
@@ -36,4 +36,4 @@ class Interval:
 
     def lacks_loss(self, seen: ObservedLosses) -> bool:
         """Whether ``seen`` has data and starts from the averaged model, but its first loss was not observed."""
-        return self.is_averaged and seen.first_loss is None and seen.weight > NOTHING * seen.steps
+        return self.is_averaged and seen.first_loss is None and has_data(seen.weight, seen.steps)

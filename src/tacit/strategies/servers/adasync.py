@@ -23,6 +23,7 @@ from torch import Tensor
 from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import ServerStrategy, TakesJoiners
+from tacit.core.weights import has_data
 from tacit.core.worker import Server, Worker
 from tacit.errors import MisplacedCall, require
 from tacit.strategies.servers.learner import KofP, Learner
@@ -33,8 +34,6 @@ from tacit.theory.adasync import RULES, next_k
 _EVERY: Final = 50
 """Updates between two choices of K unless something else is given."""
 _TINY: Final = 1e-12
-_NO_DATA: Final = 2.0**-50
-"""A step of less weight had no data, or a GradScaler skipped it, and need not have a loss."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class AdaSync(ServerStrategy[Any], TakesJoiners):
         if self.base.is_over(worker, state):
             return
         loss = worker.take_observed().loss
-        if loss is None and worker.weight > _NO_DATA:
+        if loss is None and has_data(worker.weight):
             raise MisplacedCall(
                 "AdaSync needs the loss; call session.observe(loss) in the training loop, before optimizer.step()."
             )

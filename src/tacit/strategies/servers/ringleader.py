@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 
 from tacit.compression.feedback.feedback import Update
+from tacit.core.weights import has_data
 from tacit.core.worker import Server, Worker
 from tacit.strategies.servers.learner import KofP, Learner
 from tacit.strategies.servers.messages import ServedModel, ServerPush, in_full
-from tacit.strategies.servers.server import NOTHING, ParameterServer, Pushed, ServerState
+from tacit.strategies.servers.server import ParameterServer, Pushed, ServerState
 
 _MOST: Final = 256
 """Gradients of one learner in an entry. One that has pushed so many idles until the phase ends: more would not make the
@@ -97,7 +98,7 @@ class TableServer(ParameterServer):
         opened = self._opened(source, push)
         if opened is None:
             return
-        if opened.weight < NOTHING:  # a skipped step
+        if not has_data(opened.weight):  # a skipped step
             self._continue(source, opened)
         elif source in self._updated:
             self._add(self._next_table, source, opened)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.network import server_address
+from tacit.core.weights import has_data
 from tacit.core.worker import Server
 from tacit.errors import BadMessage, PeerLost
 from tacit.strategies.servers.channels import GradientChannels, ModelChannels
@@ -38,8 +39,6 @@ from tacit.strategies.servers.messages import (
 if TYPE_CHECKING:
     from tacit.strategies.servers.learner import KofP
 
-NOTHING: Final = 2.0**-30
-"""A weight below this: the learner's step was skipped, its gradient counts for nothing."""
 _AWAY: Final = -1
 _LOST: Final = 100
 """Late pushes in a row that tell a lost model from one on its way: nobody has so many under way."""
@@ -168,7 +167,7 @@ class ParameterServer:
         if is_late and self._is_leader:
             self._server.note("late", 1.0, about=source)
             self._late[source] += 1
-        if push.weight >= NOTHING and not is_late:
+        if has_data(push.weight) and not is_late:
             self._pending.append((source, push))
             if self._answers:
                 self._waiting[source] = None
