@@ -119,7 +119,7 @@ def test_every_and_one_shot_never_change():
 
 @pytest.mark.parametrize("rule", [tacit.LinearPeriod(initial=4, rounds=3), tacit.VariancePeriod(initial=4)], ids=str)
 def test_rules_that_need_the_number_of_steps_say_so(rule: Period):
-    with pytest.raises(ValueError, match="say steps="):
+    with pytest.raises(ValueError, match=r"steps=None: .* pass steps="):
         rule.init(None)
 
 
@@ -128,7 +128,7 @@ def test_rules_that_need_the_number_of_steps_say_so(rule: Period):
     [
         (lambda: tacit.LinearPeriod(initial=0), "initial=0 must be a whole number, at least 1"),
         (lambda: tacit.LinearPeriod(rounds=0), "rounds=0 must be a whole number, at least 1"),
-        (lambda: tacit.PeriodList([]), "periods is empty"),
+        (lambda: tacit.PeriodList([]), r"periods=\[\] is empty"),
         (lambda: tacit.PeriodList([3, 0]), "period=0 must be"),
         (lambda: tacit.VariancePeriod(lower=1.4), "lower=1.4 must be positive and below upper=1.3"),
         (

@@ -1,0 +1,21 @@
+"""Period rules of LocalSGD, one file per paper: how many local steps to take before the next round."""
+
+from tacit.strategies.local_sgd.periods.ada_lupa import LinearPeriod, LossPeriod
+from tacit.strategies.local_sgd.periods.adacomm import AdaCommPeriod
+from tacit.strategies.local_sgd.periods.adpsgd import VariancePeriod
+from tacit.strategies.local_sgd.periods.fixed import Every, OneShot, PeriodList
+from tacit.strategies.local_sgd.periods.period import UNTIL_THE_END, Period, PeriodState, Round
+
+__all__ = [  # noqa: RUF022 - `tacit list` shows rules in this order, the simplest first
+    "Every",
+    "OneShot",
+    "PeriodList",
+    "LinearPeriod",
+    "LossPeriod",
+    "AdaCommPeriod",
+    "VariancePeriod",
+    "Period",
+    "PeriodState",
+    "Round",
+    "UNTIL_THE_END",
+]
