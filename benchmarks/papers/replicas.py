@@ -18,7 +18,7 @@ from torch import Tensor
 import tacit
 from tacit.core.randomness import Streams
 from tacit.strategies.local_sgd.periods import Period
-from tacit.strategies.local_sgd.strategy import LocalSGDState
+from tacit.strategies.local_sgd.state import LocalSGDState
 from tacit.workloads.workload import Evaluation, Problem, Token, Workload
 
 

@@ -250,7 +250,7 @@ def test_hostile_parts_and_replies_are_refused(lie, reason: str):
             lambda: tacit.CompressedGradient(feedback=tacit.EF21Bidirectional(master=LowRank()), aggregate="scatter"),
             "cannot be cut by coordinates",
         ),
-        (lambda: tacit.LocalSGD(aggregate="scatter"), "aggregate='scatter' is about compressed words"),
+        (lambda: tacit.LocalSGD(aggregate="scatter"), 'aggregate="scatter" needs a compressor'),
     ],
 )
 def test_forms_that_cannot_be_are_refused_with_a_way_out(make, message: str):
