@@ -8,8 +8,8 @@ depend on its noise, and η_max ≤ 1/(L (M_G/(K m) + 1)):
 
     Σ_j E[η_j ‖∇F(w_j)‖²] / Σ_j E[η_j]  ≤  (2 (F(w_0) − F*) + J L² C) / Σ_j E[η_j] + L σ² η_max/(K m)
 
-η_j: the mean of the K rates of update j.   docs/concepts/theory.md has the derivation. Under strong convexity or PL, ‖∇F‖² ≥ 2c (F − F*), so the mean of
-F(w_j) − F* with the same weights is at most 1/(2c) of it.
+η_j is the mean of the K rates of update j. docs/concepts/theory.md has the derivation. Under strong convexity or PL,
+‖∇F‖² ≥ 2c (F − F*), so the mean of F(w_j) − F* with the same weights is at most 1/(2c) of it.
 """
 
 from __future__ import annotations
