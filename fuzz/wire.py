@@ -68,7 +68,8 @@ with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcon
     from tacit.strategies.gossip.neighbours import GossipMessage
     from tacit.strategies.servers.channels import Link
     from tacit.strategies.servers.messages import ServerPush
-    from tacit.strategies.swarm.messages import SwarmAnswer, SwarmAsk, SwarmMessage, SwarmModel, bits_and_side, heard
+    from tacit.strategies.swarm import codec
+    from tacit.strategies.swarm.messages import SwarmMessage, SwarmModel, SwarmRequest, SwarmResponse
 
     for package in ("tacit.runtime", "tacit.session", "tacit.strategies"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -122,9 +123,9 @@ def examples() -> Iterator[Message]:
     yield from (Update(0.5, vector) for vector in vectors)
     yield ServerPush(1, 1, 0.1, 1.0, 0.5, said)
     yield from (ServerPush(1, 1, 0.1, 1.0, 0.5, Update(1.0, vector)) for vector in vectors)
-    yield SwarmAsk(1, lattice, lattice)
+    yield SwarmRequest(1, lattice, lattice)
     yield SwarmMessage(1, lattice, None)
-    yield SwarmAnswer(1, lattice, lattice, 0.5)
+    yield SwarmResponse(1, lattice, lattice, 0.5)
     yield SwarmModel(1, X, None)
     yield GossipMessage(1, 1, sparse)
     for kind in kinds_below(Message):
@@ -232,9 +233,9 @@ def receive(message: Message) -> None:
         case ServerPush():
             check_vector(LINK.opened(LINK.begin(X), message.body, 1.0))
         case SwarmMessage():
-            check_vector(heard(message, X))
+            check_vector(codec.decode(message, X))
             if isinstance(message.body, LatticeVector):
-                bits_and_side(message.body)
+                codec.bits_and_side(message.body)
         case GossipMessage() if isinstance(message.body, Compressed):
             decode(message.body)
 

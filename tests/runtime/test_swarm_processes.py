@@ -152,5 +152,5 @@ def of_unknown_length() -> None:
 
 
 def test_blocking_rounds_need_the_number_of_steps():
-    with pytest.raises(Exception, match="say how many steps the run takes"):
+    with pytest.raises(Exception, match="steps=None: .* needs the number of steps of the run"):
         together(2, of_unknown_length)

@@ -66,10 +66,11 @@ def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
     (None: forgotten).
     """
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
+        keys = {field.name: _stored_key(template, field.name, stored) for field in dataclasses.fields(template)}
         inner = {
-            field.name: restore(getattr(template, field.name), stored[field.name], finished)
-            for field in dataclasses.fields(template)
-            if field.name in stored  # a checkpoint of an earlier version may lack a field: its default stays
+            name: restore(getattr(template, name), stored[key], finished)
+            for name, key in keys.items()
+            if key in stored  # a checkpoint of an earlier version may lack a field: its default stays
         }
         return dataclasses.replace(template, **inner)
     if isinstance(stored, dict) and _PENDING in stored:
@@ -85,6 +86,15 @@ def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
         inner_templates = template if alike else [None] * len(stored)
         return type(stored)(restore(*both, finished) for both in zip(inner_templates, stored, strict=True))
     return stored.clone() if isinstance(stored, Tensor) else stored
+
+
+def _stored_key(template: Any, name: str, stored: dict[str, Any]) -> str:
+    """Return the key of a field in ``stored``: its name, or its name in an earlier version.
+
+    The class of a state lists renamed fields in ``earlier_names``, {name: earlier name}.
+    """
+    earlier: dict[str, str] = getattr(template, "earlier_names", {})
+    return name if name in stored else earlier.get(name, name)
 
 
 def store_generator(generator: np.random.Generator) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SwarmSGD: training in which everybody speaks to one neighbour at a time."""
+"""SwarmSGD and PullSwarm: each node averages with one neighbour at a time."""
 
 from tacit.strategies.swarm.local_steps import Geometric
 from tacit.strategies.swarm.pull import PullSwarm

@@ -1,4 +1,4 @@
-"""How many local steps a node takes between two meetings, where that is drawn rather than fixed."""
+"""Number of local steps between two exchanges: fixed, or drawn from a geometric distribution."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from tacit.errors import require
 
 @dataclass(frozen=True, kw_only=True)
 class Geometric(Spec):
-    """A geometric number of local steps, at least 1 and ``mean`` on average: nodes whose clocks ring at random, as in
-    SwarmSGD's theory.
-    """
+    """A geometric number of local steps, at least 1, with the given ``mean``, as in SwarmSGD's theory."""
 
     mean: float
 
@@ -26,7 +24,7 @@ class Geometric(Spec):
 
 
 def check_local_steps(local_steps: int | Geometric) -> None:
-    """Raise unless ``local_steps`` is a number of steps or a way of drawing it."""
+    """Raise unless ``local_steps`` is a whole number, at least 1, or a ``Geometric``."""
     is_number = isinstance(local_steps, int) and not isinstance(local_steps, bool) and local_steps >= 1
     require(
         is_number or isinstance(local_steps, Geometric),
@@ -35,10 +33,10 @@ def check_local_steps(local_steps: int | Geometric) -> None:
 
 
 def draw_steps(local_steps: int | Geometric, random: np.random.Generator) -> int:
-    """Return the number of steps until the next meeting."""
+    """Return the number of steps until the next exchange."""
     return local_steps if isinstance(local_steps, int) else int(random.geometric(1 / local_steps.mean))
 
 
 def mean_steps(local_steps: int | Geometric) -> float:
-    """Return the number of steps between meetings, on average."""
+    """Return the mean number of steps between exchanges."""
     return local_steps if isinstance(local_steps, int) else local_steps.mean

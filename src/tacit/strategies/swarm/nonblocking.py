@@ -1,176 +1,144 @@
-"""SwarmSGD's exchanges without waiting: one side asks, the other answers from its handler, and both add a part w of the
-difference.
+"""SwarmSGD's non-blocking exchange: a request, and a response from the partner's message handler.
 
-    i asks     Q(X_i)                                       one at a time
-    j answers  Q(X_j) and w; X_j ← X_j + w (Q(X_i) − Q(X_j))  and keeps both in mind until i is done
-    i is done  X_i ← X_i + w (Q(X_j) − Q(X_i))
+    i sends the request    Q(X_i)                                          at most one is outstanding
+    j sends the response   Q(X_j) and w;  X_j ← X_j + w (Q(X_i) − Q(X_j))  j keeps both until i acknowledges
+    i acknowledges         X_i ← X_i + w (Q(X_j) − Q(X_i))
 
-w = 1/2 is the paper's average. A node that answers while its own request is unanswered will still replace a part of the
-model it answers with; two halves at once would replace all of it, so that models swap instead of meeting. It therefore
-chooses a smaller w (``theory.overlaps``): 1/4 if it has asked i too, 1/3 if it has asked another node.
+w = 1/2 is the paper's average. If j has an outstanding request of its own, a part of X_j will be replaced again when
+that response arrives. With w = 1/2 both times nothing of X_j would remain, so that models are swapped instead of
+averaged. j therefore chooses a smaller w (``theory.overlaps``): 1/4 if its request is to i, 1/3 if it is to another.
 
-Words that cannot be decoded change nothing and are said again with more bits, the same lattice points. What is asked
-and never answered, and what is given and never acknowledged, is set right at the end of the run (``endings``): Σ X
-stays, whatever happens on the way.
+A lattice vector that cannot be decoded changes nothing; its sender sends the same points with more bits. Requests
+without response and responses without acknowledgement are reconciled at the end of the run (``reconcile``). Σ X is
+therefore conserved.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
-from tacit.compression.compressor import Memory
 from tacit.core.messages import Message
 from tacit.core.worker import Worker
 from tacit.errors import LatticeOverflow
+from tacit.strategies.swarm.codec import ModelCodec, bits_and_side, decode, distance
 from tacit.strategies.swarm.messages import (
-    ModelCodec,
-    SwarmAgain,
-    SwarmAnswer,
-    SwarmAsk,
+    SwarmAcknowledgement,
     SwarmDecline,
-    SwarmDone,
-    SwarmHello,
+    SwarmJoinRequest,
+    SwarmJoinResponse,
     SwarmMessage,
-    SwarmWelcome,
-    bits_and_side,
-    distance,
-    heard,
+    SwarmRequest,
+    SwarmResend,
+    SwarmResponse,
 )
+from tacit.strategies.swarm.state import SwarmState
 from tacit.theory.overlaps import CROSSING_WEIGHT, OVERLAPPING_WEIGHT
-
-HANDLED: tuple[type[Message], ...] = (SwarmAsk, SwarmAnswer, SwarmAgain, SwarmDone, SwarmDecline, SwarmHello)
-
-
-@dataclass
-class SwarmState:
-    """The buffer and what is under way, by number of the exchange."""
-
-    buffer: Tensor  # X
-    base: Tensor  # X when the working model took it over: x = base − η h
-    due: int = 0  # the step whose end is the next meeting
-    meetings: int = 0  # so far, those that were skipped included
-    published: int = 0  # the step whose progress the buffer holds
-    begun: int = 0  # exchanges, which makes their numbers
-    in_flight: int = -1  # the exchange whose answer is expected at every step boundary; −1: none
-    asked_at: int = 0  # the meeting at which it was begun
-    has_answer: bool = False  # for the working model to follow
-    asked: dict[int, int] = field(default_factory=dict)  # begun and not answered: whom
-    points: dict[int, Tensor] = field(default_factory=dict)  # Q(X) as this node said it, to be said again
-    given: dict[int, Tensor] = field(
-        default_factory=dict
-    )  # answered and not acknowledged: what was added to the buffer
-    weights: dict[int, float] = field(default_factory=dict)  # w of these answers
-    silent: list[int] = field(default_factory=list)  # peers that are taken for gone
-    memory: Memory = field(default_factory=dict)  # the lattice's
-    is_member: bool = True  # has a model worth averaging
-    is_closed: bool = False  # the run is over: whatever still arrives comes too late
 
 
 class Exchanges(NamedTuple):
-    """One node's part in them."""
+    """The non-blocking exchanges of one node."""
 
     worker: Worker
     state: SwarmState
-    tongue: ModelCodec
+    codec: ModelCodec
 
-    def ask(self, partner: int) -> None:
-        """Begin an exchange."""
+    def request(self, partner: int) -> None:
+        """Start an exchange with ``partner``."""
         state, worker = self.state, self.worker
-        spoken = self.tongue.say(state.buffer, state.base)
-        number = state.in_flight = state.begun * worker.size + worker.rank
-        state.begun, state.asked_at = state.begun + 1, state.meetings
-        state.asked[number], state.points[number] = partner, spoken.points
-        worker.network.send(partner, SwarmAsk(number, spoken.body, spoken.outdated).owned())
+        if self.codec.lattice is not None and not state.memory:  # no distance measured: use this node's own progress
+            self.codec.observe(distance(worker.parameters, state.base))
+        encoded = self.codec.encode(state.buffer, state.base)
+        number = state.in_flight = state.started * worker.size + worker.rank
+        state.started, state.requested_at = state.started + 1, state.exchanges
+        state.requested[number], state.points[number] = partner, encoded.points
+        worker.network.send(partner, SwarmRequest(number, encoded.body, encoded.outdated).owned())
 
     def handle(self, source: int, message: Message) -> None:
-        """Do what a message asks for; at most one word goes back."""
+        """Handle one message; send at most one message back."""
         state, worker = self.state, self.worker
         match message:
-            case SwarmAsk():
-                self._answer(source, message)
-            case SwarmAnswer():
-                self._take(source, message)
-            case SwarmAgain():
-                self._say_again(source, message)
-            case SwarmDone(number=number) if number in state.given:
-                del state.given[number], state.weights[number], state.points[number]
-            case SwarmDecline(number=number) if number in state.asked:
-                self._forget(number)
-            case SwarmHello():
-                has_trained = state.is_member and worker.step > 0
-                worker.network.send(source, SwarmWelcome(state.buffer if has_trained else state.buffer[:0]))
+            case SwarmRequest():
+                self._respond(source, message)
+            case SwarmResponse():
+                self._apply(source, message)
+            case SwarmResend():
+                self._send_again(source, message)
+            case SwarmAcknowledgement(number=number) if number in state.applied:
+                del state.applied[number], state.weights[number], state.points[number]
+            case SwarmDecline(number=number) if number in state.requested:
+                self._close(number)
+            case SwarmJoinRequest():
+                has_trained = state.is_ready and worker.step > 0
+                worker.network.send(source, SwarmJoinResponse(state.buffer if has_trained else state.buffer[:0]))
 
-    def _answer(self, source: int, asked: SwarmAsk) -> None:
-        state, worker, number = self.state, self.worker, asked.number
-        if not state.is_member:
+    def _respond(self, source: int, request: SwarmRequest) -> None:
+        """X_j ← X_j + w (Q(X_i) − Q(X_j)); send Q(X_j) and w."""
+        state, worker, number = self.state, self.worker, request.number
+        if not state.is_ready:
             worker.network.send(source, SwarmDecline(number))
             return
-        theirs = self._heard(source, asked, state.base if self.tongue.two_stage else state.buffer)
+        theirs = self._decode(source, request, state.base if self.codec.two_stage else state.buffer)
         if theirs is None:
             return
-        spoken = self.tongue.say(state.buffer, state.base, theirs)
+        encoded = self.codec.encode(state.buffer, state.base, theirs)
         weight = self._weight(source)
-        change = (theirs - spoken.points).mul_(weight)
+        change = (theirs - encoded.points).mul_(weight)
         state.buffer.add_(change)
-        state.given[number], state.weights[number], state.points[number] = change, weight, spoken.points
+        state.applied[number], state.weights[number], state.points[number] = change, weight, encoded.points
         worker.note("met", source)
         worker.note("staleness", worker.step - state.published)
-        worker.network.send(source, SwarmAnswer(number, spoken.body, spoken.outdated, weight).owned())
+        worker.network.send(source, SwarmResponse(number, encoded.body, encoded.outdated, weight).owned())
 
     def _weight(self, source: int) -> float:
-        """Return which part of the difference to ``source`` this node and ``source`` add, from what this node has in
-        flight itself.
-        """
+        """Return w for a request from ``source``: less than 1/2 while this node's own request is outstanding."""
         state = self.state
         if state.in_flight < 0:
             return 1 / 2
-        return CROSSING_WEIGHT if state.asked[state.in_flight] == source else OVERLAPPING_WEIGHT
+        return CROSSING_WEIGHT if state.requested[state.in_flight] == source else OVERLAPPING_WEIGHT
 
-    def _take(self, source: int, answer: SwarmAnswer) -> None:
-        state, number = self.state, answer.number
-        if number not in state.asked:
+    def _apply(self, source: int, response: SwarmResponse) -> None:
+        """X_i ← X_i + w (Q(X_j) − Q(X_i)); send an acknowledgement."""
+        state, number = self.state, response.number
+        if number not in state.requested:
             return
         own = state.points[number]
-        theirs = self._heard(source, answer, own)
+        theirs = self._decode(source, response, own)
         if theirs is None:
             return
-        state.buffer.add_((theirs - own).mul_(answer.weight))
-        state.has_answer |= number == state.in_flight
-        self._forget(number)
+        state.buffer.add_((theirs - own).mul_(response.weight))
+        state.has_response |= number == state.in_flight
+        self._close(number)
         self.worker.note("met", source)
-        self.worker.network.send(source, SwarmDone(number))
+        self.worker.network.send(source, SwarmAcknowledgement(number))
 
-    def _heard(self, source: int, words: SwarmMessage, reference: Tensor) -> Tensor | None:
-        """Return the model that was said; where it cannot be decoded ask for it again."""
+    def _decode(self, source: int, message: SwarmMessage, reference: Tensor) -> Tensor | None:
+        """Return the decoded model; if it cannot be decoded, request it with more bits and return None."""
         try:
-            model = heard(words, reference)
+            model = decode(message, reference)
         except LatticeOverflow as overflow:
-            bits, side = bits_and_side(words.body)
+            bits, side = bits_and_side(message.body)
             self.worker.note("overflow", bits)
-            self.tongue.observe(2 * overflow.radius)
-            self.worker.network.send(source, SwarmAgain(words.number, bits, side))
+            self.codec.observe(2 * overflow.radius)
+            self.worker.network.send(source, SwarmResend(message.number, bits, side))
             return None
-        if self.tongue.lattice is not None and self.state.published:  # until then only rounding would be measured
-            self.tongue.observe(distance(model, reference))
+        if self.codec.lattice is not None and self.state.published:  # before that the distance is only rounding
+            self.codec.observe(distance(model, reference))
         return model
 
-    def _say_again(self, source: int, again: SwarmAgain) -> None:
-        state, number = self.state, again.number
+    def _send_again(self, source: int, resend: SwarmResend) -> None:
+        state, number = self.state, resend.number
         if number not in state.points:
             return
-        spoken = self.tongue.say_again(state.points[number], again.bits, again.side)
-        words: SwarmMessage
-        if number in state.asked:
-            words = SwarmAsk(number, spoken.body, spoken.outdated)
-        else:
-            words = SwarmAnswer(number, spoken.body, spoken.outdated, state.weights[number])
-        self.worker.network.send(source, words.owned())
+        body, outdated, _ = self.codec.encode_again(state.points[number], resend.bits, resend.side)
+        message: SwarmMessage = SwarmRequest(number, body, outdated)
+        if number not in state.requested:
+            message = SwarmResponse(number, body, outdated, state.weights[number])
+        self.worker.network.send(source, message.owned())
 
-    def _forget(self, number: int) -> None:
+    def _close(self, number: int) -> None:
         state = self.state
         if number == state.in_flight:
             state.in_flight = -1
-        del state.asked[number], state.points[number]
+        del state.requested[number], state.points[number]

@@ -1,16 +1,17 @@
-"""PullSwarm: what the authors of SwarmSGD released as code (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
+"""PullSwarm: the one-sided form in SwarmSGD's released code (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
 
-    w_i ← x_i                    after every step: a copy of the model that others may read
-    x_i ← (x_i + w_j)/2          every H steps, with a random neighbour j, which is not changed
+    w_i ← x_i                    after every step: a copy of the model for other nodes to read
+    x_i ← (x_i + w_j)/2          every H steps, with a random neighbour j, which does not change
 
-One-sided: the mean of the models is not conserved, unlike in the algorithm that the paper analyses, ``SwarmSGD``. A
-node waits for the copy to come, though not for its partner, whose handler sends it.
+The mean of the models is not conserved, unlike in the algorithm that the paper analyses, ``SwarmSGD``. A node waits for
+the copy, but not for its partner's computation: the partner's message handler sends the copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,49 +23,47 @@ from tacit.core.worker import Worker
 from tacit.errors import PeerLost, require
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
 from tacit.strategies.swarm.reconcile import mean_of_all
-from tacit.topology import Complete
-from tacit.topology.topology import Topology
+from tacit.topology import Complete, Topology
 
 
 @dataclass(frozen=True)
-class Pull(Message, wire="pull"):
-    """Give me your model."""
+class PullRequest(Message, wire="pull"):
+    """Request for the receiver's copy."""
 
 
 @dataclass(frozen=True)
-class Pulled(Message, wire="pulled"):
-    """The copy that was asked for."""
+class PullResponse(Message, wire="pulled"):
+    """The sender's copy of its model; empty if it has no trained model."""
 
     model: Tensor
 
 
 @dataclass
 class PullSwarmState:
-    """The copy that others read, and the next meeting."""
+    """The copy that other nodes read, and the next exchange."""
 
-    window: Tensor
-    due: int
-    meetings: int = 0
-    is_member: bool = True  # has a model worth averaging
+    snapshot: Tensor  # w
+    due: int  # the step after which the next exchange takes place
+    exchanges: int = 0  # number of exchanges so far
+    is_ready: bool = True  # False while a joining node has no trained model
+
+    earlier_names: ClassVar = {"snapshot": "window", "exchanges": "meetings", "is_ready": "is_member"}  # in version 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PullSwarm(Strategy[PullSwarmState], TakesJoiners, MergesStates):
-    """Average with a copy of a random neighbour's model every few local steps, the neighbour unchanged (SwarmSGD's
-    released code).
-    """
+    """Average with a copy of a random neighbour's model every few local steps (SwarmSGD's released code)."""
 
     local_steps: int | Geometric = field(default=4, metadata=ALWAYS_SPELLED)  # H; larger = fewer messages
     topology: Topology = Complete()
 
-    handles = (Pull,)
+    handles = (PullRequest,)
     skips_lost_workers = keeps_models_apart = True
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps)
-        require(
-            isinstance(self.topology, Topology), f"topology={self.topology!r} must be a topology such as Complete()."
-        )
+        topology = self.topology
+        require(isinstance(topology, Topology), f"topology={topology!r} must be a topology such as Complete().")
 
     def init(self, worker: Worker) -> PullSwarmState:
         if worker.rank == 0:
@@ -72,46 +71,46 @@ class PullSwarm(Strategy[PullSwarmState], TakesJoiners, MergesStates):
         return PullSwarmState(worker.parameters.clone(), draw_steps(self.local_steps, worker.random))
 
     def join(self, worker: Worker, state: PullSwarmState) -> None:
-        """Take the model of a neighbour that has trained; until then nobody gets to see this node's own."""
-        state.is_member = False
-        reach = self.topology.neighbours(worker.size)[worker.rank]
-        for place in worker.random.permutation(len(reach)).tolist():
-            model = self._pulled(worker, reach[place])
+        """Take the model of a neighbour that has trained; send no copy until then."""
+        state.is_ready = False
+        neighbours = self.topology.neighbours(worker.size)[worker.rank]
+        for place in worker.random.permutation(len(neighbours)).tolist():
+            model = self._pull(worker, neighbours[place])
             if model is not None:
                 worker.parameters.copy_(model)
                 break
-        state.window.copy_(worker.parameters)
-        state.is_member, state.due = True, worker.step + draw_steps(self.local_steps, worker.random)
+        state.snapshot.copy_(worker.parameters)
+        state.is_ready, state.due = True, worker.step + draw_steps(self.local_steps, worker.random)
 
     def after_step(self, worker: Worker, state: PullSwarmState) -> None:
         model = worker.parameters
         if worker.step >= state.due and worker.size > 1:
             state.due = worker.step + draw_steps(self.local_steps, worker.random)
-            reach = self.topology.neighbours(worker.size, state.meetings)[worker.rank]
-            state.meetings += 1
-            pulled = self._pulled(worker, reach[int(worker.random.integers(len(reach)))])
-            if pulled is not None:
-                model.add_(pulled.to(model)).div_(2)
-        state.window.copy_(model)
+            neighbours = self.topology.neighbours(worker.size, state.exchanges)[worker.rank]
+            state.exchanges += 1
+            theirs = self._pull(worker, neighbours[int(worker.random.integers(len(neighbours)))])
+            if theirs is not None:
+                model.add_(theirs.to(model)).div_(2)
+        state.snapshot.copy_(model)
 
-    def _pulled(self, worker: Worker, partner: int) -> Tensor | None:
-        """Return a copy of the partner's model; None if it is gone or has not trained."""
-        worker.network.send(partner, Pull())
+    def _pull(self, worker: Worker, partner: int) -> Tensor | None:
+        """Return a copy of the partner's model; None if the partner is lost or has no trained model."""
+        worker.network.send(partner, PullRequest())
         try:
-            _, pulled = worker.network.receive(Pulled, source=partner)
+            _, response = worker.network.receive(PullResponse, source=partner)
         except PeerLost:
             return None
         worker.note("met", partner)
-        return pulled.model if pulled.model.numel() else None
+        return response.model if response.model.numel() else None
 
     def on_message(self, worker: Worker, state: PullSwarmState, source: int, message: Message) -> None:
         worker.note("met", source)
-        worker.network.send(source, Pulled(state.window if state.is_member else state.window[:0]))
+        worker.network.send(source, PullResponse(state.snapshot if state.is_ready else state.snapshot[:0]))
 
     def finish(self, worker: Worker, state: PullSwarmState) -> None:
         worker.parameters.copy_(mean_of_all(worker, worker.parameters))
 
     def merged(self, states: Sequence[PullSwarmState], rank: int, size: int) -> PullSwarmState:
-        """All start from the mean of their models."""
+        """Start all nodes from the mean of the snapshots."""
         own = states[rank % len(states)]
-        return PullSwarmState(torch.stack([state.window for state in states]).mean(0), own.due, own.meetings)
+        return PullSwarmState(torch.stack([state.snapshot for state in states]).mean(0), own.due, own.exchanges)

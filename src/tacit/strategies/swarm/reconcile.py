@@ -1,4 +1,4 @@
-"""How a swarm ends: with nothing half done, and with one model for all."""
+"""End of a SwarmSGD run: undo exchanges that only one side has applied, and average over all nodes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ import torch
 from torch import Tensor
 
 from tacit.core.worker import Worker
-from tacit.strategies.swarm.messages import SwarmUnsettled
-from tacit.strategies.swarm.nonblocking import SwarmState
+from tacit.strategies.swarm.messages import SwarmUnanswered
+from tacit.strategies.swarm.state import SwarmState
 
 
-def settle(worker: Worker, state: SwarmState) -> None:
-    """Wait until everybody has asked for the last time, then take back what was given and never arrived.
+def reconcile(worker: Worker, state: SwarmState) -> None:
+    """Wait until all nodes have sent their last request, then undo changes of exchanges that the initiator lacks.
 
-    An exchange counts if its initiator has taken the answer. One that is listed as unsettled has not been taken and
-    never will be, since from here on nobody listens; whoever answered it undoes its half.
+    An exchange counts if its initiator has applied the response. From here on all nodes ignore messages, so a request
+    that is still unanswered stays so. The node that responded to it subtracts its change.
     """
     mean_of_all(worker, torch.zeros(1))
-    state.is_closed = True
-    numbers = torch.tensor(list(state.asked), dtype=torch.int64)
-    listed = worker.network.all_gather(SwarmUnsettled(numbers))
-    unsettled = {number for one in listed for number in one.numbers.tolist()}
-    for number, change in state.given.items():
-        if number in unsettled:
+    state.is_finished = True
+    numbers = torch.tensor(list(state.requested), dtype=torch.int64)
+    gathered = worker.network.all_gather(SwarmUnanswered(numbers))
+    unanswered = {number for message in gathered for number in message.numbers.tolist()}
+    for number, change in state.applied.items():
+        if number in unanswered:
             state.buffer.sub_(change)
 
 
 def mean_of_all(worker: Worker, tensor: Tensor) -> Tensor:
-    """Return the mean over all workers that are left.
-
-    A named group: modules' buffers, which ride on rounds of all, stay each node's own.
-    """
+    """Return the mean over all remaining workers, without their extra state: buffers of modules stay local."""
     return worker.network.all_reduce_mean(tensor, extra_state=False)

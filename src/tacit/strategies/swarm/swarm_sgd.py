@@ -1,28 +1,24 @@
-"""SwarmSGD: nodes train alone and average with one neighbour at a time, without waiting (Nadiradze et al., NeurIPS
-2021, arXiv 1910.12308).
+"""SwarmSGD: local steps, then an average with one random neighbour (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
 
     x_i ← x_i − γ g_i                                  every step, on the node's working model
-    X_i ← (Q(X_i) + Q(X_j))/2 − η h_i,  x_i ← X_i      every H steps, with a random neighbour j; η h_i: what those steps changed
-    X_j ← (Q(X_i) + Q(X_j))/2                          while its working model x_j goes on as it was
+    X_i ← (Q(X_i) + Q(X_j))/2 − η h_i,  x_i ← X_i      every H steps, with a random neighbour j; η h_i: local progress
+    X_j ← (Q(X_i) + Q(X_j))/2                          the working model x_j does not change
 
-X is the communication buffer, which others read and write while its owner computes. Across a wire an assignment would
-lose what was written in between, so both sides add: j, in one handler, (Q(X_i) − Q(X_j))/2 when it is asked, and i
-(Q(X_j) − Q(X_i))/2 when the answer comes; its working model follows at the next step boundary. A node that answers
-while its own request is unanswered adds less than half (``exchanges``). Whatever interleaves, Σ X stays, and where
-nothing does this is the paper's update.
+X is the communication buffer, which others read and write while its owner computes. An assignment would overwrite
+concurrent changes, so both sides add: j adds (Q(X_i) − Q(X_j))/2 when the request arrives, and i adds
+(Q(X_j) − Q(X_i))/2 when the response arrives (``nonblocking``). Node i copies X_i to x_i after its current step. A node
+whose own request is outstanding responds with less than half. Σ X is conserved under any interleaving; without
+interleaving this is the paper's update. Q is the identity, or rounding to a ``Lattice`` (``codec``).
+Blocking form: both partners end with the mean of their working models; pairs come from random matchings (``blocking``).
 
-Blocking, both partners end with the mean of their working models; pairs meet in random matchings (``rounds``).
-
-Why it works: models of one mean drift apart only by their last few steps, so half of one random neighbour's serves as
-well as the mean of all. Momentum stays local and modules' buffers are not averaged, as in the paper. The authors'
-released code only pulls: that is ``PullSwarm``.
+Why it works: models with a common mean differ only by their last few steps, so one random neighbour is nearly as good
+as all. Momentum and module buffers stay local, as in the paper. The authors' released code only pulls: ``PullSwarm``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import torch
 
@@ -31,158 +27,124 @@ from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, RunsAhead, Strategy, TakesJoiners
 from tacit.core.worker import Worker
-from tacit.errors import PeerLost, require
-from tacit.strategies.swarm.blocking import draw_partner, meet, require_end, steps_to_matching
+from tacit.errors import require
+from tacit.strategies.swarm.blocking import average_with, draw_partner, require_steps, steps_to_matching
+from tacit.strategies.swarm.codec import ModelCodec
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
-from tacit.strategies.swarm.messages import ModelCodec, SwarmHello, SwarmWelcome, distance
-from tacit.strategies.swarm.nonblocking import HANDLED, Exchanges, SwarmState
-from tacit.strategies.swarm.reconcile import mean_of_all, settle
-from tacit.topology import Complete
-from tacit.topology.topology import Topology
-
-_PATIENCE: Final = 8
-"""Meetings skipped for one unanswered exchange before its partner is taken for gone and asked no more, until it is
-heard of again.
-"""
+from tacit.strategies.swarm.messages import HANDLED, SwarmJoinRequest
+from tacit.strategies.swarm.nonblocking import Exchanges
+from tacit.strategies.swarm.partners import abandon_overdue, draw_neighbour, request_trained_model
+from tacit.strategies.swarm.reconcile import mean_of_all, reconcile
+from tacit.strategies.swarm.state import SwarmState
+from tacit.topology import Complete, Topology
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmSGD(Strategy[SwarmState], RunsAhead, TakesJoiners, MergesStates):
-    """Average with a random neighbour every few local steps, nobody waiting for anybody (Nadiradze et al., arXiv
-    1910.12308).
-    """
+    """Average with a random neighbour every few local steps, without waiting (Nadiradze et al., arXiv 1910.12308)."""
 
     local_steps: int | Geometric = field(default=4, metadata=ALWAYS_SPELLED)  # H; larger = fewer messages
     topology: Topology = Complete()
-    blocking: bool = False  # True: both partners wait for each other and end with their mean
-    compressor: Lattice | None = None  # None: models travel as they are
-    two_stage: bool = (
-        False  # the sender's outdated model goes before and is the reference: twice the bytes, a finer lattice
-    )
+    blocking: bool = False  # True: both partners wait for each other and end with the mean of their models
+    compressor: Lattice | None = None  # None: models are sent uncompressed
+    two_stage: bool = False  # True: also send the outdated model as reference: twice the bytes, a finer lattice
 
     skips_lost_workers = keeps_models_apart = True
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps)
+        compressor, topology = self.compressor, self.topology
+        require(isinstance(topology, Topology), f"topology={topology!r} must be a topology such as Complete().")
         require(
-            isinstance(self.topology, Topology), f"topology={self.topology!r} must be a topology such as Complete()."
+            compressor is None or isinstance(compressor, Lattice),
+            f"compressor={compressor} cannot be decoded against a neighbour's model; use Lattice(bits=8).",
         )
         require(
-            self.compressor is None or isinstance(self.compressor, Lattice),
-            f"compressor={self.compressor} cannot be decoded against a neighbour's model; use Lattice(bits=8).",
-        )
-        require(
-            not self.two_stage or (self.compressor is not None and not self.blocking),
-            "two_stage=True decodes lattice points of nodes that do not wait; it needs compressor=Lattice(bits=8) and blocking=False.",
+            not self.two_stage or (compressor is not None and not self.blocking),
+            "two_stage=True needs compressor=Lattice(bits=8) and blocking=False; leave two_stage out otherwise.",
         )
         object.__setattr__(self, "handles", () if self.blocking else HANDLED)
 
     def init(self, worker: Worker) -> SwarmState:
-        state = SwarmState(worker.parameters.clone(), worker.parameters.clone())
         if worker.rank == 0:
             worker.note("period", mean_steps(self.local_steps))
         if self.blocking:
-            require_end(worker)
-        state.due = self._next_due(worker)
-        return state
-
-    def join(self, worker: Worker, state: SwarmState) -> None:
-        """Take the model of a neighbour that has trained; until then nobody gets to see this node's own."""
-        state.is_member = False
-        state.begun = int(worker.random.integers(2**31))  # an earlier life's numbers may still be in somebody's mind
-        peers = self.topology.neighbours(worker.size)[worker.rank]
-        for place in worker.random.permutation(len(peers)).tolist():
-            worker.network.send(peers[place], SwarmHello())
-            try:
-                _, welcome = worker.network.receive(SwarmWelcome, source=peers[place])
-            except PeerLost:
-                continue
-            if welcome.model.numel():
-                for own in (worker.parameters, state.buffer, state.base):
-                    own.copy_(welcome.model)
-                break
-        state.is_member, state.published, state.due = True, worker.step, self._next_due(worker)
-
-    @property
-    def takes_joiners(self) -> bool:
-        """Without waiting. Blocking nodes draw their partners from a stream that a joiner has not followed."""
-        return not self.blocking
+            require_steps(worker)
+        return SwarmState(worker.parameters.clone(), worker.parameters.clone(), self._next_due(worker))
 
     def hook_free_steps(self, worker: Worker, state: SwarmState) -> int:
-        return 0 if state.in_flight >= 0 or state.has_answer else max(0, state.due - worker.step - 1)
+        return 0 if state.in_flight >= 0 or state.has_response else max(0, state.due - worker.step - 1)
 
     def after_step(self, worker: Worker, state: SwarmState) -> None:
-        if state.has_answer:
-            self._follow(worker, state)
+        if state.has_response:
+            self._adopt_buffer(worker, state)
         if worker.step < state.due or worker.size == 1:
             return
-        state.meetings += 1
+        state.exchanges += 1
         state.due = self._next_due(worker)
         if not self.blocking:
-            self._begin_exchange(worker, state)
-            return
-        partner = draw_partner(worker, self.topology, self.local_steps)
-        if partner is not None:
-            meet(worker, state, self._tongue(worker, state), partner)
+            self._start_exchange(worker, state)
+        elif (partner := draw_partner(worker, self.topology, self.local_steps)) is not None:
+            average_with(worker, state, self._codec(worker, state), partner)
 
-    def on_message(self, worker: Worker, state: SwarmState, source: int, message: Message) -> None:
-        if state.is_closed and not isinstance(message, SwarmHello):
-            return
-        if source in state.silent:
-            state.silent.remove(source)
-        Exchanges(worker, state, self._tongue(worker, state)).handle(source, message)
-
-    def finish(self, worker: Worker, state: SwarmState) -> None:
-        if not self.blocking:
-            settle(worker, state)
-            self._follow(worker, state)
-        worker.parameters.copy_(mean_of_all(worker, worker.parameters))
-
-    def merged(self, states: Sequence[SwarmState], rank: int, size: int) -> SwarmState:
-        """All start from the mean of their models; what was under way is forgotten."""
-        own = min(states, key=lambda state: state.meetings) if self.blocking else states[rank % len(states)]
-        mean = torch.stack([state.buffer for state in states]).mean(0)
-        return SwarmState(mean, mean.clone(), own.due, own.meetings, own.published, own.begun, memory=own.memory)
-
-    def _begin_exchange(self, worker: Worker, state: SwarmState) -> None:
-        """Ask a random neighbour, unless an answer is still expected."""
+    def _start_exchange(self, worker: Worker, state: SwarmState) -> None:
+        """Send a request to a random neighbour, unless a response is outstanding."""
         if state.in_flight >= 0:
             worker.note("skipped", 1)
-            self._follow(worker, state)  # its progress must not stay its secret until then
-            if state.meetings - state.asked_at <= _PATIENCE:
+            self._adopt_buffer(worker, state)  # publishes local progress while the response is outstanding
+            if not abandon_overdue(state):
                 return
-            state.silent.append(state.asked[state.in_flight])
-            state.in_flight = -1
-        partner = self._partner(worker, state)
+        partner = draw_neighbour(worker, state, self.topology)
         if partner is None:
-            self._follow(worker, state)
-            return
-        tongue = self._tongue(worker, state)
-        if (
-            tongue.lattice is not None and not state.memory
-        ):  # nothing measured yet: others will have come as far as this node
-            tongue.observe(distance(worker.parameters, state.base))
-        Exchanges(worker, state, tongue).ask(partner)
+            self._adopt_buffer(worker, state)
+        else:
+            Exchanges(worker, state, self._codec(worker, state)).request(partner)
 
-    def _follow(self, worker: Worker, state: SwarmState) -> None:
-        """x_i ← X_i, with the local progress −η h_i, which others may read from now on."""
+    def _adopt_buffer(self, worker: Worker, state: SwarmState) -> None:
+        """X_i ← X_i − η h_i, which publishes the local progress; x_i ← X_i."""
         model, buffer = worker.parameters, state.buffer
         buffer.add_(model - state.base)
         model.copy_(buffer)
         state.base.copy_(buffer)
-        state.published, state.has_answer = worker.step, False
+        state.published, state.has_response = worker.step, False
+
+    def on_message(self, worker: Worker, state: SwarmState, source: int, message: Message) -> None:
+        if state.is_finished and not isinstance(message, SwarmJoinRequest):
+            return
+        if source in state.unresponsive:
+            state.unresponsive.remove(source)
+        Exchanges(worker, state, self._codec(worker, state)).handle(source, message)
+
+    def finish(self, worker: Worker, state: SwarmState) -> None:
+        if not self.blocking:
+            reconcile(worker, state)
+            self._adopt_buffer(worker, state)
+        worker.parameters.copy_(mean_of_all(worker, worker.parameters))
+
+    @property
+    def takes_joiners(self) -> bool:
+        """True without blocking. Blocking nodes draw partners from a shared stream, which a joiner has not followed."""
+        return not self.blocking
+
+    def join(self, worker: Worker, state: SwarmState) -> None:
+        """Take the model of a neighbour that has trained; decline requests until then."""
+        state.is_ready = False
+        state.started = int(worker.random.integers(2**31))  # peers may still hold numbers from before a restart
+        model = request_trained_model(worker, self.topology)
+        if model is not None:
+            for own in (worker.parameters, state.buffer, state.base):
+                own.copy_(model)
+        state.is_ready, state.published, state.due = True, worker.step, self._next_due(worker)
+
+    def merged(self, states: Sequence[SwarmState], rank: int, size: int) -> SwarmState:
+        """Start all nodes from the mean of the buffers; drop exchanges in progress."""
+        own = min(states, key=lambda state: state.exchanges) if self.blocking else states[rank % len(states)]
+        mean = torch.stack([state.buffer for state in states]).mean(0)
+        return SwarmState(mean, mean.clone(), own.due, own.exchanges, own.published, own.started, memory=own.memory)
 
     def _next_due(self, worker: Worker) -> int:
-        if self.blocking:
-            return worker.step + steps_to_matching(self.local_steps)
-        return worker.step + draw_steps(self.local_steps, worker.random)
+        steps = self.local_steps
+        return worker.step + (steps_to_matching(steps) if self.blocking else draw_steps(steps, worker.random))
 
-    def _partner(self, worker: Worker, state: SwarmState) -> int | None:
-        if isinstance(self.topology, Complete) and not state.silent:  # a list of everybody is not needed
-            return (worker.rank + 1 + int(worker.random.integers(worker.size - 1))) % worker.size
-        reach = self.topology.neighbours(worker.size, state.meetings)[worker.rank]
-        there = [peer for peer in reach if peer not in state.silent]
-        return there[int(worker.random.integers(len(there)))] if there else None
-
-    def _tongue(self, worker: Worker, state: SwarmState) -> ModelCodec:
+    def _codec(self, worker: Worker, state: SwarmState) -> ModelCodec:
         return ModelCodec(self.compressor, self.two_stage, worker.random, state.memory)

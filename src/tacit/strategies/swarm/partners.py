@@ -1,0 +1,48 @@
+"""Choice of partners of a non-blocking SwarmSGD node, and the model request of a node that joins."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torch import Tensor
+
+from tacit.core.worker import Worker
+from tacit.errors import PeerLost
+from tacit.strategies.swarm.messages import SwarmJoinRequest, SwarmJoinResponse
+from tacit.strategies.swarm.state import SwarmState
+from tacit.topology import Complete, Topology
+
+_MOST_SKIPPED: Final = 8
+"""Exchanges that are skipped for one outstanding response."""
+
+
+def draw_neighbour(worker: Worker, state: SwarmState, topology: Topology) -> int | None:
+    """Return a random neighbour that is not unresponsive; None if there is none."""
+    if isinstance(topology, Complete) and not state.unresponsive:  # needs no list of all ranks
+        return (worker.rank + 1 + int(worker.random.integers(worker.size - 1))) % worker.size
+    neighbours = topology.neighbours(worker.size, state.exchanges)[worker.rank]
+    responsive = [peer for peer in neighbours if peer not in state.unresponsive]
+    return responsive[int(worker.random.integers(len(responsive)))] if responsive else None
+
+
+def abandon_overdue(state: SwarmState) -> bool:
+    """Return whether the outstanding response is overdue; if so, stop waiting and mark its partner as unresponsive."""
+    if state.exchanges - state.requested_at <= _MOST_SKIPPED:
+        return False
+    state.unresponsive.append(state.requested[state.in_flight])
+    state.in_flight = -1
+    return True
+
+
+def request_trained_model(worker: Worker, topology: Topology) -> Tensor | None:
+    """Return the model of the first neighbour, in random order, that has trained; None if there is none."""
+    neighbours = topology.neighbours(worker.size)[worker.rank]
+    for place in worker.random.permutation(len(neighbours)).tolist():
+        worker.network.send(neighbours[place], SwarmJoinRequest())
+        try:
+            _, response = worker.network.receive(SwarmJoinResponse, source=neighbours[place])
+        except PeerLost:
+            continue
+        if response.model.numel():
+            return response.model
+    return None
