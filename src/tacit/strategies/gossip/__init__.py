@@ -1,4 +1,4 @@
-"""Gossip: models spread along the edges of a graph. The methods that SwarmSGD is compared with."""
+"""Gossip: averaging along the edges of a graph. The methods that SwarmSGD is compared with."""
 
 from tacit.strategies.gossip.asynchronous import AsynchronousDPSGD
 from tacit.strategies.gossip.choco import CHOCO

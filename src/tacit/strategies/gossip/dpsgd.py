@@ -1,16 +1,15 @@
-"""D-PSGD: synchronous SGD in which every node averages with its neighbours only (Lian et al., NeurIPS 2017, arXiv
-1705.09056).
+"""D-PSGD: synchronous SGD that averages over neighbours only (Lian et al., NeurIPS 2017, arXiv 1705.09056).
 
     x_i ← x_i − γ g_i(x_i)
-    x_i ← Σ_j W_ij x_j        over itself and its neighbours; W symmetric and doubly stochastic (Metropolis–Hastings weights)
+    x_i ← Σ_j W_ij x_j        over i and its neighbours; W symmetric and doubly stochastic (Metropolis–Hastings weights)
 
-Algorithm 1 of the paper prints the two lines in the other order, x_i ← Σ_j W_ij x_j − γ g_i(x_i), with which sending
-can be hidden behind the gradient; it allows either. In this order ``Complete()`` is synchronous SGD, and CHOCO and SGP
-have it too.
+Algorithm 1 of the paper has the two lines in the other order, x_i ← Σ_j W_ij x_j − γ g_i(x_i), which allows to overlap
+communication with the gradient; the paper permits both. In the order used here ``Complete()`` is synchronous SGD. CHOCO
+and SGP use the same order.
 
-Why it works: W moves models towards each other by |λ₂(W)| a step and leaves their mean alone, which walks as that of
-synchronous SGD would; and nobody's traffic grows with the number of nodes, only with that of its neighbours. Momentum
-stays local.
+Why it works: each round multiplies the distance between models by |λ₂(W)| and leaves their mean unchanged, which
+follows synchronous SGD. The traffic of a node grows with the number of its neighbours, not with the number of nodes.
+Momentum stays local.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import require
-from tacit.strategies.gossip.neighbours import GossipState, check_topology, mix, report_mean
-from tacit.topology import Ring
-from tacit.topology.topology import Topology
+from tacit.strategies.gossip.neighbours import GossipState, average_over_all, check_topology, mix
+from tacit.topology import Ring, Topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +49,19 @@ class DPSGD(Strategy[GossipState], MergesStates):
             worker.parameters.copy_(mix(worker, state, self.topology, worker.parameters))
 
     def finish(self, worker: Worker, state: GossipState) -> None:
-        report_mean(worker)
+        average_over_all(worker)
 
     def merged(self, states: Sequence[GossipState], rank: int, size: int) -> GossipState:
-        return GossipState(max(state.news for state in states))
+        """Keep the largest ``last_data_round``."""
+        return GossipState(max(state.last_data_round for state in states))
 
 
 def check_rows(topology: Topology, size: int) -> None:
-    """Raise unless W keeps models that agree as they are: columns sum to 1 always, rows on some directed graphs do not."""
+    """Raise unless the rows of W sum to 1, so that equal models stay equal. On some directed graphs only columns do."""
     for phase in range(topology.cycle(size)):
         rows = topology.mixing(size, phase).sum(1)
         require(
             torch.allclose(rows, torch.ones_like(rows)),
-            f"topology={topology}: what its {size} nodes receive does not weigh as much as what they send, so plain averaging finds no mean; "
-            f"use SGP(topology={topology}).",
+            f"topology={topology}: the rows of its mixing matrix for {size} nodes must sum to 1, otherwise averaging "
+            f"does not converge to the mean; use SGP(topology={topology}).",
         )

@@ -1,13 +1,14 @@
-"""Rounds in which every node speaks to its neighbours and waits for theirs: what D-PSGD, SGP and CHOCO share.
+"""Rounds in which every node exchanges with its neighbours and waits for them; shared by D-PSGD, SGP and CHOCO.
 
-A round follows every step, so a step's number is its round's. It travels with the words, because a neighbour may be a
-round ahead.
+A round follows every step, so the number of a step is the number of its round. Messages carry it, because a neighbour
+may be one round ahead.
 
-**How a run of unknown length ends.** A node whose data has ended goes on joining rounds, without gradients, and nobody
-sees all others. So the latest round in which anybody had data travels along, and every node keeps the largest it has
-heard of: *news*. After round k the news of a node are of round k − h + 1 at least as long as somebody had data then, h
-being the rounds in which news of everybody come to everybody. Once they are h rounds old, therefore, all data has
-ended, and since everybody's are the same by then, all nodes find that in the same round.
+**End of a run of unknown length.** A node whose data has ended continues to take part in rounds, without gradients. No
+node sees all others, so messages carry the last round in which any node had data, and each node keeps the largest value
+that it has received (``last_data_round``). Let h be the number of rounds in which information from every node reaches
+every other. If any node has data in round k − h + 1, all nodes know it after round k. When ``last_data_round`` is h
+rounds old, the data of all nodes has therefore ended. All nodes have the same value by then, so all detect the end in
+the same round.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,90 +25,87 @@ from tacit.compression.compressor import Compressed
 from tacit.core.messages import Message
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, RunError, require
-from tacit.topology.topology import Topology
+from tacit.topology import Topology
 
 
 @dataclass(frozen=True)
 class GossipMessage(Message, wire="gossip"):
-    """What a node sends to its neighbours in one round: numbers, or a compressed vector."""
+    """A tensor or a compressed vector that a node sends to its neighbours in one round."""
 
     round: int
-    news: int  # the latest round in which anybody had data, as far as its sender knows
+    last_data_round: int  # the last round in which any node had data, as far as the sender knows
     body: Tensor | Compressed
 
 
 @dataclass
 class GossipState:
-    """What every method's nodes remember."""
+    """State that all methods with rounds share."""
 
-    news: int = 0  # the latest round in which anybody had data, as far as this node knows
+    last_data_round: int = 0  # the last round in which any node had data, as far as this node knows
+
+    earlier_names: ClassVar = {"last_data_round": "news"}  # in checkpoints of version 0.1
 
 
 def check_topology(topology: object) -> None:
-    """Raise unless it is one."""
+    """Raise unless ``topology`` is a ``Topology``."""
     require(isinstance(topology, Topology), f"topology={topology!r} must be a topology such as Ring().")
 
 
-def swap(
+def exchange(
     worker: Worker, state: GossipState, topology: Topology, body: Tensor | Compressed
 ) -> Iterator[tuple[float, Tensor | Compressed]]:
-    """Give ``body``, which nobody will write to, to this round's neighbours; yield W_ij and the body of every j that i,
-    this worker, hears.
+    """Send ``body`` to the neighbours of this round; yield W_ij and the body of every j that sends to this worker, i.
 
-    In rank order, its own among them.
+    In rank order, including i itself. ``body`` must not be written to afterwards.
     """
     size, rank, step, network = worker.size, worker.rank, worker.step, worker.network
     if worker.weight > 0:
-        state.news = step
-    words = GossipMessage(step, state.news, body).owned()
-    for to in topology.neighbours(size, step - 1)[rank]:
-        network.send(to, words)
+        state.last_data_round = step
+    own = GossipMessage(step, state.last_data_round, body).owned()
+    for target in topology.neighbours(size, step - 1)[rank]:
+        network.send(target, own)
     weights = topology.mixing(size, step - 1)[rank]
-    heard_from = weights.nonzero().view(-1)
-    for source, weight in zip(heard_from.tolist(), weights[heard_from].tolist(), strict=True):
-        heard = words if source == rank else network.receive(GossipMessage, source)[1]
-        if heard.round != step:
+    sources = weights.nonzero().view(-1)
+    for source, weight in zip(sources.tolist(), weights[sources].tolist(), strict=True):
+        message = own if source == rank else network.receive(GossipMessage, source)[1]
+        if message.round != step:
             raise RunError(
-                f"rank {rank} is in round {step} and heard from rank {source}, of round {heard.round}: a message in between was lost; "
-                f"use a strategy that minds no losses, such as SwarmSGD()."
+                f"rank {rank} is in round {step} and received round {message.round} from rank {source}: a message "
+                f"was lost; use a strategy that tolerates lost messages, such as SwarmSGD()."
             )
-        state.news = max(state.news, heard.news)
-        yield weight, heard.body
-    if worker.steps is None and step - state.news >= rounds_to_everybody(topology, size):
+        state.last_data_round = max(state.last_data_round, message.last_data_round)
+        yield weight, message.body
+    if worker.steps is None and step - state.last_data_round >= rounds_to_reach_all(topology, size):
         worker.report_total_weight(0.0)
 
 
 def mix(worker: Worker, state: GossipState, topology: Topology, vector: Tensor) -> Tensor:
-    """Return Σ_j W_ij v_j over this worker, i, and whoever sends to it in this round."""
+    """Return Σ_j W_ij v_j over this worker, i, and all workers that send to it in this round."""
     mixed = torch.zeros_like(vector)
-    for weight, theirs in swap(worker, state, topology, vector.clone()):
+    for weight, theirs in exchange(worker, state, topology, vector.clone()):
         if not isinstance(theirs, Tensor) or theirs.shape != vector.shape:
-            raise BadMessage(f"something else came where a vector of {vector.numel()} numbers belongs.")
+            kind = f"{theirs.numel()} numbers" if isinstance(theirs, Tensor) else type(theirs).__name__
+            raise BadMessage(f"received {kind}; expected a vector of {vector.numel()} numbers.")
         mixed.add_(theirs.to(mixed), alpha=weight)
     return mixed
 
 
-def report_mean(worker: Worker) -> None:
-    """Leave the mean of all nodes' models in each.
-
-    A named group: modules' buffers, which ride on rounds of all, stay each node's own.
-    """
+def average_over_all(worker: Worker) -> None:
+    """Set the parameters of every node to their mean, without extra state: buffers of modules stay local."""
     worker.parameters.copy_(worker.network.all_reduce_mean(worker.parameters, extra_state=False))
 
 
 @lru_cache
-def rounds_to_everybody(topology: Topology, size: int) -> int:
-    """Return after how many rounds everybody has heard of everybody, whichever round of its cycle the topology begins
-    with.
-    """
-    everybody, most = (1 << size) - 1, 0
+def rounds_to_reach_all(topology: Topology, size: int) -> int:
+    """Return after how many rounds information from every rank has reached all, from any round of the cycle on."""
+    everyone, most = (1 << size) - 1, 0
     for first in range(topology.cycle(size)):
-        heard, rounds = [1 << rank for rank in range(size)], 0  # sets of ranks as binary digits
-        while any(known != everybody for known in heard):
-            before = tuple(heard)
-            for rank, out in enumerate(topology.neighbours(size, first + rounds)):
-                for other in out:
-                    heard[other] |= before[rank]
+        known, rounds = [1 << rank for rank in range(size)], 0  # sets of ranks as bits
+        while any(ranks != everyone for ranks in known):
+            before = tuple(known)
+            for rank, targets in enumerate(topology.neighbours(size, first + rounds)):
+                for target in targets:
+                    known[target] |= before[rank]
             rounds += 1
         most = max(most, rounds)
     return most

@@ -1,17 +1,16 @@
-"""SGP: stochastic gradient push, averaging by push-sum along edges that carry one way (Assran et al., ICML 2019, arXiv
-1811.10792).
+"""SGP, stochastic gradient push: push-sum averaging on directed graphs (Assran et al., ICML 2019, arXiv 1811.10792).
 
     x_i ← x_i − γ g_i(z_i)                              the gradient is that of the de-biased model z
-    x_i ← Σ_j P_ij x_j,   w_i ← Σ_j P_ij w_j            P column stochastic: j keeps and sends equal parts of its own
+    x_i ← Σ_j P_ij x_j,   w_i ← Σ_j P_ij w_j            P column stochastic: j keeps and sends equal parts
     z_i ← x_i / w_i
 
-On a directed graph x alone does not tend to the mean: a node that hears more than it says gathers more than its share.
-The weight w, 1 at the start, goes the same ways and gathers as much, so that their ratio does tend to the mean; all
-that a node must know is to how many it sends. With ``OnePeer()`` each node sends one message a step, and 2^k of them
-have the exact mean after k steps.
+On a directed graph x alone does not converge to the mean: a node that receives more than it sends accumulates more
+than its share. The weight w starts at 1 and is sent along the same edges, so it accumulates as much, and x/w does
+converge to the mean. A node needs to know only its number of out-neighbours. With ``OnePeer()`` each node sends one
+message per step, and 2^k nodes have the exact mean after k steps.
 
-What a node holds and computes with, and what is reported the mean of, is z. Momentum stays local. The paper's
-overlapped form is not here.
+The parameters of a node are z, and the reported model is the mean of z. Momentum stays local. The paper's overlapped
+form is not implemented.
 """
 
 from __future__ import annotations
@@ -25,14 +24,13 @@ from torch import Tensor
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
-from tacit.strategies.gossip.neighbours import GossipState, check_topology, mix, report_mean
-from tacit.topology import OnePeer
-from tacit.topology.topology import Topology
+from tacit.strategies.gossip.neighbours import GossipState, average_over_all, check_topology, mix
+from tacit.topology import OnePeer, Topology
 
 
 @dataclass(kw_only=True)
 class SGPState(GossipState):
-    """The biased model x with its push-sum weight w behind it, one vector: both go the same ways."""
+    """The biased model x and its push-sum weight w, concatenated to one vector."""
 
     pushed: Tensor
 
@@ -43,9 +41,7 @@ class SGPState(GossipState):
 
 @dataclass(frozen=True, kw_only=True)
 class SGP(Strategy[SGPState], MergesStates):
-    """Push shares of the model along one-way edges after every step, de-biased by push-sum (SGP, Assran et al., arXiv
-    1811.10792).
-    """
+    """Average by push-sum on a directed graph after every step (SGP, Assran et al., arXiv 1811.10792)."""
 
     topology: Topology = field(default=OnePeer(), metadata=ALWAYS_SPELLED)
 
@@ -63,17 +59,17 @@ class SGP(Strategy[SGPState], MergesStates):
         if worker.size == 1:
             return
         model = worker.parameters
-        state.pushed[:-1] += model - state.debiased()  # −γ g(z), or whatever the optimizer makes of g
+        state.pushed[:-1] += model - state.debiased()  # −γ g(z), as changed by the optimizer
         state.pushed = mix(worker, state, self.topology, state.pushed)
         model.copy_(state.debiased())
 
     def finish(self, worker: Worker, state: SGPState) -> None:
-        report_mean(worker)
+        average_over_all(worker)
 
     def merged(self, states: Sequence[SGPState], rank: int, size: int) -> SGPState:
-        """All start from the mean of the de-biased models, with weights of 1."""
+        """Start all nodes from the mean of the de-biased models, with weights of 1."""
         mean = torch.stack([state.debiased() for state in states]).mean(0)
-        return SGPState(news=max(state.news for state in states), pushed=_with_weight_one(mean))
+        return SGPState(last_data_round=max(state.last_data_round for state in states), pushed=_with_weight_one(mean))
 
 
 def _with_weight_one(model: Tensor) -> Tensor:
