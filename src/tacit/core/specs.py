@@ -3,7 +3,7 @@
 ``str(spec)`` names only what differs from the defaults, so that it can stand in a table, a legend or a TOML file and be
 read back by ``tacit.registry.parse``. A class of this package prints by its name, any other class with its module:
 ``my_package.my_module:MyStrategy(k=2)``. numpy's numbers become Python's on construction, so that they print, compare
-and digest alike.
+and digest alike. Old names of renamed fields are accepted (``renamed_fields.py``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 import numpy as np
+
+from tacit.core.renamed_fields import accept_old_names, text_with_new_names
 
 ALWAYS_SPELLED: Final = {"always_spelled": True}
 """Metadata of a field that is printed even where it holds its default, because a reader wants to see it."""
@@ -55,6 +57,10 @@ class Parameters:
     """A frozen dataclass whose fields hold Python's numbers, whichever were given; converted before its
     ``__post_init__``.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        accept_old_names(cls)  # here, because ``dataclass`` writes the constructor after ``__init_subclass__``
+        return super().__new__(cls)
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -96,6 +102,18 @@ def spell_class(kind: type) -> str:
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
     return f"{module}:{kind.__qualname__}" if found is kind else kind.__name__
+
+
+def current_text(text: str) -> str:
+    """Return the text of a specification that an earlier version stored, with the new names of renamed fields."""
+    return text_with_new_names(text, {cls.__name__: cls for cls in _subclasses(Spec)})
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    below: list[type] = cls.__subclasses__()
+    for one in below:
+        yield one
+        yield from _subclasses(one)
 
 
 def spell_fields(spec: object) -> str:

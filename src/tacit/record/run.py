@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
+from tacit.core.specs import current_text
 from tacit.errors import FolderExists, TacitError
 from tacit.record.files import replacing_folder, toml_text
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, SEND, WAIT, Trace
@@ -220,6 +221,7 @@ class Run:
             raise TacitError(f"{source} was written by another version of tacit; run it again from its run.toml.")
         for derived in ("digest", "summary"):
             described.pop(derived)
+        described["strategy"] = current_text(described["strategy"])
         return cls(history=history, parameters=parameters, trace=trace, server=server, **described)
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import torch
 
+from tacit.core.renamed_fields import with_new_names
 from tacit.core.specs import Spec, spell
 from tacit.core.strategy import Strategy
 from tacit.errors import nearest
@@ -187,6 +188,10 @@ def _value(node: ast.expr, text: str, bases: tuple[type, ...] = (), at: str = ""
 def _make(named: Named, positional: list[object], keywords: dict[str, object], text: str) -> object:
     """Call the constructor, its complaints put beside the text that was read."""
     arguments = {argument.name: argument for argument in named.arguments}
+    try:
+        keywords = with_new_names(named.constructor, keywords)
+    except TypeError as error:
+        raise ValueError(f"{text}: {error}") from None
     for name in keywords:
         if name not in arguments:
             known = f" Its arguments are {_listed(named)}." if arguments else " It takes none."

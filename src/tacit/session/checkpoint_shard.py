@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from tacit.core.specs import current_text
 from tacit.core.strategy import Strategy
 from tacit.errors import Interrupted, PeerLost, TacitError, TimedOut
 from tacit.record.merge import unpacked
@@ -111,7 +112,7 @@ class CheckpointShard:
         self._take_times(stored[counters])
 
     def _check(self, stored: Mapping[str, Any]) -> None:
-        if stored["format"] != checkpoints.FORMAT or stored["strategy"] != str(self._strategy):
+        if stored["format"] != checkpoints.FORMAT or current_text(stored["strategy"]) != str(self._strategy):
             raise TacitError(
                 f"this state is of {stored['strategy']} (format {stored['format']}), the session runs {self._strategy} "
                 f"(format {checkpoints.FORMAT}); attach the strategy it was written with."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tacit.core.specs import current_text
 from tacit.core.strategy import ServerStrategy
 from tacit.errors import TacitError
 from tacit.session import checkpoints
@@ -114,7 +115,7 @@ class SessionServer:
         """
         self._refuse_shards()
         stored = checkpoints.read_server(folder)
-        if stored["strategy"] != str(self._strategy):
+        if current_text(stored["strategy"]) != str(self._strategy):
             raise TacitError(
                 f"this checkpoint is of {stored['strategy']}, the session runs {self._strategy}; attach the strategy it was written with."
             )
