@@ -89,9 +89,10 @@ class Worker(Protocol):
         which it rides unasked.
         """
 
-    def follow(self, updates: int) -> None:
-        """Tell the world how many updates are behind the model this worker holds: in server strategies schedules and
-        progress go by that.
+    def set_model_version(self, updates: int) -> None:
+        """Set the version of the model that this worker holds: its number of updates on the server.
+
+        In server strategies, schedules and progress count these updates.
         """
 
     def skip_update(self) -> None:

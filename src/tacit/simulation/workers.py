@@ -87,7 +87,7 @@ class SimulatedWorker(Endpoint):
     def average_extra_state(self, weight: float) -> None:
         """Nothing rides: a workload's buffers are its replicas' own."""
 
-    def follow(self, updates: int) -> None:
+    def set_model_version(self, updates: int) -> None:
         self._updates = updates
 
     def skip_update(self) -> None:

@@ -114,7 +114,7 @@ class FirstOfAll(ServerStrategy[dict[str, Any]]):
     def after_step(self, worker: Worker, state: dict[str, Any]) -> None:
         if state["is_new"]:
             worker.parameters.copy_(state["model"])
-            worker.follow(state["updates"])
+            worker.set_model_version(state["updates"])
             state["is_new"] = False
 
     def on_message(self, worker: Worker, state: dict[str, Any], source: int, message: Message) -> None:

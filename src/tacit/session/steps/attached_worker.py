@@ -91,7 +91,7 @@ class AttachedWorker:
     def average_extra_state(self, weight: float) -> None:
         self.network.ride(self._model.vector(), weight)
 
-    def follow(self, updates: int) -> None:
+    def set_model_version(self, updates: int) -> None:
         self.updates = updates
 
     def skip_update(self) -> None:

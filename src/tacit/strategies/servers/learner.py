@@ -177,7 +177,7 @@ class KofP(ServerStrategy[Any], TakesJoiners):
         for shard in range(1, self.shards):
             while self.cancels and state.versions[shard] < state.versions[0]:
                 self._receive_part(worker, state, shard)
-        worker.follow(min(state.versions))
+        worker.set_model_version(min(state.versions))
 
     def _receive_part(self, worker: Worker, state: Learner, shard: int) -> None:
         _, model = worker.network.receive(ServedModel, source=server_address(shard))
