@@ -66,7 +66,7 @@ with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcon
     from tacit.core.messages import Message
     from tacit.errors import BadMessage, LatticeOverflow
     from tacit.strategies.gossip.neighbours import GossipMessage
-    from tacit.strategies.servers.channels import Link
+    from tacit.strategies.servers.channels import Channel
     from tacit.strategies.servers.messages import ServerPush
     from tacit.strategies.swarm import codec
     from tacit.strategies.swarm.messages import SwarmMessage, SwarmModel, SwarmRequest, SwarmResponse
@@ -138,7 +138,7 @@ def examples() -> Iterator[Message]:
 
 SEEDS = list(examples())
 KINDS = sorted({kind.kind for kind in kinds_below(Message)})
-LINK = Link(compression.TopK(fraction=0.2), EF21(), SimpleNamespace(random=np.random.default_rng(0)), X)  # type: ignore[arg-type]
+CHANNEL = Channel(compression.TopK(fraction=0.2), EF21(), SimpleNamespace(random=np.random.default_rng(0)), X)  # type: ignore[arg-type]
 
 
 class Tally:
@@ -231,7 +231,7 @@ def receive(message: Message) -> None:
         case Update():
             decode(message.message)
         case ServerPush():
-            check_vector(LINK.opened(LINK.begin(X), message.body, 1.0))
+            check_vector(CHANNEL.decode(CHANNEL.new_state(X), message.body, 1.0))
         case SwarmMessage():
             check_vector(codec.decode(message, X))
             if isinstance(message.body, LatticeVector):

@@ -81,9 +81,14 @@ TABLE = [
     Row(tacit.KAsync(k=1, rate=tacit.InverseStaleness(), maximum_staleness=3), **ALONE),
     Row(tacit.KAsync(k=2, rate=tacit.RescaledRate()), fewest_workers=2, **ALONE),
     Row(tacit.Ringleader(), **ALONE),
-    Row(tacit.Ringleader(compressor=TOP, down=TOP), depends_on_data=True, **ALONE),
-    Row(tacit.KBatchAsync(k=2, compressor=TOP, down=TOP), depends_on_data=True, **ALONE),
-    Row(tacit.KSync(k=2, compressor=TOP, down=tacit.QSGD(bits=8)), depends_on_data=True, fewest_workers=2, **ALONE),
+    Row(tacit.Ringleader(compressor=TOP, model_compressor=TOP), depends_on_data=True, **ALONE),
+    Row(tacit.KBatchAsync(k=2, compressor=TOP, model_compressor=TOP), depends_on_data=True, **ALONE),
+    Row(
+        tacit.KSync(k=2, compressor=TOP, model_compressor=tacit.QSGD(bits=8)),
+        depends_on_data=True,
+        fewest_workers=2,
+        **ALONE,
+    ),
     Row(tacit.AdaSync(tacit.KAsync(k=1), every=5), depends_on_data=True, fewest_workers=2, **ALONE),
     Row(tacit.AdaSync(tacit.KBatchAsync(k=1), every_s=0.01), depends_on_data=True, **ALONE),
 ]

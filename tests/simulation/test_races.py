@@ -10,7 +10,7 @@ from hypothesis import strategies as draw
 
 import tacit
 from tacit import workloads
-from tacit.strategies.servers import KofP
+from tacit.strategies.servers import ParameterServerStrategy
 
 QUADRATIC = workloads.quadratic(dimension=3)
 KINDS = (tacit.KSync, tacit.KBatchSync, tacit.KAsync, tacit.KBatchAsync)
@@ -23,7 +23,7 @@ DELAYS = (
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 
-def timed(strategy: KofP, steps: int = 12, seed: int = 0, **rest) -> tacit.Run:
+def timed(strategy: ParameterServerStrategy, steps: int = 12, seed: int = 0, **rest) -> tacit.Run:
     given = {name: rest.pop(name) for name in ("host", "timing_only", "progress") if name in rest}
     cluster = tacit.Cluster(
         **{"workers": 5, "compute": DELAYS[0], "latency_s": 0.0, "bandwidth_bytes_per_s": math.inf, **rest}
@@ -99,7 +99,7 @@ def test_where_two_steps_end_at_one_moment_fibers_run(kind, k: int, steps: int, 
     ],
     ids=str,
 )
-def test_whatever_else_takes_time_or_thought_takes_fibers(strategy: KofP, rest: dict[str, object]):
+def test_whatever_else_takes_time_or_thought_takes_fibers(strategy: ParameterServerStrategy, rest: dict[str, object]):
     assert not is_race(timed(strategy, **rest))
 
 

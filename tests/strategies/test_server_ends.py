@@ -18,10 +18,17 @@ import tacit
 from tacit import theory, workloads
 from tacit.compression.feedback.feedback import Update
 from tacit.core.messages import Message
-from tacit.strategies.servers.channels import GradientChannels, ModelChannels, down, knowing, up
+from tacit.strategies.servers.channels import (
+    GradientChannels,
+    ModelChannels,
+    gradient_channel,
+    known_model_state,
+    model_channel,
+)
 from tacit.strategies.servers.messages import ServedModel, ServerPush
-from tacit.strategies.servers.server import ParameterServer, ServerState
 from tests.strategies.server_runs import KINDS, SEVERAL_TENSORS, notes, simulate
+from tacit.strategies.servers.server import ParameterServer
+from tacit.strategies.servers.server_state import ServerState
 
 
 @dataclass
@@ -97,26 +104,27 @@ def test_both_ends_of_a_link_know_the_same(compressor):
 
     Down: the learner's model is what the server believes it to be.
     """
-    kind = tacit.KAsync(k=1, compressor=compressor, down=compressor)
+    kind = tacit.KAsync(k=1, compressor=compressor, model_compressor=compressor)
     draw = np.random.default_rng(1)
     learner = SimpleNamespace(random=np.random.default_rng(2))
     server = ScriptedServer(2, torch.zeros(8, dtype=torch.float64))
-    uplinks, downlinks = GradientChannels(kind, server), ModelChannels(kind, server)
-    way_up, way_down = up(kind, learner, server.parameters), down(kind, learner, server.parameters)
-    mine, known = way_up.begin(server.parameters), knowing(way_down, server.parameters)
+    gradients, models = GradientChannels(kind, server), ModelChannels(kind, server)
+    to_server = gradient_channel(kind, learner, server.parameters)
+    from_server = model_channel(kind, learner, server.parameters)
+    mine, known = to_server.new_state(server.parameters), known_model_state(from_server, server.parameters)
     target, model = torch.from_numpy(draw.standard_normal(8)), torch.from_numpy(draw.standard_normal(8))
     for number in range(200):
-        body = way_up.closed(mine, target, 1.0, 0.1)
-        opened = uplinks.opened(1, ServerPush(number, 0, 0.1, 1.0, math.nan, body))
+        body = to_server.encode(mine, target, 1.0, 0.1)
+        opened = gradients.decode(1, ServerPush(number, 0, 0.1, 1.0, math.nan, body))
         torch.testing.assert_close(opened.body, mine.own["estimate"], rtol=0, atol=0)
-        said = downlinks.closed(1, ServedModel(number, model))
+        said = models.encode(1, ServedModel(number, model))
         assert isinstance(said.body, Update) and said.version == number
-        heard = way_down.opened(known, said.body, 1.0)
+        heard = from_server.decode(known, said.body, 1.0)
     torch.testing.assert_close(opened.body, target, rtol=1e-6, atol=1e-6)  # EF21: the error goes to zero
     torch.testing.assert_close(heard, model, rtol=1e-6, atol=1e-6)
-    downlinks.begin(1)  # one who has just come is told in full, and in few words from there on
-    assert downlinks.closed(1, ServedModel(5, model)).body.dtype == torch.float64
-    assert downlinks.closed(1, ServedModel(6, model)).body.__class__ is Update
+    models.reset(1)  # a learner that has just joined gets an uncompressed model, and compressed ones after it
+    assert models.encode(1, ServedModel(5, model)).body.dtype == torch.float64
+    assert models.encode(1, ServedModel(6, model)).body.__class__ is Update
 
 
 # AdaSync.
@@ -216,7 +224,7 @@ def test_a_known_least_loss_raises_k_sooner():
 def test_each_kind_has_its_rule_unless_told():
     assert chosen(tacit.AdaSync(tacit.KBatchSync(k=1), every=1), [20.0, 1.0, 0.1]) == [1, 4, 14]
     assert chosen(tacit.AdaSync(tacit.KSync(k=1), every=1), [20.0, 1.0, 0.1]) == [1, 4, 7]
-    with pytest.raises(ValueError, match="begins at K = P = 4, where the quadratic rule stays"):
+    with pytest.raises(ValueError, match="starts at K = P = 4, where the quadratic rule stays"):
         simulate(tacit.AdaSync(tacit.KSync(k=4)), workers=4)
 
 
@@ -257,12 +265,12 @@ def test_adasync_needs_the_loss():
         (lambda: tacit.KAsync(k=1, maximum_staleness=-1), "maximum_staleness=-1 must be at least 0"),
         (lambda: tacit.StalenessRate(c=0.0), "c=0.0 must be positive"),
         (lambda: tacit.StalenessRate(c=1.0, maximum=-1.0), "maximum=-1.0 must be positive"),
-        (lambda: tacit.KSync(k=1, feedback=tacit.EF21()), "nothing to do without a compressor"),
-        (lambda: tacit.KSync(k=1, down=0.1), "down=0.1 must be a compressor"),
+        (lambda: tacit.KSync(k=1, feedback=tacit.EF21()), "needs a compressor; add compressor=… or remove feedback"),
+        (lambda: tacit.KSync(k=1, model_compressor=0.1), "model_compressor=0.1 must be a compressor"),
         (lambda: tacit.AdaSync(tacit.AllReduce()), "must be a server strategy with a k, such as KAsync"),
         (lambda: tacit.AdaSync(tacit.KAsync(k=1), every=0), "every=0 must be at least 1"),
         (lambda: tacit.AdaSync(tacit.KAsync(k=1), every_s=0.0), "every_s=0.0 must be positive"),
-        (lambda: tacit.AdaSync(tacit.KAsync(k=1), every=5, every_s=1.0), "give one of every=5 and every_s=1.0"),
+        (lambda: tacit.AdaSync(tacit.KAsync(k=1), every=5, every_s=1.0), "every=5 and every_s=1.0 exclude each other"),
         (lambda: tacit.AdaSync(tacit.KAsync(k=1), rule="cubic"), "rule='cubic' must be one of"),
         (lambda: simulate(tacit.KSync(k=9)), "k=9 is more learners than workers=5; use k=5"),
         (lambda: simulate(tacit.KSync(k=1, shards=2)), "shards=2 cannot divide 1 parameter tensors"),
@@ -292,3 +300,29 @@ def test_at_the_end_nobody_is_left_waiting_for_an_answer(strategy):
         pushed = [e.peer for e in run.trace.of("receive") if (e.rank, e.label) == (-1, "push")]
         answered = [e.peer for e in run.trace.of("send") if (e.rank, e.label) == (-1, "model")]
         assert sorted(pushed) == sorted(answered)
+
+
+# The old name of model_compressor.
+
+
+def test_down_is_the_old_name_of_model_compressor():
+    top = tacit.TopK(fraction=0.5)
+    new = tacit.AdaSync(tacit.KAsync(k=1, model_compressor=top))
+    with pytest.warns(DeprecationWarning, match=r"KAsync\(down=…\) is deprecated .* use model_compressor=…"):
+        assert tacit.AdaSync(tacit.KAsync(k=1, down=top)) == new
+    old_text = "AdaSync(KAsync(k=1, down=TopK(fraction=0.5)))"
+    with pytest.warns(DeprecationWarning, match="use model_compressor=…"):
+        assert tacit.strategy(old_text) == new
+    with pytest.raises(ValueError, match="down is the old name of model_compressor, and both are given; remove down"):
+        tacit.strategy("KAsync(k=1, down=TopK(fraction=0.5), model_compressor=TopK(fraction=0.5))")
+
+
+def test_a_run_folder_with_the_old_name_can_be_resumed(tmp_path):
+    strategy = tacit.KBatchAsync(k=1, model_compressor=tacit.TopK(fraction=0.5))
+    folder = simulate(strategy, steps=4).save(tmp_path / "run")
+    described = folder / "run.json"
+    assert "model_compressor=" in described.read_text()
+    described.write_text(described.read_text().replace("model_compressor=", "down="))
+    before = tacit.Run.load(folder)
+    assert before.strategy == str(strategy)
+    assert simulate(strategy, steps=6, start=before).status == "finished"

@@ -134,7 +134,7 @@ def test_one_who_returns_computes_at_the_current_model(kind):
 @each
 def test_everybody_but_one_may_crash_and_return_at_any_time(kind):
     faults = [tacit.Crash(rank=rank, at_s=1.0 + 0.7 * rank, for_s=0.5 + rank) for rank in range(1, 5)]
-    strategy = kind(k=1, shards=3, compressor=tacit.TopK(fraction=0.5), down=tacit.TopK(fraction=0.5))
+    strategy = kind(k=1, shards=3, compressor=tacit.TopK(fraction=0.5), model_compressor=tacit.TopK(fraction=0.5))
     run = simulate(strategy, SEVERAL_TENSORS, steps=60, lr=0.05, faults=faults, latency_s=0.05)
     assert run.status == "finished" and min(staleness(run)) >= 0
     assert run.history[-1]["loss"] < run.history[0]["loss"]
@@ -178,7 +178,7 @@ def test_a_crashed_server_goes_on_from_its_last_state(kind, tmp_path: Path):
 
 
 def test_shards_and_an_adapted_k_are_part_of_the_servers_state():
-    strategy = tacit.AdaSync(tacit.KBatchSync(k=1, shards=2, down=tacit.TopK(fraction=0.5)), every=5)
+    strategy = tacit.AdaSync(tacit.KBatchSync(k=1, shards=2, model_compressor=tacit.TopK(fraction=0.5)), every=5)
     broken = crashed(strategy, 20.0, workload=SEVERAL_TENSORS, steps=500, lr=0.05)
     k = broken.server[0]["state"]["k"]
     assert k > 1

@@ -12,11 +12,12 @@ import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
 from tacit.strategies import Strategy
-from tacit.strategies.servers.learner_speeds import UseTimes
+from tacit.strategies.servers.learner_speeds import UpdateIntervals
 from tacit.strategies.servers.messages import ServedModel
-from tacit.strategies.servers.server import ParameterServer, ServerState
 from tests.strategies.server_runs import FREE, notes
 from tests.strategies.test_server_ends import ScriptedServer, push
+from tacit.strategies.servers.server import ParameterServer
+from tacit.strategies.servers.server_state import ServerState
 
 SPLIT = workloads.quadratic(dimension=5, condition=2.0, noise=0.0, heterogeneity=1.0)
 SAME = workloads.quadratic(dimension=5, condition=2.0, noise=0.0)
@@ -77,13 +78,13 @@ def test_both_remedies_settle_at_the_minimum_of_the_mean(strategy, speed):
 
 def test_a_learners_time_is_the_mean_number_of_updates_between_its_uses():
     memory: dict[str, float] = {}
-    times = UseTimes(memory)
+    times = UpdateIntervals(memory)
     for update in range(1, 41):
-        times.use(1 if update % 4 == 0 else 0, update)
+        times.record(1 if update % 4 == 0 else 0, update)
     assert times.relative(1, [0, 1]) == pytest.approx(4 / ((4 + 40 / 30) / 2), rel=0.05)
     assert np.mean([times.relative(rank, [0, 1]) for rank in (0, 1)]) == pytest.approx(1.0)
     assert times.relative(0, [0]) == times.relative(0, [0, 2]) == 1.0  # one that was never used is not known
-    assert UseTimes(dict(memory)).relative(1, [0, 1]) == times.relative(1, [0, 1])  # the memory is all there is
+    assert UpdateIntervals(dict(memory)).relative(1, [0, 1]) == times.relative(1, [0, 1])  # the memory is all there is
 
 
 def test_measured_times_are_part_of_the_servers_state():

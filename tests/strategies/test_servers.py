@@ -322,7 +322,7 @@ def test_a_bound_of_nothing_waits_for_everybody():
 def test_shards_never_wait_for_each_other_for_ever(kind, k, shards, compute, network, seed, up, models_down):
     """Whatever link is slow, to whichever shard: all updates are made, and never with a gradient from the future."""
     top = tacit.TopK(fraction=0.3)
-    strategy = kind(k=k, shards=shards, compressor=top if up else None, down=top if models_down else None)
+    strategy = kind(k=k, shards=shards, compressor=top if up else None, model_compressor=top if models_down else None)
     run = simulate(
         strategy, SEVERAL_TENSORS, workers=4, steps=12, compute=compute, seed=seed, timing_only=True, **network
     )
@@ -382,5 +382,7 @@ def test_models_compressed_with_nothing_left_out_are_the_models(kind):
     whatever order.
     """
     network = {"latency_s": 0.3, "bandwidth_bytes_per_s": 2e3}
-    run = simulate(kind(k=2, compressor=tacit.TopK(fraction=1.0), down=tacit.TopK(fraction=1.0)), lr=0.2, **network)
+    run = simulate(
+        kind(k=2, compressor=tacit.TopK(fraction=1.0), model_compressor=tacit.TopK(fraction=1.0)), lr=0.2, **network
+    )
     torch.testing.assert_close(run.parameters, replayed(run, lambda *_: 0.2), rtol=1e-8, atol=1e-10)

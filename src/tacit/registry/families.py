@@ -25,7 +25,7 @@ from tacit.registry import entry_points
 from tacit.registry.aliases import ALIASES, Alias, alias_of
 from tacit.registry.references import is_reference, load
 from tacit.strategies.local_sgd import outer, periods
-from tacit.strategies.servers import staleness as rates
+from tacit.strategies.servers import rates
 from tacit.strategies.swarm import local_steps
 from tacit.training import schedules
 

@@ -30,8 +30,9 @@ from tacit.simulation.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
 from tacit.simulation.engine.engine import TimingEngine
 from tacit.simulation.world import World
-from tacit.strategies.servers.learner import KAsync, KBatchAsync, KBatchSync, KofP, KSync
+from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
 from tacit.strategies.servers.messages import ServedModel, ServerPush, ServerRestart, ToServer
+from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 _KINDS: Final = (KSync, KBatchSync, KAsync, KBatchAsync)
 _LONG: Final = 50_000  # pushes and cancelled steps noted before they are written
@@ -64,7 +65,13 @@ def _is_race(world: World) -> bool:
     is_free = cluster.latency_s == 0 and cluster.bandwidth_bytes_per_s == math.inf and not cluster.links
     is_steady = not cluster.faults and not isinstance(cluster.compute, Spell)
     is_whole = world.is_timing and not world.is_resumed
-    if not (is_free and is_steady and is_whole and isinstance(strategy, KofP) and type(strategy) in _KINDS):
+    if not (
+        is_free
+        and is_steady
+        and is_whole
+        and isinstance(strategy, ParameterServerStrategy)
+        and type(strategy) in _KINDS
+    ):
         return False
     is_plain = strategy == type(strategy)(k=strategy.k)
     return is_plain and (cluster.cancel == "instant" or not strategy.cancels)
@@ -78,7 +85,7 @@ class FastServerRun:
     """One run: the state of every learner, and lists of what happened since it was last written."""
 
     def __init__(self, world: World) -> None:
-        assert isinstance(world.strategy, KofP) and isinstance(world.engine, TimingEngine)
+        assert isinstance(world.strategy, ParameterServerStrategy) and isinstance(world.engine, TimingEngine)
         self._world, self._kind, engine, size = world, world.strategy, world.engine, world.cluster.workers
         self._paces = [ComputeTimes(world.cluster, rank, world.streams) for rank in range(size)]
         self._ends: list[tuple[float, int]] = []  # a heap of steps under way: when they end, and whose they are
@@ -91,7 +98,9 @@ class FastServerRun:
         self._model_bytes, self._restart_bytes = (
             sent(0, engine.row(0)).size_bytes for sent in (ServedModel, ServerRestart)
         )
-        self._cancelled_at_once = 0 if not self._kind.cancels else size - self._kind.k if self._kind.waits else size
+        self._cancelled_at_once = (
+            0 if not self._kind.cancels else size - self._kind.k if self._kind.waits_for_update else size
+        )
         self._happened = _Happened()
         self._written, self.written_s = 0, 0.0  # updates that are written, and up to when
         self._heard_s = 0.0  # when the last push came that is written
@@ -113,7 +122,7 @@ class FastServerRun:
                 if ends and ends[0][0] <= self._now_s:
                     raise _Tie
                 self._update()
-            if kind.answers and not kind.waits:
+            if kind.answers_pushes and not kind.waits_for_update:
                 self._begin(rank)
 
     def _begin(self, rank: int) -> None:
@@ -132,7 +141,7 @@ class FastServerRun:
         noted.steps.append(steps[rank])
         noted.staleness.append(self._version - self._held[rank])
         self._pending.append(rank)
-        if not self._kind.answers:
+        if not self._kind.answers_pushes:
             self._begin(rank)
 
     def _update(self) -> None:
@@ -142,7 +151,7 @@ class FastServerRun:
         self._pending = []
         self._happened.updated_s.append(self._now_s)
         if kind.cancels:
-            self._cancel(set(pending) if kind.waits else set())
+            self._cancel(set(pending) if kind.waits_for_update else set())
         server = world.servers[0]
         server.updates, world.agenda.now_s = self._version, self._now_s
         world.updated(server)
@@ -150,7 +159,7 @@ class FastServerRun:
             self._write(self._reached_at_last(pending))
         elif self._happened.is_long:
             self._write()
-        for rank in pending if kind.waits else ():
+        for rank in pending if kind.waits_for_update else ():
             self._begin(rank)
 
     def _cancel(self, idle: set[int]) -> None:
@@ -190,8 +199,8 @@ class FastServerRun:
         record(WAIT, SERVER, pushed_s, heard_s, label=ToServer.kind)
         record(NOTE, SERVER, used_s, used_s, peer=pushers, value=np.array(noted.staleness, float), label="staleness")
         record(NOTE, SERVER, updated_s, updated_s, value=numbers, label="update")
-        if kind.answers:
-            answered_s, at_last = (used_s, kind.k) if kind.waits else (pushed_s, 1)
+        if kind.answers_pushes:
+            answered_s, at_last = (used_s, kind.k) if kind.waits_for_update else (pushed_s, 1)
             arrive = _arriving(pushers, at_last, reached_at_last)
             self._write_models(ServedModel, self._model_bytes, pushers, answered_s, arrive)
             record(WAIT, pushers[arrive], answered_s[arrive], pushed_s[arrive], label=ServedModel.kind)
@@ -215,7 +224,7 @@ class FastServerRun:
         """Return who gets a model of the last update: the run is over when the server has sent them all, and its window
         lets it send one more whenever one has arrived."""
         kind = self._kind
-        sent_to = list(range(len(self._paces))) if kind.cancels else pending if kind.waits else pending[-1:]
+        sent_to = list(range(len(self._paces))) if kind.cancels else pending if kind.waits_for_update else pending[-1:]
         return set(sent_to[: max(0, len(sent_to) - WINDOW)])
 
 

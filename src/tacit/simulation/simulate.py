@@ -29,7 +29,7 @@ from tacit.simulation.fast_servers import run_fast_servers
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, turns_of
 from tacit.simulation.world import World
-from tacit.strategies.servers import AdaSync, KofP
+from tacit.strategies.servers import AdaSync, ParameterServerStrategy
 from tacit.training.optimizers import Factory, optimizer_factory
 from tacit.training.schedules import Schedule, factors
 from tacit.workloads.workload import Problem, Workload
@@ -85,7 +85,7 @@ def simulate(
         cluster = cluster_of(replay)
     cluster = Cluster() if cluster is None else cluster
     check_joins(strategy, cluster)
-    if isinstance(strategy, KofP | AdaSync) and strategy.follows_speed(cluster.workers):
+    if isinstance(strategy, ParameterServerStrategy | AdaSync) and strategy.is_speed_biased(cluster.workers):
         _warn_of_speeds(workload, strategy, cluster)
     may_race, host, every = host is None, host or default_host(), evaluate_every or max(1, steps // _ROWS)
     streams, target = Streams(seed), torch.device(device)

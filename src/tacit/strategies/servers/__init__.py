@@ -1,9 +1,10 @@
-"""A server that waits for K of P: four kinds, rates that look at staleness, and K adapted while running."""
+"""Strategies with a parameter server: the four kinds of K-of-P, AdaSync, Ringleader, and learning-rate rules."""
 
 from tacit.strategies.servers.adasync import AdaSync
-from tacit.strategies.servers.learner import KAsync, KBatchAsync, KBatchSync, KofP, KSync
+from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
+from tacit.strategies.servers.rates import InverseStaleness, Rate, RescaledRate, StalenessRate
 from tacit.strategies.servers.ringleader import Ringleader
-from tacit.strategies.servers.staleness import InverseStaleness, Rate, RescaledRate, StalenessRate
+from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 __all__ = [
     "AdaSync",
@@ -12,7 +13,7 @@ __all__ = [
     "KBatchAsync",
     "KBatchSync",
     "KSync",
-    "KofP",
+    "ParameterServerStrategy",
     "Rate",
     "RescaledRate",
     "Ringleader",

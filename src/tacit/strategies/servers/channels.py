@@ -1,9 +1,9 @@
-"""Compressed gradients up and compressed models down, between one learner and one server.
+"""Compressed gradients to the server and compressed models to the learners.
 
-Each link is a conversation of its own, with the memory of a feedback on both ends: the learner says C(…) of its
-gradient and the server keeps what it has understood, learner by learner (EF21: g_i on both ends). On the way down the
-server says how its model differs from what this learner knows of it, h ← h + C(w − h), which is EF21 with the model in
-the gradient's place. Memory on the server: one vector per learner and direction.
+A channel connects one learner with one server in one direction. Both ends keep the state of a feedback. Gradients: the
+learner encodes with the strategy's feedback, and the server decodes with one state per learner (EF21: g_i on both
+ends). Models: the server sends the compressed difference to what the learner knows, h ← h + C(w − h), which is EF21
+with the model in place of the gradient. The server stores one vector per learner and direction.
 """
 
 from __future__ import annotations
@@ -19,81 +19,75 @@ from tacit.compression.feedback import EF21, EF21Bidirectional
 from tacit.compression.feedback.feedback import Coder, Feedback, FeedbackState, Update
 from tacit.core.worker import Server, Worker
 from tacit.errors import BadMessage, require
-from tacit.strategies.servers.messages import ServedModel, ServerPush, in_full
+from tacit.strategies.servers.messages import ServedModel, ServerPush, uncompressed
 
 if TYPE_CHECKING:
-    from tacit.strategies.servers.learner import KofP
+    from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 
-def check_links(compressor: Compressor | None, feedback: Feedback | None, down: Compressor | None) -> None:
-    """Raise unless compressors and feedback are what they should be."""
-    for name, one in (("compressor", compressor), ("down", down)):
+def check_compression(
+    compressor: Compressor | None, feedback: Feedback | None, model_compressor: Compressor | None
+) -> None:
+    """Raise ``ValueError`` unless the three arguments of a server strategy fit together."""
+    for name, one in (("compressor", compressor), ("model_compressor", model_compressor)):
         require(
             one is None or isinstance(one, Compressor),
             f"{name}={one!r} must be a compressor such as TopK(fraction=0.01).",
         )
     require(
         feedback is None or compressor is not None,
-        f"feedback={feedback} has nothing to do without a compressor=….",
+        f"feedback={feedback} needs a compressor; add compressor=… or remove feedback.",
     )
     require(
         not isinstance(feedback, EF21Bidirectional),
-        "EF21Bidirectional compresses a broadcast that a server does not make; use down=… for the models.",
+        f"feedback={feedback} compresses a broadcast, which a server does not make; use model_compressor=… for models.",
     )
     if compressor is not None:
         (feedback or EF21()).check(compressor)
-    if down is not None:
-        EF21().check(down)
+    if model_compressor is not None:
+        EF21().check(model_compressor)
 
 
 class Channel:
-    """One end of a conversation about vectors like ``like``."""
+    """One end of a channel for vectors of the shape of ``like``."""
 
     def __init__(self, compressor: Compressor, feedback: Feedback, owner: Worker | Server, like: Tensor) -> None:
         self._feedback = feedback
-        self._coder = Coder(
-            compressor,
-            owner.random,
-            owner.random,
-            like.numel(),
-            like.dtype,
-            like.device,
-            (),
-            feedback.scale(compressor, like.numel()),
-        )
+        size, scale = like.numel(), feedback.scale(compressor, like.numel())
+        self._coder = Coder(compressor, owner.random, owner.random, size, like.dtype, like.device, (), scale)
 
-    def begin(self, like: Tensor) -> FeedbackState:
-        """Return the memory before anything was said."""
+    def new_state(self, like: Tensor) -> FeedbackState:
+        """Return the state before the first message."""
         return self._feedback.begin(0, 1, like)
 
-    def closed(self, state: FeedbackState, vector: Tensor, weight: float, rate: float) -> Update:
-        """Return ``vector`` compressed, and update the memory."""
-        said = self._feedback.encode(state, vector, weight, rate, self._coder)
-        self._feedback.decode(state, [said], rate, self._coder)
-        return said
+    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float) -> Update:
+        """Return ``vector`` compressed, and update the state."""
+        update = self._feedback.encode(state, vector, weight, rate, self._coder)
+        self._feedback.decode(state, [update], rate, self._coder)
+        return update
 
-    def opened(self, state: FeedbackState, body: Tensor | Update, rate: float) -> Tensor:
-        """Return the vector as far as it is understood."""
+    def decode(self, state: FeedbackState, body: Tensor | Update, rate: float) -> Tensor:
+        """Return the receiver's estimate of the vector, and update the state."""
         if not isinstance(body, Update):
-            raise BadMessage(f"a {type(body).__name__} came where a compressed vector was expected.")
+            raise BadMessage(f"a {type(body).__name__} arrived where a compressed vector was expected.")
         return self._feedback.decode(state, [body], rate, self._coder).to(self._coder.dtype)
 
 
-def up(kind: KofP, owner: Worker | Server, like: Tensor) -> Channel:
-    """Return one end of a gradient's way."""
-    assert kind.compressor is not None
-    return Channel(kind.compressor, kind.feedback or EF21(), owner, like)
+def gradient_channel(strategy: ParameterServerStrategy, owner: Worker | Server, like: Tensor) -> Channel:
+    """Return one end of a channel for gradients."""
+    assert strategy.compressor is not None
+    return Channel(strategy.compressor, strategy.feedback or EF21(), owner, like)
 
 
-def down(kind: KofP, owner: Worker | Server, like: Tensor) -> Channel:
-    """Return one end of a model's way."""
-    assert kind.down is not None
-    return Channel(kind.down, EF21(), owner, like)
+def model_channel(strategy: ParameterServerStrategy, owner: Worker | Server, like: Tensor) -> Channel:
+    """Return one end of a channel for models."""
+    assert strategy.model_compressor is not None
+    return Channel(strategy.model_compressor, EF21(), owner, like)
 
 
-def knowing(link: Channel, model: Tensor) -> FeedbackState:
-    """Return a memory in which ``model`` is known already: all start from one model."""
-    state = link.begin(model)
+def known_model_state(channel: Channel, model: Tensor) -> FeedbackState:
+    """Return the state of a channel whose two ends both know ``model``."""
+    state = channel.new_state(model)
     state.own["estimate"].copy_(model)
     state.shared["sum"].copy_(model)
     state.weights[0] = 1.0
@@ -101,53 +95,53 @@ def knowing(link: Channel, model: Tensor) -> FeedbackState:
 
 
 class GradientChannels:
-    """The server's ends of its learners' ways up."""
+    """The server's ends of all learners' gradient channels."""
 
-    def __init__(self, kind: KofP, server: Server) -> None:
+    def __init__(self, strategy: ParameterServerStrategy, server: Server) -> None:
         self._server, self._states = server, dict[int, FeedbackState]()
-        self._link = None if kind.compressor is None else up(kind, server, server.parameters)
+        is_compressed = strategy.compressor is not None
+        self._channel = gradient_channel(strategy, server, server.parameters) if is_compressed else None
 
-    def begin(self, rank: int) -> None:
-        """Forget what ``rank`` said in an earlier life."""
+    def reset(self, rank: int) -> None:
+        """Start a new channel to ``rank``, which has joined."""
         self._states.pop(rank, None)
 
-    def opened(self, rank: int, push: ServerPush) -> ServerPush:
-        """Return ``push`` with its gradient in full."""
+    def decode(self, rank: int, push: ServerPush) -> ServerPush:
+        """Return ``push`` with its gradient uncompressed."""
         parameters = self._server.parameters
-        if self._link is None:
-            gradient = in_full(push.body)
-            if gradient.shape != parameters.shape:
-                raise BadMessage(f"a gradient of {gradient.numel()} numbers came for {parameters.numel()} parameters.")
+        if self._channel is None:
+            found = uncompressed(push.body)
+            if found.shape != parameters.shape:
+                raise BadMessage(f"a gradient of {found.numel()} numbers arrived for {parameters.numel()} parameters.")
             return push
         if rank not in self._states:
-            self._states[rank] = self._link.begin(parameters)
-        return replace(push, body=self._link.opened(self._states[rank], push.body, push.rate))
+            self._states[rank] = self._channel.new_state(parameters)
+        return replace(push, body=self._channel.decode(self._states[rank], push.body, push.rate))
 
 
 class ModelChannels:
-    """The server's ends of its learners' ways down."""
+    """The server's ends of all learners' model channels."""
 
-    def __init__(self, kind: KofP, server: Server) -> None:
-        self._link = None if kind.down is None else down(kind, server, server.parameters)
-        self._start = (
-            server.parameters.clone() if self._link else torch.empty(0)
-        )  # what learners know before the first word
+    def __init__(self, strategy: ParameterServerStrategy, server: Server) -> None:
+        is_compressed = strategy.model_compressor is not None
+        self._channel = model_channel(strategy, server, server.parameters) if is_compressed else None
+        self._start = server.parameters.clone() if is_compressed else torch.empty(0)  # all learners know it
         self._states: dict[int, FeedbackState] = {}
-        self._has_met: set[int] = set()
+        self._has_joined: set[int] = set()
 
-    def begin(self, rank: int) -> None:
-        """``rank`` knows nothing: its next model is sent in full."""
+    def reset(self, rank: int) -> None:
+        """Start a new channel to ``rank``, which has joined: its next model is sent uncompressed."""
         self._states.pop(rank, None)
-        self._has_met.add(rank)
+        self._has_joined.add(rank)
 
-    def closed(self, rank: int, model: ServedModel) -> ServedModel:
-        """Return ``model`` as it travels to ``rank``: in full to one who has just come."""
-        if self._link is None:
+    def encode(self, rank: int, model: ServedModel) -> ServedModel:
+        """Return ``model`` in the form to send to ``rank``."""
+        if self._channel is None:
             return model
-        if rank not in self._states and rank in self._has_met:
-            self._states[rank] = knowing(self._link, in_full(model.body))
+        if rank not in self._states and rank in self._has_joined:
+            self._states[rank] = known_model_state(self._channel, uncompressed(model.body))
             return model
         if rank not in self._states:
-            self._states[rank] = knowing(self._link, self._start)
-        said = self._link.closed(self._states[rank], in_full(model.body), 1.0, 1.0)
-        return ServedModel(model.version, said).owned()
+            self._states[rank] = known_model_state(self._channel, self._start)
+        update = self._channel.encode(self._states[rank], uncompressed(model.body), 1.0, 1.0)
+        return ServedModel(model.version, update).owned()

@@ -1,298 +1,150 @@
-"""K-sync, K-batch-sync, K-async and K-batch-async: a server that waits for K of P learners, or for K mini-batches from
-anyone.
+"""The learner's side of the four kinds: push a gradient, receive a model.
 
-Dutta, Joshi, Ghosh, Dube & Nagpurkar, "Slow and Stale Gradients Can Win the Race" (AISTATS 2018, arXiv 1803.01113;
-extended 2003.10579).
-    w_{j+1} = w_j − (η/K) Σ_{l=1..K} g(w_τ(l,j), ξ_{l,j}),   τ(l,j) = j for the sync kinds, ≤ j for the async ones
-
-                    the K are                    after its push a learner        at an update the others
-    K-sync          the first K learners         idles until the update          are cancelled and restart at the new w
-    K-batch-sync    the first K mini-batches     goes on at the same w           are cancelled and restart at the new w
-    K-async         the first K learners         idles until the update          go on at their old w (stale gradients)
-    K-batch-async   the first K mini-batches     fetches the current w, goes on  go on at their old w
-
-Why: with random computing times the slowest of P learners sets the pace of synchronous SGD; waiting for fewer costs
-noise or staleness instead.
-
-Here is the learner's side, ``counter.py`` has the server's. With ``shards`` > 1 a server is several, each with a part
-of the model: the first one's version is the one that counts, and in the sync kinds a learner begins only when no part
-of its model is older.
+With ``shards`` > 1 each part of the model has its own version; in the sync kinds none may be older than the first's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tacit.compression.compressor import Compressor
-from tacit.compression.feedback.feedback import Feedback, FeedbackState, Update
-from tacit.core.messages import Message
+from tacit.compression.feedback.feedback import FeedbackState, Update
 from tacit.core.network import server_address
-from tacit.core.strategy import ServerStrategy, TakesJoiners
-from tacit.core.worker import Server, Worker
-from tacit.errors import require
-from tacit.strategies.servers.channels import check_links, down, knowing, up
+from tacit.core.worker import Worker
+from tacit.strategies.servers.channels import gradient_channel, known_model_state, model_channel
 from tacit.strategies.servers.messages import (
+    ModelReply,
+    ModelRequest,
     ServedModel,
-    ServerAsk,
     ServerLeave,
     ServerPush,
     ServerRestart,
-    ShownModel,
-    in_full,
+    uncompressed,
 )
-from tacit.strategies.servers.server import ParameterServer, ServerState
-from tacit.strategies.servers.staleness import Rate
+
+if TYPE_CHECKING:
+    from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 
 @dataclass
-class Learner:
-    """What a learner remembers."""
+class LearnerState:
+    """The state of a learner."""
 
-    versions: list[int]  # of the parts of its model, by shard
+    versions: list[int]  # of its model, by shard
     pushes: int = 0
-    fresh: list[tuple[int, Tensor | Update]] = field(
-        default_factory=list
-    )  # versions and first parts that came unasked, as they travelled
-    up: list[FeedbackState] = field(default_factory=list)  # by shard, where gradients are compressed
-    down: list[FeedbackState] = field(default_factory=list)  # by shard, where models are
+    restarts: list[ServerRestart] = field(default_factory=list)  # received by the handler and not yet applied
+    gradient_states: list[FeedbackState] = field(default_factory=list)  # by shard, if gradients are compressed
+    model_states: list[FeedbackState] = field(default_factory=list)  # by shard, if models are compressed
 
 
-@dataclass(frozen=True, kw_only=True)
-class KofP(ServerStrategy[Any], TakesJoiners):
-    """What the four kinds share. Learners push gradients and take models; they update nothing themselves.
+class Learner:
+    """A strategy, a worker and its state: the operations that the strategy's hooks consist of."""
 
-    k: K, larger = fewer and better updates. rate: what staleness or speed does to the learning rate; None: nothing.
-    shards: servers that divide the model.
-    compressor, feedback: of gradients on their way up, as in CompressedGradient; down: of models on their way down.
+    def __init__(self, strategy: ParameterServerStrategy, worker: Worker, state: LearnerState) -> None:
+        self._strategy, self._worker, self._state = strategy, worker, state
 
-    A learner is used as often as it pushes. Where learners differ in speed and in data, the model therefore settles at
-    the minimum of a speed-weighted mean of their losses, unless an update waits for all; ``rate=RescaledRate()`` and
-    ``Ringleader`` correct this.
-    """
-
-    waits: ClassVar[bool]  # whether a learner idles from its push to the update; else any mini-batch counts
-    has_k: ClassVar[bool] = True  # whether k may be adapted
-
-    k: int
-    rate: Rate | None = None
-    shards: int = 1
-    compressor: Compressor | None = None
-    feedback: Feedback | None = None
-    down: Compressor | None = None
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        require(
-            isinstance(self.k, int) and self.k >= 1, f"k={self.k} must be a whole number, at least 1: one gradient."
-        )
-        require(isinstance(self.shards, int) and self.shards >= 1, f"shards={self.shards} must be at least 1.")
-        require(
-            self.rate is None or isinstance(self.rate, Rate),
-            f"rate={self.rate!r} must be a rate such as StalenessRate(c=0.0005); None keeps the learners' own.",
-        )
-        require(
-            self.rate is None or not self.rate.needs_distance or self.shards == 1,
-            f"{name}: {self.rate} needs the distance between whole models, which no shard knows; use shards=1.",
-        )
-        require(
-            self.rate is None or not self.rate.needs_times or not self.cancels,
-            f"{name} cancels slow learners, which {self.rate} cannot make up for; use KAsync or KBatchAsync.",
-        )
-        check_links(self.compressor, self.feedback, self.down)
-
-    @property
-    def answers(self) -> bool:
-        """Whether each push is answered with a model; in K-batch-sync a learner goes on with the one it has."""
-        return self.waits or not self.cancels
-
-    @property
-    def staleness_bound(self) -> int | None:
-        """Updates that may come between a gradient's model and its use; None: any number."""
-        return None
-
-    def follows_speed(self, workers: int) -> bool:
-        """Whether learners are used as often as they push: then, on split data, the model is trained towards the data
-        of the fast ones.
-        """
-        waits_for_all = (self.waits and self.k >= workers) or self.staleness_bound == 0
-        return not waits_for_all and not (self.rate is not None and self.rate.needs_times)
-
-    # The learner.
-
-    def init(self, worker: Worker) -> Learner:
-        require(
-            not self.waits or self.k <= worker.size,
-            f"k={self.k} is more learners than workers={worker.size}; use k={worker.size} (synchronous) or less, or a batch kind.",
-        )
-        state = Learner([0] * self.shards)
-        parts = [worker.parameters[begin:end] for begin, end in worker.layout.cut(self.shards)]
-        if self.compressor is not None:
-            state.up = [up(self, worker, part).begin(part) for part in parts]
-        if self.down is not None:
-            state.down = [knowing(down(self, worker, part), part) for part in parts]
+    @staticmethod
+    def init(strategy: ParameterServerStrategy, worker: Worker) -> LearnerState:
+        """Return the state before the first step."""
+        state = LearnerState([0] * strategy.shards)
+        parts = [worker.parameters[begin:end] for begin, end in worker.layout.cut(strategy.shards)]
+        if strategy.compressor is not None:
+            state.gradient_states = [gradient_channel(strategy, worker, part).new_state(part) for part in parts]
+        if strategy.model_compressor is not None:
+            state.model_states = [known_model_state(model_channel(strategy, worker, part), part) for part in parts]
         return state
 
-    def before_step(self, worker: Worker, state: Learner) -> None:
-        worker.skip_update()
-        if not self.is_over(worker, state):
-            self.push(worker, state, float("nan"))
+    @property
+    def is_done(self) -> bool:
+        """Whether the learner's model has the last update."""
+        return self._worker.steps is not None and min(self._state.versions) >= self._worker.steps
 
-    def push(self, worker: Worker, state: Learner, loss: float) -> None:
-        """Give every shard its part of the gradient, and take the answers where there are any."""
+    def push(self, loss: float = math.nan) -> None:
+        """Send each shard its part of the gradient, and receive the answers if the kind has them."""
+        strategy, worker, state = self._strategy, self._worker, self._state
         gradient, rate, weight = worker.gradient, worker.learning_rate, worker.weight
-        for shard, (begin, end) in enumerate(worker.layout.cut(self.shards)):
+        for shard, (begin, end) in enumerate(worker.layout.cut(strategy.shards)):
             part = gradient[begin:end]
             body: Tensor | Update = part
-            if self.compressor is not None:
-                body = up(self, worker, part).closed(state.up[shard], part, weight, rate)
+            if strategy.compressor is not None:
+                body = gradient_channel(strategy, worker, part).encode(state.gradient_states[shard], part, weight, rate)
             push = ServerPush(state.pushes, state.versions[shard], rate, weight, loss, body)
             worker.network.send(server_address(shard), push)
         state.pushes += 1
-        if self.answers:
-            self._receive(worker, state, [0] if self.cancels else range(self.shards))
+        if strategy.answers_pushes:
+            self._receive([0] if strategy.cancels else range(strategy.shards))
 
-    def on_message(self, worker: Worker, state: Learner, source: int, message: Message) -> None:
-        """The server needs this step no more: drop it and begin anew with its model."""
-        assert isinstance(message, ServerRestart)
-        state.fresh.append((message.version, message.body))
-        if message.version > state.versions[0]:
-            worker.abandon_step()
+    def restart(self, message: ServerRestart) -> None:
+        """Abandon the step in progress. ``apply_restarts`` applies the new model after it."""
+        self._state.restarts.append(message)
+        if message.version > self._state.versions[0]:
+            self._worker.abandon_step()
 
-    def after_step(self, worker: Worker, state: Learner) -> None:
-        while state.fresh:  # more may come while the other shards' parts are waited for
-            self._take_fresh(worker, state, state.fresh[-1][0])
-            self._receive(worker, state, ())
+    def apply_restarts(self) -> None:
+        """Apply the models that cancelled steps."""
+        while self._state.restarts:  # more may arrive while this waits for the other shards
+            self._apply_restarts_up_to(self._state.restarts[-1].version)
+            self._receive(())
 
-    def _receive(self, worker: Worker, state: Learner, shards: Iterable[int]) -> None:
-        """Take the next model of each of ``shards``; in the sync kinds the others send theirs unasked, and none may be
-        older than the first.
-        """
+    def join(self) -> None:
+        """Receive the current model before the first step."""
+        for shard in range(self._strategy.shards):
+            self._worker.network.send(server_address(shard), ModelRequest(is_joining=True))
+        self._receive(range(self._strategy.shards))
+
+    def leave(self) -> None:
+        """Tell the server that no push follows."""
+        for shard in range(self._strategy.shards):
+            self._worker.network.send(server_address(shard), ServerLeave())
+
+    def server_model(self) -> Tensor:
+        """Return the server's current model."""
+        network, shards = self._worker.network, range(self._strategy.shards)
         for shard in shards:
-            self._receive_part(worker, state, shard)
-        for shard in range(1, self.shards):
-            while self.cancels and state.versions[shard] < state.versions[0]:
-                self._receive_part(worker, state, shard)
-        worker.set_model_version(min(state.versions))
+            network.send(server_address(shard), ModelRequest())
+        return torch.cat([network.receive(ModelReply, source=server_address(shard))[1].body for shard in shards])
 
-    def _receive_part(self, worker: Worker, state: Learner, shard: int) -> None:
-        _, model = worker.network.receive(ServedModel, source=server_address(shard))
+    def _receive(self, shards: Iterable[int]) -> None:
+        """Receive the next model of ``shards``. In the sync kinds also those of other shards, up to the first's version."""
+        state = self._state
+        for shard in shards:
+            self._receive_part(shard)
+        for shard in range(1, self._strategy.shards):
+            while self._strategy.cancels and state.versions[shard] < state.versions[0]:
+                self._receive_part(shard)
+        self._worker.set_model_version(min(state.versions))
+
+    def _receive_part(self, shard: int) -> None:
+        _, model = self._worker.network.receive(ServedModel, source=server_address(shard))
         if shard == 0:
-            self._take_fresh(worker, state, model.version)
-        self._take(worker, state, shard, model.version, model.body)
+            self._apply_restarts_up_to(model.version)
+        self._apply(shard, model)
 
-    def _take_fresh(self, worker: Worker, state: Learner, version: int) -> None:
-        """Take what came unasked up to ``version``, in the order in which it was sent: compressed models add up, none
-        may be left out.
-        """
-        while state.fresh and state.fresh[0][0] <= version:
-            self._take(worker, state, 0, *state.fresh.pop(0))
+    def _apply_restarts_up_to(self, version: int) -> None:
+        """Apply restarts in the order sent, without omission: compressed models are differences."""
+        while self._state.restarts and self._state.restarts[0].version <= version:
+            self._apply(0, self._state.restarts.pop(0))
 
-    def _take(self, worker: Worker, state: Learner, shard: int, version: int, body: Tensor | Update) -> None:
-        begin, end = worker.layout.cut(self.shards)[shard]
-        own = worker.parameters if self.shards == 1 else worker.parameters[begin:end]
-        own.copy_(self._opened(worker, state, shard, body))
-        state.versions[shard] = version
+    def _apply(self, shard: int, model: ServedModel | ServerRestart) -> None:
+        """Write a part of the model into the parameters; an empty one leaves them unchanged."""
+        strategy, worker, state = self._strategy, self._worker, self._state
+        state.versions[shard] = model.version
+        if isinstance(model.body, Tensor) and not model.body.numel():
+            return
+        begin, end = worker.layout.cut(strategy.shards)[shard]
+        worker.parameters[begin:end].copy_(self._decode(shard, model.body))
 
-    def _opened(self, worker: Worker, state: Learner, shard: int, body: Tensor | Update) -> Tensor:
-        """Return a part of a model in full."""
-        if self.down is None:
-            return in_full(body)
-        if isinstance(body, Tensor):  # in full, to a learner that has just joined
-            state.down[shard] = knowing(down(self, worker, body), body)
+    def _decode(self, shard: int, body: Tensor | Update) -> Tensor:
+        if self._strategy.model_compressor is None:
+            return uncompressed(body)
+        if isinstance(body, Tensor):  # the first model of a learner that joined
+            channel = model_channel(self._strategy, self._worker, body)
+            self._state.model_states[shard] = known_model_state(channel, body)
             return body
-        known = state.down[shard]
-        return down(self, worker, known.shared["sum"]).opened(known, body, 1.0)
-
-    def join(self, worker: Worker, state: Learner) -> None:
-        """One who comes in mid-run takes the model as it is."""
-        for shard in range(self.shards):
-            worker.network.send(server_address(shard), ServerAsk(is_joining=True))
-        self._receive(worker, state, range(self.shards))
-
-    def finish(self, worker: Worker, state: Learner) -> None:
-        for shard in range(self.shards):
-            worker.network.send(server_address(shard), ServerLeave())
-
-    def reported(self, worker: Worker, state: Learner) -> Tensor:
-        """The servers' model as it is now; asking changes nothing."""
-        for shard in range(self.shards):
-            worker.network.send(server_address(shard), ServerAsk())
-        shown = [worker.network.receive(ShownModel, source=server_address(shard))[1] for shard in range(self.shards)]
-        return torch.cat([part.body for part in shown])
-
-    def is_over(self, worker: Worker, state: Learner) -> bool:
-        """Whether the last update is made."""
-        return worker.steps is not None and min(state.versions) >= worker.steps
-
-    # The server.
-
-    def init_server(self, server: Server) -> ServerState:
-        return ServerState(self.k, has_left=[False] * server.size)
-
-    def serve(self, server: Server, state: ServerState) -> None:
-        state.has_left = [False] * server.size  # a life begins with everybody, however many an earlier one had
-        ParameterServer(self, server, state).serve()
-
-    def dismiss(self, server: Server, state: ServerState) -> None:
-        ParameterServer(self, server, state).dismiss()
-
-
-@dataclass(frozen=True, kw_only=True)
-class KSync(KofP):
-    """Update with the first K learners' gradients and cancel the others: never stale, and nobody waits for the slowest."""
-
-    cancels: ClassVar[bool] = True
-    waits: ClassVar[bool] = True
-    handles = (ServerRestart,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KBatchSync(KofP):
-    """Update with the first K mini-batches from anyone, all taken at one model, and cancel what is unfinished."""
-
-    cancels: ClassVar[bool] = True
-    waits: ClassVar[bool] = False
-    handles = (ServerRestart,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stale(KofP):
-    """What the two async kinds share.
-
-    maximum_staleness: updates that may come between a gradient's model and its use; fast learners wait for slow ones to
-    keep to it.
-    """
-
-    maximum_staleness: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.maximum_staleness is None or self.maximum_staleness >= 0,
-            f"maximum_staleness={self.maximum_staleness} must be at least 0; None sets no bound.",
-        )
-
-    @property
-    def staleness_bound(self) -> int | None:
-        return self.maximum_staleness
-
-
-@dataclass(frozen=True, kw_only=True)
-class KAsync(Stale):
-    """Update with K learners' gradients and let the others go on at their old model; k=1 is plain asynchronous SGD."""
-
-    waits: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class KBatchAsync(Stale):
-    """Update with K mini-batches from anyone, while nobody ever waits or is cancelled: the fastest pace, with stale
-    gradients.
-    """
-
-    waits: ClassVar[bool] = False
+        known = self._state.model_states[shard]
+        return model_channel(self._strategy, self._worker, known.shared["sum"]).decode(known, body, 1.0)

@@ -1,38 +1,42 @@
-"""How fast learners are, as a server sees it: updates between two uses of a learner's gradients.
+"""The speeds of learners as the server measures them: numbers of updates between two uses of a learner's gradients.
 
-An update of K of P uses fast learners more often than slow ones. Where learners hold different data, the model then
-settles at the minimum of a speed-weighted mean of their losses. ``UseTimes`` measures what ``RescaledRate`` needs
-against this, ``UseCounts`` warns of it.
+An update with K of P learners uses fast learners more often than slow ones. If learners hold different data, the model
+converges to the minimum of a speed-weighted mean of their losses. ``UpdateIntervals`` measures what ``RescaledRate``
+needs to correct this; ``SpeedBiasCheck`` warns of it.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
+from tacit.core.worker import Server
 from tacit.errors import SpeedBias
+from tacit.strategies.servers.messages import Pushed
+
+if TYPE_CHECKING:
+    from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 _WINDOW: Final = 100
-"""Uses over which a learner's time is averaged: learners may become slower or faster during a run."""
+"""Number of uses over which a learner's interval is averaged; a learner's speed may change during a run."""
 _USES: Final = 50
-"""Uses of the average learner after which counts say something."""
+"""Mean number of uses per learner at which the counts are compared."""
 _RATIO: Final = 2.0
-"""How much more often one learner is used than another where that is worth a warning: random times alone do not get
-there.
-"""
+"""Ratio of uses from which the check warns. Random compute times alone do not reach it."""
 
 
-class UseTimes:
-    """The mean number of updates between two uses of each learner, kept in a server's ``memory`` and so in its
-    checkpoints.
+class UpdateIntervals:
+    """The mean number of updates between two uses of each learner.
+
+    memory: where the numbers are stored, a part of the server's state and so of its checkpoints.
     """
 
     def __init__(self, memory: dict[str, float]) -> None:
         self._memory = memory
 
-    def use(self, rank: int, update: int) -> None:
-        """A gradient of ``rank`` is part of the ``update``-th update, counted from 1."""
+    def record(self, rank: int, update: int) -> None:
+        """Record that update number ``update``, counted from 1, uses a gradient of ``rank``."""
         memory, uses, time, last = self._memory, f"uses/{rank}", f"time/{rank}", f"last/{rank}"
         memory[uses] = min(memory.get(uses, 0.0) + 1, _WINDOW)
         mean = memory.get(time, 0.0)
@@ -40,34 +44,37 @@ class UseTimes:
         memory[last] = update
 
     def relative(self, rank: int, learners: Iterable[int]) -> float:
-        """Return the time of ``rank`` over the mean time of those ``learners`` that were used so far."""
+        """Return the interval of ``rank``, divided by the mean interval of those ``learners`` that were used."""
         times = {other: self._memory[f"time/{other}"] for other in {rank, *learners} if f"time/{other}" in self._memory}
         return times[rank] * len(times) / sum(times.values())
 
 
-class UseCounts:
-    """Counts uses, and warns once when they differ much: for servers that do not know whether learners hold different
-    data.
+class SpeedBiasCheck:
+    """Counts the uses of each learner, and warns once if they differ much.
+
+    It does nothing if the strategy is not biased, or if the world checks the data before the run.
     """
 
-    def __init__(self, strategy: object, size: int) -> None:
-        self._strategy, self._uses, self._is_over = strategy, [0] * size, False
+    def __init__(self, strategy: ParameterServerStrategy, server: Server) -> None:
+        self._strategy, self._uses = strategy, [0] * server.size
+        self._is_done = server.knows_split or not strategy.is_speed_biased(server.size)
 
-    def add(self, ranks: Iterable[int], is_here: Sequence[bool]) -> None:
-        """Gradients of ``ranks`` are part of an update."""
-        if self._is_over:
+    def add(self, batch: Iterable[Pushed], learners: Iterable[int]) -> None:
+        """Count an update with the gradients of ``batch``; learners: those that are present."""
+        if self._is_done:
             return
-        for rank in ranks:
+        for rank, _ in batch:
             self._uses[rank] += 1
-        uses = {rank: self._uses[rank] for rank, here in enumerate(is_here) if here}
+        uses = {rank: self._uses[rank] for rank in learners}
         if not uses or sum(uses.values()) < _USES * len(uses):
             return
-        self._is_over = True  # one look is enough
+        self._is_done = True
         most, least = max(uses, key=lambda rank: uses[rank]), min(uses, key=lambda rank: uses[rank])
         if uses[most] >= _RATIO * uses[least]:
             warnings.warn(
-                f"{self._strategy} has used {uses[most]} gradients of learner {most} and {uses[least]} of learner {least}. If learners hold "
-                f"different data, the model fits that of the fast ones better; rate=RescaledRate() or Ringleader() weigh all learners alike.",
+                f"{self._strategy} has used {uses[most]} gradients of learner {most} and {uses[least]} of learner "
+                f"{least}. If learners hold different data, the model fits the data of the fast ones better; "
+                f"rate=RescaledRate() or Ringleader() weigh all learners alike.",
                 SpeedBias,
                 stacklevel=2,
             )

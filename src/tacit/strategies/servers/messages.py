@@ -1,8 +1,9 @@
-"""What learners and servers say to each other."""
+"""Messages between the learners and the server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -11,39 +12,47 @@ from tacit.compression.feedback.feedback import Update
 from tacit.core.messages import Message
 from tacit.errors import BadMessage
 
+NOTHING: Final = 2.0**-30
+"""A push of smaller weight comes from a skipped step."""
+
 
 @dataclass(frozen=True)
 class ToServer(Message, wire="server"):
-    """Anything a server takes in the order in which it comes."""
+    """Base class of the messages that a server receives. It takes them in the order of arrival."""
 
 
 @dataclass(frozen=True)
 class ServerPush(ToServer, wire="push"):
-    """A gradient, and what a server must know of it."""
+    """A learner's gradient, with the numbers that the server needs to use it."""
 
-    number: int  # of this learner's pushes, from 0
-    version: int  # of the model it was taken at: updates behind it
+    number: int  # counts this learner's pushes, from 0
+    version: int  # of the model that the gradient was computed at: its number of updates
     rate: float  # the learner's learning rate
-    weight: float  # samples behind it, relative to the nominal batch
-    loss: float  # of the mini-batches since the last push; NaN where nobody told it
-    body: Tensor | Update  # the gradient, in full or compressed
+    weight: float  # number of samples, relative to the nominal batch
+    loss: float  # mean loss of the mini-batches since the last push; NaN if it was not observed
+    body: Tensor | Update  # the gradient, uncompressed or compressed
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the learner skipped this step, so that the gradient must not be used."""
+        return self.weight < NOTHING
 
 
 @dataclass(frozen=True)
-class ServerAsk(ToServer, wire="ask"):
-    """Show me the model; or give it to me, for one who is joining and will compute with it."""
+class ModelRequest(ToServer, wire="ask"):
+    """A learner's request for the model: to evaluate it, or (``is_joining``) to start computing at it."""
 
     is_joining: bool = False
 
 
 @dataclass(frozen=True)
 class ServerLeave(ToServer, wire="leave"):
-    """I shall push nothing more; from the first shard to the others: and I shall decree nothing more."""
+    """From a learner: no push follows. From the first shard to the others: no ``ShardBatch`` follows."""
 
 
 @dataclass(frozen=True)
-class ServerDecree(ToServer, wire="batch"):
-    """From the first shard to the others: the pushes that make up the next update."""
+class ShardBatch(ToServer, wire="batch"):
+    """The pushes of the next update. The first shard sends it to the others."""
 
     ranks: Tensor
     numbers: Tensor
@@ -51,13 +60,14 @@ class ServerDecree(ToServer, wire="batch"):
     def __post_init__(self) -> None:
         for name, value in (("ranks", self.ranks), ("numbers", self.numbers)):
             if value.dtype != torch.int64 or value.dim() != 1 or len(value) != len(self.ranks):
-                raise ValueError(f"{name} must be whole numbers, as many as there are pushes.")
+                raise ValueError(f"{name} must be a vector of int64, with one entry per push.")
 
 
 @dataclass(frozen=True)
 class ServedModel(Message, wire="model"):
-    """A server's part of the model after ``version`` updates, to compute with; in full, or what it changed by,
-    compressed.
+    """The server's part of the model after ``version`` updates, for a learner to compute at.
+
+    body: the parameters, or their change in compressed form. An empty tensor: continue at the model you have.
     """
 
     version: int
@@ -65,22 +75,26 @@ class ServedModel(Message, wire="model"):
 
 
 @dataclass(frozen=True)
-class ShownModel(Message, wire="show"):
-    """The same for one who only looks."""
+class ModelReply(Message, wire="show"):
+    """The server's part of the model, for evaluation only."""
 
     body: Tensor
 
 
 @dataclass(frozen=True)
 class ServerRestart(Message, wire="redo"):
-    """A new model, as in ``ServedModel``, for learners whose gradient is not needed any more."""
+    """A ``ServedModel`` that cancels the step in progress: its gradient is no longer needed."""
 
     version: int
     body: Tensor | Update
 
 
-def in_full(body: Tensor | Update) -> Tensor:
-    """Return a body that is not compressed, or raise ``BadMessage``."""
+Pushed = tuple[int, ServerPush]
+"""A learner's rank and its push."""
+
+
+def uncompressed(body: Tensor | Update) -> Tensor:
+    """Return ``body`` if it is not compressed; otherwise raise ``BadMessage``."""
     if not isinstance(body, Tensor):
-        raise BadMessage(f"a {type(body).__name__} came where numbers in full were expected.")
+        raise BadMessage(f"a {type(body).__name__} arrived where an uncompressed tensor was expected.")
     return body

@@ -1,0 +1,109 @@
+"""The server's inbox: hands gradients to the server, and handles learners that ask, join, leave or are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tacit.core.worker import Server
+from tacit.errors import BadMessage, PeerLost
+from tacit.strategies.servers.channels import GradientChannels
+from tacit.strategies.servers.learners import AWAY, Learners
+from tacit.strategies.servers.messages import ModelRequest, Pushed, ServerLeave, ServerPush, ShardBatch, ToServer
+from tacit.strategies.servers.model_sender import ModelSender
+from tacit.strategies.servers.server_state import ServerState
+from tacit.strategies.servers.sharding import ShardGroup
+
+if TYPE_CHECKING:
+    from tacit.strategies.servers.strategy import ParameterServerStrategy
+
+OnRemoved = Callable[[int], None]
+
+
+class ServerInbox:
+    """Receives all messages of one server.
+
+    on_removed: called for each learner that has left or was lost. It is an argument of each call, not an attribute, so
+    that server and inbox form no reference cycle, which would keep the models alive.
+    """
+
+    def __init__(
+        self,
+        strategy: ParameterServerStrategy,
+        server: Server,
+        state: ServerState,
+        shards: ShardGroup,
+        learners: Learners,
+        models: ModelSender,
+    ) -> None:
+        self._strategy, self._server, self._state = strategy, server, state
+        self._shards, self._learners, self._models = shards, learners, models
+        self._gradients = GradientChannels(strategy, server)
+
+    def receive(self, on_removed: OnRemoved) -> Pushed | None:
+        """Receive one message. Return it if it is a gradient to use, decoded."""
+        try:
+            source, message = self._server.network.receive(ToServer)
+        except PeerLost as lost:
+            self._lose(lost, on_removed)
+            if not self._learners.count:
+                raise PeerLost(lost.rank, lost.at_s, str(self._strategy), need="has no learner left") from None
+            return None
+        match message:
+            case ServerPush() if self._learners.is_present[source]:  # the gradient of a lost learner is not used
+                return source, self._decode(source, message)
+            case ModelRequest():
+                self._answer(source, message)
+            case ServerLeave() if source < 0:
+                self._shards.leader_has_ended = True
+            case ServerLeave():
+                self._remove(source, on_removed)
+            case ShardBatch():
+                self._shards.add(message)
+        return None
+
+    def dismiss_learners(self, on_removed: OnRemoved, *, answers_pushes: bool) -> None:
+        """After the last update: answer learners until all have left."""
+        while self._learners.count:
+            try:
+                source, message = self._server.network.receive(ToServer)
+            except PeerLost as lost:
+                self._lose(lost, on_removed)
+                continue
+            match message:
+                case ServerPush() if answers_pushes:
+                    self._models.send(source)
+                case ModelRequest():
+                    self._answer(source, message)
+                case ServerLeave() if source >= 0:
+                    self._remove(source, on_removed)
+
+    def _decode(self, source: int, push: ServerPush) -> ServerPush:
+        version = self._state.version
+        if push.version > version and self._shards.is_leader:
+            raise BadMessage(f"learner {source} pushed a gradient at version {push.version} of a model at {version}.")
+        self._learners.held[source] = AWAY
+        return self._gradients.decode(source, push)
+
+    def _answer(self, source: int, request: ModelRequest) -> None:
+        if not request.is_joining:
+            self._models.reply(source)
+            return
+        self._learners.add(source)
+        self._gradients.reset(source)
+        self._models.reset(source)
+        self._learners.record_k()
+        self._models.send(source)
+
+    def _lose(self, lost: PeerLost, on_removed: OnRemoved) -> None:
+        """Continue without a lost learner. Without another shard of the model the server cannot continue."""
+        if lost.rank < 0:
+            raise lost
+        was_present, k_before = self._learners.is_present[lost.rank], self._learners.k
+        self._remove(lost.rank, on_removed)
+        if was_present:
+            self._learners.record_loss(lost.rank, k_before)
+
+    def _remove(self, rank: int, on_removed: OnRemoved) -> None:
+        self._learners.remove(rank)
+        on_removed(rank)

@@ -1,0 +1,62 @@
+"""Sharding: the model is divided among several servers, which all make the same updates.
+
+The first shard is the leader. It decides which pushes make up an update and sends their ranks and numbers to the other
+shards (``ShardBatch``), so that all parts of the model use the same gradients. In the sync kinds the other shards send
+each new version to all learners, and a learner waits for the version that belongs to the leader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tacit.core.network import server_address
+from tacit.core.worker import Server
+from tacit.strategies.servers.messages import Pushed, ServerLeave, ShardBatch
+
+
+class ShardGroup:
+    """One shard's link to the other shards. A server without sharding is the leader of a group of one."""
+
+    def __init__(self, count: int, server: Server) -> None:
+        self._count, self._server = count, server
+        self.is_leader = server.shard == 0
+        self.leader_has_ended = self.is_leader
+        self._batches: list[ShardBatch] = []  # from the leader, not yet used
+
+    @property
+    def may_update(self) -> bool:
+        """Whether the leader may still ask this shard for updates."""
+        return not self.leader_has_ended or bool(self._batches)
+
+    def announce(self, batch: Sequence[Pushed]) -> None:
+        """Let the other shards make the same update. Called by the leader."""
+        if self._count > 1:
+            ranks = torch.tensor([source for source, _ in batch])
+            numbers = torch.tensor([push.number for _, push in batch])
+            self._send(ShardBatch(ranks, numbers).owned())
+
+    def announce_end(self) -> None:
+        """Tell the other shards that no update follows. Called by the leader."""
+        self._send(ServerLeave())
+
+    def add(self, batch: ShardBatch) -> None:
+        """Queue an update that the leader has announced."""
+        self._batches.append(batch)
+
+    def next_batch(self, pending: Sequence[Pushed]) -> list[Pushed]:
+        """Return the pushes of the oldest announced update; nothing until all of them have arrived."""
+        if not self._batches:
+            return []
+        oldest_first = {(source, push.number): (source, push) for source, push in reversed(pending)}
+        wanted = zip(self._batches[0].ranks.tolist(), self._batches[0].numbers.tolist(), strict=True)
+        batch = [oldest_first[key] for key in wanted if key in oldest_first]
+        if len(batch) < len(self._batches[0].ranks):
+            return []
+        del self._batches[0]
+        return batch
+
+    def _send(self, message: ShardBatch | ServerLeave) -> None:
+        for shard in range(1, self._count):
+            self._server.network.send(server_address(shard), message)
