@@ -58,7 +58,7 @@ def test_every_strategy_runs_with_every_seed() -> None:
 
 def test_a_plan_that_one_strategy_cannot_take_is_refused_before_the_first_run() -> None:
     journal, back = Journal(), Cluster(workers=3, faults=[Crash(rank=1, at_s=0.05, for_s=0.05)])
-    with pytest.raises(ValueError, match=r"AllReduce\(\) takes no workers in mid-run.*remove for_s=0.05"):
+    with pytest.raises(ValueError, match=r"AllReduce\(\) admits no workers during the run.*remove for_s=0.05"):
         compare(QUADRATIC, [SwarmSGD(), AllReduce()], cluster=back, steps=12, watcher=journal)
     assert not journal.runs
 

@@ -11,6 +11,7 @@ import pytest
 
 import tacit
 from tacit.cluster.delays import Delay
+from tacit.registry import parse
 
 DELAYS = (
     tacit.Constant(mean_s=0.02),
@@ -59,7 +60,7 @@ def test_quantiles_of_steps_are_the_first_times_exceeded_that_seldom():
 
 
 def test_spells_have_no_distribution_of_one_step():
-    for ask in (tacit.Spell().survival, tacit.Spell().tail_quantile):
+    for ask in (tacit.SlowSpells().survival, tacit.SlowSpells().tail_quantile):
         with pytest.raises(ValueError, match="steps that depend on each other, so .* simulate instead"):
             ask(np.array([0.5]))
 
@@ -87,7 +88,7 @@ def test_recorded_times_come_from_a_file(tmp_path: Path):
     [
         ("0.1\nabc\n", "line 2: 'abc' is not a number"),
         ("0.1\n-1\n", "line 2: -1 is not a positive"),
-        ("\n", "holds no step times"),
+        ("\n", "contains no step times"),
     ],
 )
 def test_broken_files_of_times_name_the_line(tmp_path: Path, content: str, message: str):
@@ -110,9 +111,23 @@ def test_a_missing_file_of_times_is_told(tmp_path: Path):
         (lambda: tacit.HyperExponential(means_s=(1.0,), weights=(0.5, 0.5)), "give one weight per mean"),
         (lambda: tacit.HyperExponential(means_s=(1.0, 2.0), weights=(0.5, 0.6)), "add up to 1"),
         (lambda: tacit.Recorded(times_s=[]), "times_s is empty"),
-        (lambda: tacit.Spell(compute=tacit.Spell()), "compute is itself a Spell"),
+        (lambda: tacit.SlowSpells(compute=tacit.SlowSpells()), "compute is itself a SlowSpells"),
     ],
 )
 def test_delays_check_themselves(wrong, message: str):
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+def test_spell_is_the_old_name_of_slow_spells():
+    with pytest.warns(DeprecationWarning, match=r"tacit\.Spell is deprecated .* use tacit\.SlowSpells"):
+        assert tacit.Spell is tacit.SlowSpells
+    with pytest.warns(DeprecationWarning, match="use SlowSpells"):
+        spells = parse("Spell(factor=2.0)", "delays")
+    assert str(spells) == "SlowSpells(factor=2.0)"
+
+
+def test_loss_remains_a_second_name_of_message_loss():
+    """pytest turns warnings into errors, so this also shows that neither name warns."""
+    assert tacit.Loss is tacit.MessageLoss
+    assert str(parse("Loss(probability=0.1)", "faults")) == "MessageLoss(probability=0.1)"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tacit.core.renamed_fields import renamed_from
-from tacit.core.specs import Spec, current_text
+from tacit.core.specs import Spec, current_text, current_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,18 @@ def test_both_names_at_once_are_refused():
         ("Renamed(length=3)", "Renamed(size=3)"),
         ("Derived(width=3, length=4, other=Renamed(length=5))", "Derived(width=3, size=4, other=Renamed(size=5))"),
         ('Known("ä length=3", Renamed(length=1e-05))', 'Known("ä length=3", Renamed(size=1e-05))'),
+        ("Spell(compute=Constant(mean_s=0.1))", "SlowSpells(compute=Constant(mean_s=0.1))"),
         ("Unknown(length=3)", "Unknown(length=3)"),
         ("the script's own loop", "the script's own loop"),
     ],
 )
 def test_texts_of_an_earlier_version_get_the_new_names(stored, current):
     assert current_text(stored) == current
+
+
+def test_texts_inside_a_table_get_the_new_names():
+    table = {"cluster": {"faults": ["Loss(probability=0.1)"], "workers": 4}, "strategy": "Renamed(length=2)"}
+    assert current_texts(table) == {
+        "cluster": {"faults": ["MessageLoss(probability=0.1)"], "workers": 4},
+        "strategy": "Renamed(size=2)",
+    }

@@ -320,7 +320,7 @@ def test_simulating_needs_no_distribution_function():
             {"kind": "k-sync", "method": "simulated"},
             "method='simulated' is for 'async' and 'k-async'; kind='k-sync' has an exact time, leave method out",
         ),
-        ({"compute": tacit.Spell(), "method": "simulated"}, "steps that depend on each other"),
+        ({"compute": tacit.SlowSpells(), "method": "simulated"}, "steps that depend on each other"),
         ({"compute": tacit.Pareto(minimum_s=1.0, shape=0.9), "method": "simulated"}, "has no finite mean"),
         ({"seed": -1, "method": "simulated"}, "seed=-1 must be a whole number, at least 0"),
     ],
@@ -350,7 +350,7 @@ def test_a_slow_worker_costs_the_others_nothing_in_async_kinds():
 
 
 def test_spells_have_long_run_rates_only():
-    spell = tacit.Spell(compute=EXPONENTIAL, factor=4.0, healthy_mean_s=10.0, spell_mean_s=10.0)
+    spell = tacit.SlowSpells(compute=EXPONENTIAL, factor=4.0, healthy_mean_s=10.0, spell_mean_s=10.0)
     assert theory.update_time("k-batch-async", k=2, workers=4, compute=spell) == pytest.approx(spell.expected_s / 2)
     with pytest.raises(ValueError, match="steps that depend on each other"):
         theory.update_time("k-sync", k=2, workers=4, compute=spell)

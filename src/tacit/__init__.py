@@ -11,9 +11,9 @@ from tacit.cluster.delays import (
     Pareto,
     Recorded,
     ShiftedExponential,
-    Spell,
+    SlowSpells,
 )
-from tacit.cluster.faults import Crash, Join, Loss, Partition, Pause, Slow
+from tacit.cluster.faults import Crash, Join, MessageLoss, Partition, Pause, Slow
 from tacit.compression import (
     QSGD,
     BFloat16,
@@ -41,6 +41,7 @@ from tacit.compression.feedback import (
     Feedback,
     NoFeedback,
 )
+from tacit.core.deprecation import renamed_attributes
 from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER, Network
 from tacit.core.strategy import MergesStates, RunsAhead, ServerStrategy, Strategy, TakesJoiners
@@ -116,6 +117,8 @@ from tacit.topology import (
 from tacit.training.schedules import Cosine, InverseTime, Schedule, StepDecay
 from tacit.workloads import Workload
 
+Loss = MessageLoss  # a second name, which stays
+
 __version__ = "0.1.0"
 __all__ = [
     "CHOCO",
@@ -182,6 +185,7 @@ __all__ = [
     "LowRank",
     "MergesStates",
     "Message",
+    "MessageLoss",
     "MisplacedCall",
     "Network",
     "NoFeedback",
@@ -218,8 +222,8 @@ __all__ = [
     "Sign",
     "Slow",
     "SlowMo",
+    "SlowSpells",
     "SpeedBias",
-    "Spell",
     "StalenessRate",
     "Star",
     "StepDecay",
@@ -245,3 +249,5 @@ __all__ = [
     "theory",
     "workloads",
 ]
+
+__getattr__ = renamed_attributes(__name__)

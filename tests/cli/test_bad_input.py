@@ -24,7 +24,7 @@ CASES = [
     (("--steps", "0"), "steps=0 must be a whole number, at least 1."),
     (("--lr", "-1"), "lr=-1.0 must be positive."),
     (("--speed", "3"), "speed='3' must be RANK=FACTOR; 3=0.33 runs worker 3 at a third of the speed."),
-    (("--speed", "99=1"), "speed names worker 99, but workers=2 have the ranks 0 to 1."),
+    (("--speed", "99=1"), "speed names worker 99, but workers=2 have ranks 0 to 1."),
     (("--latency", "fast"), "fast is not a time such as 0.1ms, 20us or 1.5s."),
     (("--bandwidth", "1parsec"), "1parsec is not a rate such as 1Gbit/s, 100MB/s or 125e6 (bytes per second)."),
     (("--seeds", "x"), "seeds='x' must be how many (3), or which (4,7,9)."),

@@ -136,11 +136,11 @@ def test_a_partition_holds_messages_back():
 
 
 def test_lost_messages_cost_collectives_time_and_others_the_message():
-    lossy = simulate(faults=[tacit.Loss(probability=0.5, retry_s=0.1)])
+    lossy = simulate(faults=[tacit.MessageLoss(probability=0.5, retry_s=0.1)])
     assert lossy.summary()["time_s"] > 12.0
     assert lossy.summary()["rounds"] == 3
     with pytest.raises(tacit.Deadlock, match="waits for Answer"):
-        simulate(AskAround(every=1), steps=50, faults=[tacit.Loss(probability=0.2)])
+        simulate(AskAround(every=1), steps=50, faults=[tacit.MessageLoss(probability=0.2)])
 
 
 def test_lost_messages_leave_the_send_window():
@@ -150,7 +150,7 @@ def test_lost_messages_leave_the_send_window():
             for _ in range(100):
                 worker.network.send((worker.rank + 1) % worker.size, Ball(1))
 
-    run = simulate(Shouting(), steps=5, faults=[tacit.Loss(probability=0.9)])
+    run = simulate(Shouting(), steps=5, faults=[tacit.MessageLoss(probability=0.9)])
     assert run.status == "finished" and len(run.trace.of("send")) == 3 * 500
     assert 50 < len(run.trace.of("receive")) < 300
 
@@ -175,7 +175,7 @@ def test_a_worker_that_comes_in_mid_run_is_refused_at_the_start_unless_it_takes_
     if joins:
         assert run().status == "finished" and evaluations
         return
-    with pytest.raises(ValueError, match="takes no workers in mid-run") as caught:
+    with pytest.raises(ValueError, match="admits no workers during the run") as caught:
         run()
     assert str(fault) in str(caught.value) and str(strategy) in str(caught.value)
     assert ("remove for_s=0.1, or" if fault is RETURN else "remove it, or") in str(caught.value)
@@ -195,7 +195,7 @@ def test_a_strategy_that_defines_join_takes_workers_in():
 
 
 def test_spells_slow_a_worker_for_a_while():
-    spell = tacit.Spell(compute=tacit.Constant(mean_s=1.0), factor=5.0, healthy_mean_s=20.0, spell_mean_s=10.0)
+    spell = tacit.SlowSpells(compute=tacit.Constant(mean_s=1.0), factor=5.0, healthy_mean_s=20.0, spell_mean_s=10.0)
     run = simulate(tacit.LocalSGD(period=tacit.OneShot()), steps=400, compute=spell)
     lengths = [e.time_s - e.start_s for e in run.trace.of("compute")]
     assert min(lengths) == pytest.approx(1.0) and max(lengths) == pytest.approx(5.0)
@@ -210,12 +210,12 @@ def test_spells_slow_a_worker_for_a_while():
     ("wrong", "message"),
     [
         (lambda: tacit.Cluster(workers=0), "workers=0 must be a whole number, at least 1"),
-        (lambda: tacit.Cluster(workers=2, speed={2: 1.0}), "speed names worker 2, but workers=2 have the ranks 0 to 1"),
+        (lambda: tacit.Cluster(workers=2, speed={2: 1.0}), "speed names worker 2, but workers=2 have ranks 0 to 1"),
         (lambda: tacit.Cluster(workers=2, faults=[tacit.Crash(rank=5, at_s=1)]), "names worker 5"),
         (lambda: tacit.Cluster(cancel="instantly"), "did you mean 'instant'"),
-        (lambda: tacit.Crash(rank=0, at_s=-1), "at_s=-1 must be a time from 0 on"),
-        (lambda: tacit.Pause(rank=0, at_s=0, for_s=math.inf), "for ever is Crash"),
-        (lambda: tacit.Loss(probability=1.0), "probability=1.0 must be at least 0 and below 1"),
+        (lambda: tacit.Crash(rank=0, at_s=-1), "at_s=-1 must be finite and at least 0"),
+        (lambda: tacit.Pause(rank=0, at_s=0, for_s=math.inf), "use Crash for a worker that stops for good"),
+        (lambda: tacit.MessageLoss(probability=1.0), "probability=1.0 must be at least 0 and below 1"),
         (lambda: tacit.Cluster(bandwidth_bytes_per_s=0), "bandwidth_bytes_per_s=0 must be positive"),
         (lambda: tacit.Cluster(compute=0.02), r"compute=0.02 must be a delay; try Constant\(mean_s=0.02\)"),
     ],

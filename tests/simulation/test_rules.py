@@ -201,7 +201,9 @@ def test_nothing_reads_the_real_clock():
 
 def test_a_new_fault_leaves_other_streams_alone():
     plain = simulate(tacit.LocalSGD(period=tacit.Every(3)))
-    lossy = simulate(tacit.LocalSGD(period=tacit.Every(3)), cluster_settings={"faults": [tacit.Loss(probability=0.2)]})
+    lossy = simulate(
+        tacit.LocalSGD(period=tacit.Every(3)), cluster_settings={"faults": [tacit.MessageLoss(probability=0.2)]}
+    )
     assert torch.equal(plain.parameters, lossy.parameters)
     assert lossy.summary()["time_s"] > plain.summary()["time_s"]
 
@@ -297,7 +299,7 @@ def test_a_strategy_that_abandons_must_say_so():
     class Hasty(FirstOfAll):
         cancels = False
 
-    with pytest.raises(tacit.MisplacedCall, match="Hasty abandons steps; say cancels = True in its class"):
+    with pytest.raises(tacit.MisplacedCall, match="Hasty abandons a step, but cancels=False; set cancels = True"):
         simulate(Hasty())
 
 

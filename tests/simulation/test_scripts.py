@@ -86,7 +86,7 @@ run = train({workload}, {strategy}, steps=43, seed=2, evaluate_every={every})
 FAULTS = [
     tacit.Slow(rank=1, factor=3.0, at_s=0.1),
     tacit.Pause(rank=2, at_s=0.3, for_s=0.2),
-    tacit.Loss(probability=0.1),
+    tacit.MessageLoss(probability=0.1),
 ]
 
 

@@ -68,7 +68,7 @@ delays = draw.sampled_from(
         tacit.Constant(mean_s=0.02),
         tacit.Exponential(mean_s=0.02),
         tacit.Pareto(minimum_s=0.01, shape=1.5),
-        tacit.Spell(),
+        tacit.SlowSpells(),
     ]
 )
 times = draw.floats(0.0, 1.0)
@@ -83,7 +83,7 @@ def clusters(choose: draw.DrawFn) -> tacit.Cluster:
         draw.builds(tacit.Pause, rank=ranks, at_s=times, for_s=draw.floats(0.01, 0.5)),
         draw.builds(tacit.Slow, rank=ranks, factor=draw.floats(0.5, 8.0), at_s=times),
         draw.builds(tacit.Partition, ranks=draw.lists(ranks, min_size=1), at_s=times, for_s=draw.floats(0.01, 0.5)),
-        draw.builds(tacit.Loss, probability=draw.floats(0.0, 0.3)),
+        draw.builds(tacit.MessageLoss, probability=draw.floats(0.0, 0.3)),
     )
     return tacit.Cluster(
         workers=workers,

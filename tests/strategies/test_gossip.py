@@ -255,7 +255,7 @@ def test_an_unbiased_compressor_that_does_not_contract_is_scaled_until_it_does()
 
 @pytest.mark.parametrize("strategy", [tacit.DPSGD(), tacit.CHOCO(compressor=TOP)], ids=str)
 def test_words_that_are_lost_end_the_run_and_the_next_are_never_taken_for_them(strategy: Strategy):
-    cluster = tacit.Cluster(workers=4, faults=[tacit.Loss(probability=0.01)])
+    cluster = tacit.Cluster(workers=4, faults=[tacit.MessageLoss(probability=0.01)])
     with pytest.raises(
         tacit.RunError,
         match=r"is in round \d+ and received round \d+ from rank \d: a message was lost; use a strategy that",

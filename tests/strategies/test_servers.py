@@ -366,7 +366,7 @@ def test_compression_saves_bytes_both_ways_and_learns(kind):
     top = tacit.TopK(fraction=0.1)
     plain, both = (
         simulate(kind(k=3, **compressed), workloads.digits(), steps=40, lr=0.2)
-        for compressed in ({}, {"compressor": top, "down": top})
+        for compressed in ({}, {"compressor": top, "model_compressor": top})
     )
     assert both.history[-1]["loss"] < 0.5 * both.history[0]["loss"]
     for name in ("push", "model"):

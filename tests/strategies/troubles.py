@@ -22,7 +22,7 @@ def troubles(choose: draw.DrawFn, *, loses_messages: bool) -> dict[str, object]:
         ),
     ]
     if loses_messages:
-        kinds.append(draw.builds(tacit.Loss, probability=draw.floats(0.0, 0.4)))
+        kinds.append(draw.builds(tacit.MessageLoss, probability=draw.floats(0.0, 0.4)))
     return {
         "compute": choose(draw.sampled_from([tacit.Exponential(mean_s=0.02), tacit.Constant(mean_s=0.02)])),
         "latency_s": choose(draw.sampled_from([0.0, 1e-3, 0.03])),

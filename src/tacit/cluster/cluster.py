@@ -1,4 +1,4 @@
-"""The cluster to simulate: how many workers, how fast they compute, what connects them, what goes wrong."""
+"""The description of a simulated cluster: workers, compute times, links and faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.errors import nearest, require
 
 @dataclass(frozen=True, kw_only=True)
 class Link(Spec):
-    """What differs on one link from the cluster's own latency and bandwidth; None: nothing."""
+    """Latency and bandwidth of one link; None: those of the cluster."""
 
     latency_s: float | None = None
     bandwidth_bytes_per_s: float | None = None
@@ -26,20 +26,18 @@ class Link(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Spec):
-    """A description of workers, their speed, their network and its faults."""
+    """A cluster: number of workers, their speeds, their network and its faults."""
 
     workers: int = field(default=16, metadata=ALWAYS_SPELLED)
     compute: Delay = field(default=Exponential(mean_s=0.02), metadata=ALWAYS_SPELLED)  # one step on a worker of speed 1
-    speed: Mapping[int, float] = field(default_factory=dict)  # {3: 0.33}: worker 3 runs at a third of the speed
+    speed: Mapping[int, float] = field(default_factory=dict)  # {3: 0.33}: worker 3 has a third of the speed
     latency_s: float = 1e-4
-    bandwidth_bytes_per_s: float = 125e6  # of each worker's NIC, each direction (125e6: 1 Gbit/s); math.inf: free
-    links: Mapping[tuple[int, int], Link] = field(
-        default_factory=dict
-    )  # {(0, 3): Link(...)}, both ways unless (3, 0) too
+    bandwidth_bytes_per_s: float = 125e6  # of each worker's NIC, per direction (125e6: 1 Gbit/s); math.inf: no limit
+    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)  # {(0, 3): Link(...)}; (3, 0) defaults to it
     faults: Sequence[Fault] = ()
-    cancel: str = "instant"  # what abandoning a step saves: "instant" the rest of it, "step_end" nothing
-    server: str = "extra"  # where a server lives: a node of its own, or on "rank0"'s NIC
-    timeout_s: float = 1800.0  # how long a collective waits for a cut link
+    cancel: str = "instant"  # when an abandoned step ends: "instant" at once, "step_end" as if it were computed
+    server: str = "extra"  # where the server runs: on a node of its own, or on the node (and NIC) of "rank0"
+    timeout_s: float = 1800.0  # how long a collective waits for a partitioned link
 
     def __post_init__(self) -> None:
         require(
@@ -52,10 +50,13 @@ class Cluster(Spec):
         _check_link(self.latency_s, self.bandwidth_bytes_per_s)
         for rank, speed in self.speed.items():
             self._check_rank("speed", rank)
-            require(speed > 0, f"speed={{{rank}: {speed}}} must be positive; a worker that stops is Pause or Crash.")
+            require(
+                speed > 0, f"speed={{{rank}: {speed}}} must be positive; use Pause or Crash for a worker that stops."
+            )
         for pair, link in self.links.items():
             require(
-                len(pair) == 2 and isinstance(link, Link), f"links={{{pair}: {link}}}: write {{(0, 3): Link(...)}}."
+                len(pair) == 2 and isinstance(link, Link),
+                f"links={{{pair}: {link}}} must map pairs of ranks to links; write {{(0, 3): Link(...)}}.",
             )
             for rank in pair:
                 self._check_rank("links", rank, server=True)
@@ -68,7 +69,7 @@ class Cluster(Spec):
 
     @property
     def joins(self) -> list[Crash | Join]:
-        """The faults that bring a worker in while others train."""
+        """The faults in which a worker joins or returns during the run."""
         return [
             fault
             for fault in self.faults
@@ -76,19 +77,19 @@ class Cluster(Spec):
         ]
 
     def table(self) -> dict[str, Any]:
-        """Return the cluster as a TOML file holds it: numbers, and texts in the notation."""
+        """Return the cluster as a table of a TOML file: numbers, and texts in the notation."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: _plain(value) for name, value in values.items() if isinstance(value, str) or value not in ({}, (), [])
         }
 
     def latency(self, source: int, target: int) -> float:
-        """Seconds from ``source`` to ``target`` before the first byte arrives."""
+        """Return the latency from ``source`` to ``target`` in seconds."""
         link = self._link(source, target)
         return self.latency_s if link is None or link.latency_s is None else link.latency_s
 
     def bandwidth(self, source: int, target: int) -> float:
-        """Bytes per second that one transfer from ``source`` to ``target`` can reach alone."""
+        """Return the bandwidth from ``source`` to ``target`` of a transfer that shares it with no other."""
         link = self._link(source, target)
         own = None if link is None else link.bandwidth_bytes_per_s
         return self.bandwidth_bytes_per_s if own is None else min(own, self.bandwidth_bytes_per_s)
@@ -98,7 +99,8 @@ class Cluster(Spec):
 
     def _check_fault(self, fault: Fault) -> None:
         require(
-            isinstance(fault, Fault), f"faults contains {fault!r}; use Crash, Join, Pause, Slow, Partition or Loss."
+            isinstance(fault, Fault),
+            f"faults contains {fault!r}; use Crash, Join, Pause, Slow, Partition or MessageLoss.",
         )
         match fault:
             case Crash(rank=rank):
@@ -112,7 +114,7 @@ class Cluster(Spec):
     def _check_rank(self, where: str, rank: int, server: bool = False) -> None:
         require(
             isinstance(rank, int) and (0 <= rank < self.workers or (server and rank == -1)),
-            f"{where} names worker {rank}, but workers={self.workers} have the ranks 0 to {self.workers - 1}.",
+            f"{where} names worker {rank}, but workers={self.workers} have ranks 0 to {self.workers - 1}.",
         )
 
 

@@ -1,4 +1,4 @@
-"""How long one step's computation takes: distributions, in seconds, drawn from a worker's own stream."""
+"""Distributions of the compute time of a step, in seconds. Each worker draws from its own random stream."""
 
 from __future__ import annotations
 
@@ -58,20 +58,24 @@ class Delay(Spec, ABC):
     @property
     @abstractmethod
     def expected_s(self) -> float:
-        """The mean; infinite where the distribution has none."""
+        """The mean; infinite if the distribution has none."""
 
     def survival(self, times_s: Seconds) -> Shares:
         """Return P(X > t) for every t."""
-        raise ValueError(f"{self} gives no P(X > t), which closed forms need; define survival(), or simulate instead.")
+        raise ValueError(
+            f"{self} does not define P(X > t), which closed forms need; define survival(), or simulate instead."
+        )
 
     def tail_quantile(self, shares: Shares) -> Seconds:
-        """Return the times that steps exceed with probabilities ``shares``; so written, tails keep all their digits."""
-        raise ValueError(f"{self} gives no quantiles, which closed forms need; define tail_quantile(), or simulate.")
+        """Return the times that a step exceeds with probabilities ``shares``; accurate in the tail."""
+        raise ValueError(
+            f"{self} does not define quantiles, which closed forms need; define tail_quantile(), or simulate."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Delay):
-    """Every step takes ``mean_s``."""
+    """Each step takes ``mean_s``."""
 
     mean_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
 
@@ -94,7 +98,7 @@ class Constant(Delay):
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Delay):
-    """Memoryless times of mean ``mean_s``."""
+    """Exponential times of mean ``mean_s``."""
 
     mean_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
 
@@ -123,9 +127,7 @@ class ShiftedExponential(Delay):
     tail_mean_s: float = field(default=0.01, metadata=ALWAYS_SPELLED)
 
     def __post_init__(self) -> None:
-        require(
-            self.shift_s >= 0, f"shift_s={self.shift_s} must not be negative; without a fixed part use Exponential."
-        )
+        require(self.shift_s >= 0, f"shift_s={self.shift_s} must be at least 0; without a fixed part use Exponential.")
         _positive("tail_mean_s", self.tail_mean_s)
 
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
@@ -169,14 +171,14 @@ class Pareto(Delay):
 
 @dataclass(frozen=True, kw_only=True)
 class LogNormal(Delay):
-    """Times whose logarithm is normal, around ``median_s`` with deviation ``sigma``."""
+    """Log-normal times: the logarithm is normal with mean log ``median_s`` and standard deviation ``sigma``."""
 
     median_s: float = field(default=0.02, metadata=ALWAYS_SPELLED)
     sigma: float = field(default=0.5, metadata=ALWAYS_SPELLED)
 
     def __post_init__(self) -> None:
         _positive("median_s", self.median_s)
-        require(self.sigma >= 0, f"sigma={self.sigma} must not be negative; 0 gives constant times.")
+        require(self.sigma >= 0, f"sigma={self.sigma} must be at least 0; 0 gives constant times.")
 
     def draw(self, random: np.random.Generator, count: int) -> Seconds:
         return self.median_s * np.exp(self.sigma * random.standard_normal(count))
@@ -188,7 +190,7 @@ class LogNormal(Delay):
         return np.asarray(_ERFC(logs / (self.sigma * math.sqrt(2))) / 2)
 
     def tail_quantile(self, shares: Shares) -> Seconds:
-        inside = np.clip(shares, 1e-300, 1 - 2**-53)  # a share that rounded to 0 or 1 has no normal quantile
+        inside = np.clip(shares, 1e-300, 1 - 2**-53)  # a share that was rounded to 0 or 1 has no normal quantile
         return np.asarray(self.median_s * np.exp(-self.sigma * _NORMAL_QUANTILE(inside)))
 
     @property
@@ -225,7 +227,7 @@ class HyperExponential(Delay):
 
     def tail_quantile(self, shares: Shares) -> Seconds:
         low, high = (-mean_s * np.log(shares) for mean_s in (min(self.means_s), max(self.means_s)))
-        for _ in range(60):  # halving: between the quantiles of the shortest and the longest kind
+        for _ in range(60):  # bisection between the quantiles of the shortest and the longest mean
             middle = (low + high) / 2
             is_later = self.survival(middle) > shares
             low, high = np.where(is_later, middle, low), np.where(is_later, high, middle)
@@ -238,15 +240,16 @@ class HyperExponential(Delay):
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(Delay):
-    """Measured step times, drawn again at random: an array, or a text file (.gz, .bz2) with one time in seconds per
-    line.
+    """Measured step times, drawn at random with replacement.
+
+    times_s: a list, or the name of a text file (.gz, .bz2) with one time in seconds per line.
     """
 
     times_s: Sequence[float] | str
 
     def __post_init__(self) -> None:
         if not isinstance(self.times_s, str | os.PathLike):
-            require(len(self.times_s) > 0, "times_s is empty; record at least one step.")
+            require(len(self.times_s) > 0, "times_s is empty; give at least one step time.")
             bad = next((t for t in self.times_s if not (math.isfinite(t) and t > 0)), None)
             require(bad is None, f"times_s contains {bad}; step times are positive seconds.")
 
@@ -273,11 +276,11 @@ class Recorded(Delay):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spell(Delay):
-    """A worker that turns slow for a random while: ``compute`` times ``factor`` during spells.
+class SlowSpells(Delay):
+    """Workers that are slow for random periods: ``compute`` times ``factor`` during a slow spell.
 
-    Healthy stretches and spells alternate, exponential in length with means ``healthy_mean_s`` and ``spell_mean_s``;
-    each worker has its own.
+    Normal periods and slow spells alternate, each worker with its own. Their lengths are exponential with means
+    ``healthy_mean_s`` and ``spell_mean_s``.
     """
 
     compute: Delay = Exponential(mean_s=0.02)
@@ -287,7 +290,8 @@ class Spell(Delay):
 
     def __post_init__(self) -> None:
         require(
-            not isinstance(self.compute, Spell), "compute is itself a Spell; give the time of a healthy step instead."
+            not isinstance(self.compute, SlowSpells),
+            "compute is itself a SlowSpells; give the distribution of a normal step instead.",
         )
         _positive("factor", self.factor)
         _positive("healthy_mean_s", self.healthy_mean_s)
@@ -298,22 +302,23 @@ class Spell(Delay):
 
     def survival(self, times_s: Seconds) -> Shares:
         raise ValueError(
-            f"{self} has steps that depend on each other, so P(X > t) does not describe it; simulate instead."
+            f"{self} has steps that depend on each other, so P(X > t) does not describe them; simulate instead."
         )
 
     def tail_quantile(self, shares: Shares) -> Seconds:
         raise ValueError(
-            f"{self} has steps that depend on each other, so quantiles do not describe it; simulate instead."
+            f"{self} has steps that depend on each other, so quantiles do not describe them; simulate instead."
         )
 
     @property
     def expected_s(self) -> float:
-        """The mean over a long run: work done per second is 1 in health and 1/factor in a spell."""
+        """The mean over a long run: a worker does 1 unit of work per second in normal periods, 1/factor in spells."""
         cycle_s = self.healthy_mean_s + self.spell_mean_s
         return self.compute.expected_s * cycle_s / (self.healthy_mean_s + self.spell_mean_s / self.factor)
 
 
 def _read_times(path: Path) -> Seconds:
+    """Return the times in a text file; text after # is a comment."""
     openers: dict[str, Callable[..., IO[str]]] = {".gz": gzip.open, ".bz2": bz2.open}
     opener = openers.get(path.suffix, open)
     times = []
@@ -330,5 +335,5 @@ def _read_times(path: Path) -> Seconds:
     except OSError as error:
         raise BadData(f"{path} cannot be read: {error.strerror or error}.") from error
     if not times:
-        raise BadData(f"{path} holds no step times; expected one number of seconds per line.")
+        raise BadData(f"{path} contains no step times; write one number of seconds per line.")
     return np.asarray(times)

@@ -1,4 +1,4 @@
-"""Faults as values: what goes wrong, with whom, when. Both worlds report them with the same exceptions."""
+"""Faults of a simulated cluster. The simulator reports them with the exceptions that real processes raise."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tacit.errors import require
 
 
 class Fault(Spec):
-    """Something that goes wrong, or at least not as planned."""
+    """Base class of faults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crash(Fault):
-    """Worker ``rank`` is gone from ``at_s`` on; with ``for_s`` a fresh one takes its place after so many seconds.
+    """Worker ``rank`` stops at ``at_s``; with ``for_s`` a new worker replaces it after so many seconds.
 
     Rank -1 is the server.
     """
@@ -27,16 +27,16 @@ class Crash(Fault):
 
     def __post_init__(self) -> None:
         _when(self.at_s)
-        require(self.for_s > 0, f"for_s={self.for_s} must be positive; leave it out for a worker that never returns.")
+        require(self.for_s > 0, f"for_s={self.for_s} must be positive; remove it for a worker that does not return.")
         require(
             self.rank >= 0 or self.for_s == math.inf,
-            "a server's crash ends the run; go on from what it left with start=error.run, not with for_s.",
+            f"for_s={self.for_s}: a server that crashes does not return; remove for_s and resume with start=error.run.",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Join(Fault):
-    """Worker ``rank`` is not there before ``at_s``: it joins a run that others have begun."""
+    """Worker ``rank`` joins the run at ``at_s``, after the others have started."""
 
     rank: int
     at_s: float
@@ -47,7 +47,7 @@ class Join(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Pause(Fault):
-    """Worker ``rank`` neither computes nor answers from ``at_s`` for ``for_s`` seconds."""
+    """Worker ``rank`` neither computes nor answers for ``for_s`` seconds from ``at_s``."""
 
     rank: int
     at_s: float
@@ -55,12 +55,15 @@ class Pause(Fault):
 
     def __post_init__(self) -> None:
         _when(self.at_s)
-        require(0 < self.for_s < math.inf, f"for_s={self.for_s} must be positive and finite; for ever is Crash.")
+        require(
+            0 < self.for_s < math.inf,
+            f"for_s={self.for_s} must be positive and finite; use Crash for a worker that stops for good.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slow(Fault):
-    """Worker ``rank`` computes ``factor`` times slower from ``at_s`` for ``for_s`` seconds (default: always)."""
+    """Worker ``rank`` computes ``factor`` times slower for ``for_s`` seconds from ``at_s`` (default: always)."""
 
     rank: int
     factor: float
@@ -75,8 +78,9 @@ class Slow(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Fault):
-    """Nothing passes between ``ranks`` and the others from ``at_s`` for ``for_s`` seconds; what was sent waits, as TCP
-    does.
+    """No message passes between ``ranks`` and the others for ``for_s`` seconds from ``at_s``.
+
+    Messages wait and arrive afterwards, as with TCP.
     """
 
     ranks: Sequence[int]
@@ -85,15 +89,15 @@ class Partition(Fault):
 
     def __post_init__(self) -> None:
         _when(self.at_s)
-        require(len(self.ranks) > 0, "ranks is empty; name the workers on one side of the cut.")
+        require(len(self.ranks) > 0, "ranks is empty; give the workers on one side of the partition.")
         require(self.for_s > 0, f"for_s={self.for_s} must be positive.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss(Fault):
+class MessageLoss(Fault):
     """Each message is lost with ``probability``.
 
-    Collectives send again after ``retry_s``; a lost ``send`` never arrives.
+    Collectives send again after ``retry_s``. A message of ``send`` that is lost does not arrive.
     """
 
     probability: float
@@ -105,4 +109,4 @@ class Loss(Fault):
 
 
 def _when(at_s: float) -> None:
-    require(math.isfinite(at_s) and at_s >= 0, f"at_s={at_s} must be a time from 0 on, in seconds.")
+    require(math.isfinite(at_s) and at_s >= 0, f"at_s={at_s} must be finite and at least 0 seconds.")

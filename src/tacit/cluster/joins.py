@@ -1,6 +1,4 @@
-"""Faults that bring a worker in while others train: refused at the start where nothing gives that worker the trained
-model.
-"""
+"""Checks of faults in which a worker joins during the run: it needs a strategy that gives it the trained model."""
 
 from __future__ import annotations
 
@@ -13,29 +11,28 @@ from tacit.errors import require
 
 
 def check_joins(strategy: Strategy[Any], cluster: Cluster) -> None:
-    """Raise unless ``strategy`` takes in the workers that return or join by the faults of ``cluster``.
+    """Raise ``ValueError`` unless ``strategy`` admits the workers that return or join by the faults of ``cluster``.
 
-    A worker that is taken in without ``join`` would bring its initial model, and the others would average it in.
+    Without ``join`` a worker would start from its initial model, and the others would average with it.
     """
     for fault in cluster.joins:
         require(
             takes_joiners(strategy),
-            f"faults contains {fault}, but {strategy} takes no workers in mid-run: worker {fault.rank} would bring its initial model; "
-            f"{_way_out(fault)}, or use a strategy that takes joiners, such as SwarmSGD() or KAsync(k=1).",
+            f"faults contains {fault}, but {strategy} admits no workers during the run: worker {fault.rank} would "
+            f"start from its initial model; {_way_out(fault)}, or use a strategy that admits workers, such as "
+            f"SwarmSGD() or KAsync(k=1).",
         )
 
 
 def check_script_joins(cluster: Cluster) -> None:
-    """Raise if a worker of a script would return or join: a script starts at its first line, and the others have
-    trained.
-    """
+    """Raise ``ValueError`` if a worker of a script would return or join: a script cannot start from a trained model."""
     for fault in cluster.joins:
         raise ValueError(
             f"faults contains {fault}, but a script cannot start while others train; {_way_out(fault)}, "
-            f"or simulate a built-in workload with a strategy that takes joiners."
+            f"or simulate a built-in workload with a strategy that admits workers during the run."
         )
 
 
 def _way_out(fault: Crash | Join) -> str:
-    """Return what to change in the fault."""
+    """Return the change that makes the fault valid."""
     return f"remove for_s={fault.for_s}" if isinstance(fault, Crash) else "remove it"

@@ -1,9 +1,8 @@
-"""The cluster that a run on real processes was measured on: its simulation then predicts that run, or others like it.
+"""A simulated cluster with the step times and the network of a run on real processes, to predict similar runs.
 
-Step times are those of the run: all that a worker did on its own between two steps, drawn again at random, with each
-worker's mean pace as its speed. Waiting and exchanges are left out, since the simulator makes them again. Where workers
-took means in rounds, the network is such that one takes as long as it took on average; elsewhere the network is the one
-in the run's settings.
+Step times are measured: all that a worker did between two steps, without waits and exchanges, which the simulator
+computes. The simulator draws from them, with each worker's mean speed. If the run has all-reduces, the network is set
+so that one takes the measured mean time; otherwise it is that of the run's settings.
 """
 
 from __future__ import annotations
@@ -19,20 +18,24 @@ from tacit.record.run import Run
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, WAIT
 
 _MOST_TIMES: Final = 200
-"""Step times that are kept: means of as many equal parts of all of them in order."""
+"""Number of step times in the cluster: means of as many equal parts of the sorted measured times."""
 _SAME_SPEED: Final = 0.02
-"""Workers whose mean pace differs by less are equally fast."""
+"""Workers whose mean speeds differ by less than this have equal speeds."""
 _DIGITS: Final = 4
 
 
 def measured_cluster(run: Run) -> Cluster:
-    """Return the cluster that ``run``, on real processes, was measured on."""
+    """Return a cluster with the measured step times and network of ``run``, a run on real processes."""
     require(
         run.record.get("world") == "processes",
-        f"this run of {run.strategy} was not on real processes, so it has no measured step times; give one that tacit train wrote.",
+        f"this run of {run.strategy} was not on real processes, so it has no measured step times; "
+        f"give a run that tacit train wrote.",
     )
     by_rank = _step_times_s(run)
-    require(len(by_rank) == run.workers, f"the trace of this run has steps of {len(by_rank)} of {run.workers} workers.")
+    require(
+        len(by_rank) == run.workers,
+        f"the trace of this run has steps of {len(by_rank)} of {run.workers} workers; give a complete run.",
+    )
     everyone = np.concatenate(list(by_rank.values()))
     speed = {rank: float(everyone.mean() / times_s.mean()) for rank, times_s in by_rank.items()}
     alike = np.sort(np.concatenate([times_s * speed[rank] for rank, times_s in by_rank.items()]))
@@ -50,9 +53,7 @@ def measured_cluster(run: Run) -> Cluster:
 
 
 def _step_times_s(run: Run) -> dict[int, np.ndarray]:
-    """Return, by rank, what each step took: its computation and all else that the worker did before the next, but for
-    waits and exchanges.
-    """
+    """Return the step times by rank: all that a worker did between two steps, without waits and exchanges."""
     columns = run.trace.columns()
     found = {}
     for rank in range(run.workers):
@@ -71,7 +72,7 @@ def _step_times_s(run: Run) -> dict[int, np.ndarray]:
 
 
 def _network(run: Run) -> tuple[float, float]:
-    """Return latency and bandwidth: those of the run's settings, or what makes an all-reduce take its mean time."""
+    """Return latency and bandwidth: those of the settings, or those at which an all-reduce takes its mean time."""
     table = run.config.get("cluster", {})
     usual = Cluster()
     latency_s = float(table.get("latency_s", usual.latency_s))

@@ -1,13 +1,14 @@
-"""Renamed fields of dataclasses: old names are accepted with a ``DeprecationWarning``, in calls and in stored texts."""
+"""Renamed fields of dataclasses: the old names work in calls, with a ``DeprecationWarning``, and in stored texts."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import functools
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from tacit.core.deprecation import DEPRECATED, SECOND_NAMES, warn_renamed
 
 _OLD_NAME: Final = "old_name"
 
@@ -33,8 +34,7 @@ def with_new_names(constructor: Any, keywords: Mapping[str, Any], stacklevel: in
         if new in given:
             raise TypeError(f"{old} is the old name of {new}, and both are given; remove {old}.")
         given[new] = given.pop(old)
-        text = f"{constructor.__name__}({old}=…) is deprecated and will be removed in 0.3; use {new}=…."
-        warnings.warn(text, DeprecationWarning, stacklevel=stacklevel + 1)
+        warn_renamed(f"{constructor.__name__}({old}=…)", f"{new}=…", stacklevel + 2)
     return given
 
 
@@ -62,25 +62,32 @@ def _translating(cls: Any) -> Any:
 
 
 def text_with_new_names(text: str, classes: Mapping[str, type]) -> str:
-    """Return the text of a specification, such as ``KAsync(k=1)``, with new field names in place of old ones.
+    """Return the text of a specification, such as ``KAsync(k=1)``, with new names in place of old ones.
 
-    For texts that an earlier version stored. classes: by name. Text that is not a call is returned unchanged.
+    For texts that an earlier version stored. classes: the specifications, by name. Other text is returned unchanged.
     """
+    if "(" not in text:
+        return text
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError):
         return text
     data = text.encode()  # ``ast`` counts bytes
-    for at, old, new in sorted(_renamed_keywords(tree, classes), reverse=True):
+    for at, old, new in sorted(_old_names(tree, classes), reverse=True):
         data = data[:at] + new.encode() + data[at + len(old.encode()) :]
     return data.decode()
 
 
-def _renamed_keywords(tree: ast.AST, classes: Mapping[str, type]) -> Iterator[tuple[int, str, str]]:
-    """Yield position, old name and new name of each keyword that has an old name."""
+def _old_names(tree: ast.AST, classes: Mapping[str, type]) -> Iterator[tuple[int, str, str]]:
+    """Yield position, old name and new name of each class and keyword that has an old name."""
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in classes:
-            renamed = old_field_names(classes[call.func.id])
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            continue
+        name = {**DEPRECATED, **SECOND_NAMES}.get(call.func.id, call.func.id)
+        if name in classes:
+            if name != call.func.id:
+                yield call.func.col_offset, call.func.id, name
+            renamed = old_field_names(classes[name])
             for keyword in call.keywords:
                 if keyword.arg in renamed:
                     yield keyword.col_offset, keyword.arg, renamed[keyword.arg]

@@ -105,8 +105,17 @@ def spell_class(kind: type) -> str:
 
 
 def current_text(text: str) -> str:
-    """Return the text of a specification that an earlier version stored, with the new names of renamed fields."""
+    """Return the text of a specification that an earlier version stored, with the new names of classes and fields."""
     return text_with_new_names(text, {cls.__name__: cls for cls in _subclasses(Spec)})
+
+
+def current_texts(value: Any) -> Any:
+    """Return ``value`` with ``current_text`` of each text in it, also inside lists and dicts."""
+    if isinstance(value, str):
+        return current_text(value)
+    if isinstance(value, dict):
+        return {key: current_texts(item) for key, item in value.items()}
+    return [current_texts(item) for item in value] if isinstance(value, list) else value
 
 
 def _subclasses(cls: type) -> Iterator[type]:

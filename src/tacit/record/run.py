@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
-from tacit.core.specs import current_text
+from tacit.core.specs import current_text, current_texts
 from tacit.errors import FolderExists, TacitError
 from tacit.record.files import replacing_folder, toml_text
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, SEND, WAIT, Trace
@@ -222,6 +222,7 @@ class Run:
         for derived in ("digest", "summary"):
             described.pop(derived)
         described["strategy"] = current_text(described["strategy"])
+        described["config"] = current_texts(described.get("config", {}))
         return cls(history=history, parameters=parameters, trace=trace, server=server, **described)
 
 

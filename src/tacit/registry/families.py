@@ -19,6 +19,7 @@ from typing import Any, Final
 from tacit import cluster, compression, strategies, topology, workloads
 from tacit.cluster import delays, faults
 from tacit.compression import feedback
+from tacit.core.deprecation import DEPRECATED, SECOND_NAMES, warn_renamed
 from tacit.core.specs import Spec, spell
 from tacit.errors import nearest
 from tacit.registry import entry_points
@@ -102,6 +103,13 @@ def find(name: str, family: str | None = None) -> Named:
         for named in place:
             if simplify(named.name) == simplify(name):
                 return named
+    for old, new in {**DEPRECATED, **SECOND_NAMES}.items():
+        if simplify(old) == simplify(name) and any(
+            simplify(named.name) == simplify(new) for p in places for named in p
+        ):
+            if old in DEPRECATED:
+                warn_renamed(old, new)
+            return find(new, family)
     found = [_loaded(entry) for entry in _entries(places) if simplify(entry.name) == simplify(name)]
     installed = [named for named in found if named is not None]
     if len(installed) > 1:

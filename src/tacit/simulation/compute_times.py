@@ -9,7 +9,7 @@ from operator import add
 import numpy as np
 
 from tacit.cluster.cluster import Cluster
-from tacit.cluster.delays import Spell
+from tacit.cluster.delays import SlowSpells
 from tacit.cluster.faults import Crash, Pause, Slow
 from tacit.core.randomness import Streams
 
@@ -32,7 +32,9 @@ class ComputeTimes:
             if isinstance(f, Pause | Slow) and f.rank == rank
         ]
         self._pauses = sorted((start, end) for start, end, rate in self._windows if rate == 0.0)
-        self._spells = _Spells(self._delay, streams.numpy("spells", rank)) if isinstance(self._delay, Spell) else None
+        self._spells = (
+            _Spells(self._delay, streams.numpy("spells", rank)) if isinstance(self._delay, SlowSpells) else None
+        )
         is_steady = not self._windows and self._spells is None
         self._after_work = add if is_steady else self._end_of_work
 
@@ -99,7 +101,7 @@ class ComputeTimes:
 class _Spells:
     """A worker's alternation of health and slowness, drawn as far as it was asked for."""
 
-    def __init__(self, delay: Spell, random: np.random.Generator) -> None:
+    def __init__(self, delay: SlowSpells, random: np.random.Generator) -> None:
         self._delay, self._random = delay, random
         self._ends = [random.exponential(delay.healthy_mean_s)]  # even places end health, odd ones a spell
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from tacit.cluster.delays import Spell
+from tacit.cluster.delays import SlowSpells
 from tacit.core.messages import Message
 from tacit.core.network import SERVER
 from tacit.record.trace import CANCELLED, COMPUTE, NOTE, RECEIVE, SEND, WAIT, Column
@@ -63,7 +63,7 @@ def _is_race(world: World) -> bool:
     """Whether computing is all that takes time, and the strategy one of the four kinds with nothing but its k."""
     cluster, strategy = world.cluster, world.strategy
     is_free = cluster.latency_s == 0 and cluster.bandwidth_bytes_per_s == math.inf and not cluster.links
-    is_steady = not cluster.faults and not isinstance(cluster.compute, Spell)
+    is_steady = not cluster.faults and not isinstance(cluster.compute, SlowSpells)
     is_whole = world.is_timing and not world.is_resumed
     if not (
         is_free

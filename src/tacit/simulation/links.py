@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.cluster.cluster import Cluster
-from tacit.cluster.faults import Loss, Partition
+from tacit.cluster.faults import MessageLoss, Partition
 from tacit.core.collective_bytes import handed_out_bytes
 from tacit.core.network import shard_at
 from tacit.core.randomness import Streams
@@ -87,7 +87,7 @@ class Fabric:
     def __init__(self, cluster: Cluster, agenda: Agenda, streams: Streams) -> None:
         self._cluster, self._agenda = cluster, agenda
         self._partitions = [f for f in cluster.faults if isinstance(f, Partition)]
-        self._loss = next((f for f in cluster.faults if isinstance(f, Loss) and f.probability > 0), None)
+        self._loss = next((f for f in cluster.faults if isinstance(f, MessageLoss) and f.probability > 0), None)
         self._loss_random = streams.numpy("loss")
         self._is_sound = not self._partitions and self._loss is None
         self._is_free = cluster.bandwidth_bytes_per_s == math.inf and not cluster.links

@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tacit.cluster.delays import Constant, Delay, Exponential, HyperExponential, ShiftedExponential, Spell
+from tacit.cluster.delays import Constant, Delay, Exponential, HyperExponential, ShiftedExponential, SlowSpells
 from tacit.core.specs import with_python_numbers
 from tacit.errors import nearest, require
 from tacit.theory.checks import Crew, check_whole, crew_of, never_waiting_s
@@ -164,7 +164,7 @@ def _simulated(kind: str, k: int, compute: Delay, crew: Crew, seed: int) -> floa
     )
     require(isinstance(seed, int) and seed >= 0, f"seed={seed} must be a whole number, at least 0.")
     require(
-        not isinstance(compute, Spell),
+        not isinstance(compute, SlowSpells),
         f"compute={compute} has steps that depend on each other, which this simulation does not model; use tacit.simulate(…, timing_only=True).",
     )
     require(
