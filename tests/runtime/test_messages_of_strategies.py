@@ -156,7 +156,7 @@ def hasty() -> None:
 
 def test_abandoning_without_saying_so_names_the_way_out():
     failed = outcomes(2, hasty)
-    assert any("Hasty abandons steps; say cancels = True in its class" in one.text for one in failed), failed
+    assert any("Hasty abandons a step, but cancels=False; set cancels = True" in one.text for one in failed), failed
 
 
 def subgroups() -> list[float]:

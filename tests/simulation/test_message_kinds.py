@@ -278,5 +278,5 @@ train(Hasty())
 
 
 def test_a_script_that_abandons_steps_must_say_so(play):
-    with pytest.raises(tacit.MisplacedCall, match="Hasty abandons steps; say cancels = True in its class"):
+    with pytest.raises(tacit.MisplacedCall, match="Hasty abandons a step, but cancels=False; set cancels = True"):
         play(CANCELS)

@@ -1,7 +1,8 @@
 """The base class of strategies: a frozen specification, a state, and six hooks that a world calls.
 
-A strategy that can do more than the six hooks derives from a second class as well: ``ServerStrategy`` for a server,
-``RunsAhead``, ``TakesJoiners`` and ``MergesStates`` for what their names say.
+A strategy with further capabilities also derives from one of the other classes: ``ServerStrategy`` has a server,
+``RunsAhead`` knows steps without communication, ``TakesJoiners`` admits workers during the run, ``MergesStates``
+combines states when a run resumes with another number of workers.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _OLD_HOOKS: Final = {
     "has_server": ("ServerStrategy", "derive from tacit.ServerStrategy instead of tacit.Strategy"),
     "is_gossip": ("", "set skips_lost_workers and keeps_models_apart instead"),
 }
-"""Names that ``Strategy`` itself had up to version 0.1: the class that declares each now, and what to change."""
+"""Names that ``Strategy`` declared in version 0.1: the class that declares each now, and the change to make."""
 
 
 def _refuse_old_hooks(cls: type[Strategy[Any]]) -> None:
-    """Raise ``TypeError`` for a class written for the hooks of version 0.1: no world would call them."""
+    """Raise ``TypeError`` for a class with hooks of version 0.1, which no world would call."""
     bases = {base.__name__ for base in cls.__mro__}
     for name, (owner, change) in _OLD_HOOKS.items():
         if name in vars(cls) and owner not in bases:
@@ -72,6 +73,7 @@ class Strategy(Spec, ABC, Generic[State]):
     """Whether workers' models and states differ throughout the run: each model is then evaluated as well."""
 
     has_server: ClassVar[bool] = False
+    """Whether the strategy has a server. Derive from ``ServerStrategy`` to set it."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -82,13 +84,13 @@ class Strategy(Spec, ABC, Generic[State]):
         return None  # type: ignore[return-value]
 
     def before_step(self, worker: Worker, state: State) -> None:
-        """The gradient is ready, the optimizer has not run."""
+        """Run between the gradient and the optimizer's step."""
 
     def after_step(self, worker: Worker, state: State) -> None:
-        """The local update is done."""
+        """Run after the optimizer's step."""
 
     def on_message(self, worker: Worker, state: State, source: int, message: Message) -> None:
-        """A message of a kind in ``handles`` has arrived. May send; may neither block nor access parameters."""
+        """Handle a message of a kind in ``handles``. May send; may neither block nor access parameters."""
 
     def reported(self, worker: Worker, state: State) -> Tensor | None:
         """Return this worker's share of the model to evaluate now, or None for ``worker.parameters``.
@@ -138,12 +140,12 @@ class MergesStates(ABC):
 
 
 class ServerStrategy(Strategy[State]):
-    """A strategy with a server: a second endpoint with its own model and state, never rank 0's worker."""
+    """A strategy with a server, which has its own model and state and is not a worker."""
 
     has_server: ClassVar[bool] = True
 
     shards: int = 1
-    """Number of endpoints among which the server's model is divided."""
+    """Number of servers among which the model is divided."""
 
     @abstractmethod
     def init_server(self, server: Server) -> Any:
@@ -158,7 +160,7 @@ class ServerStrategy(Strategy[State]):
 
 
 def hook_free_steps(strategy: Strategy[State], worker: Worker, state: State) -> int:
-    """Return how many coming steps have hooks that do nothing; 0 for a strategy that does not say."""
+    """Return how many coming steps have hooks that do nothing; 0 for a strategy without ``RunsAhead``."""
     return strategy.hook_free_steps(worker, state) if isinstance(strategy, RunsAhead) else 0
 
 
@@ -168,7 +170,7 @@ def takes_joiners(strategy: Strategy[Any]) -> bool:
 
 
 def shards_of(strategy: Strategy[Any]) -> int:
-    """Return among how many endpoints the server's model is divided; 0 without a server."""
+    """Return the number of servers among which the model is divided; 0 without a server."""
     return strategy.shards if isinstance(strategy, ServerStrategy) else 0
 
 
@@ -184,4 +186,4 @@ def check_cancels(strategy: Strategy[Any]) -> None:
     """Raise unless ``strategy`` may abandon steps. Every world calls this when it abandons one."""
     if not strategy.cancels:
         name = type(strategy).__name__
-        raise MisplacedCall(f"{name} abandons steps; say cancels = True in its class, so that none runs ahead.")
+        raise MisplacedCall(f"{name} abandons a step, but cancels=False; set cancels = True in the class.")

@@ -1,6 +1,4 @@
-"""One replica as a strategy sees it: flat parameters, the gradient on request, counters, its random stream, its
-network.
-"""
+"""The worker and the server as a strategy sees them: parameters, gradient, counters, random streams, network."""
 
 from __future__ import annotations
 
@@ -14,16 +12,16 @@ from tacit.core.parameter_layout import Layout
 
 
 class ObservedLosses(NamedTuple):
-    """What a worker saw since it was last asked: how much data, and the mini-batch losses where somebody told them."""
+    """The amount of data and the mini-batch losses of a worker since the last call of ``take_observed``."""
 
     steps: int
     weight: float  # the sum of the steps' weights
     first_loss: float | None  # of the first of these steps that was not skipped; None: not observed in that step
-    loss: float | None  # their mean
+    loss: float | None  # the mean loss; None: not observed
 
 
 class Worker(Protocol):
-    """What hooks and handlers may touch. A worker is a monitor: one of its hooks and handlers runs at a time."""
+    """A worker, as hooks and handlers may use it. Only one of its hooks and handlers runs at a time."""
 
     @property
     def rank(self) -> int: ...
@@ -36,15 +34,15 @@ class Worker(Protocol):
 
     @property
     def parameters(self) -> Tensor:
-        """All parameters as one flat vector; write to it in place. Not for handlers."""
+        """All parameters as one flat vector, to be changed in place. Handlers must not use it."""
 
     @property
     def layout(self) -> Layout:
-        """Names and shapes of the parameters within the flat vector."""
+        """Names and shapes of the parameters in the flat vector."""
 
     @property
     def gradient(self) -> Tensor:
-        """This step's gradient as one flat vector, gathered when asked for; assign to replace it.
+        """This step's gradient as one flat vector, gathered on access; assign to replace it.
 
         Only in ``before_step``.
         """
@@ -58,35 +56,34 @@ class Worker(Protocol):
 
     @property
     def steps(self) -> int | None:
-        """How many steps the run will take, where that is known."""
+        """Number of steps of the run; None if it is not known."""
 
     @property
     def learning_rate(self) -> float:
-        """The optimizer's learning rate in the current step (of the first parameter group)."""
+        """The optimizer's learning rate in the current step, of the first parameter group."""
 
     @property
     def weight(self) -> float:
-        """Samples behind this step's gradient, relative to the nominal batch: 1.0 where all batches are equal."""
+        """Number of samples of this step, relative to the nominal batch: 1.0 if all batches are equal."""
 
     @property
     def random(self) -> np.random.Generator:
-        """This rank's stream for the strategy's own draws."""
+        """The strategy's random stream of this rank."""
 
     @property
     def shared_random(self) -> np.random.Generator:
-        """A stream that yields the same draws on every rank."""
+        """The strategy's random stream with the same draws on all ranks."""
 
     def take_observed(self) -> ObservedLosses:
-        """Return what was seen since the last call, and begin anew."""
+        """Return the data and losses observed since the last call."""
 
     def report_total_weight(self, total_weight: float) -> None:
-        """Tell the world Σ of all ranks' weights in an exchange that carried them itself (all-reduces tell it unasked):
-        at 0 all data has ended.
-        """
+        """Report the sum of all ranks' weights in an exchange that is not an all-reduce; at 0 all data has ended."""
 
     def average_extra_state(self, weight: float) -> None:
-        """Average what travels beside models (buffers, moments where asked) after a round that took no all-reduce, on
-        which it rides unasked.
+        """Average the extra state (buffers, optimizer moments if enabled) after a round without an all-reduce.
+
+        An all-reduce averages it in the same collective.
         """
 
     def set_model_version(self, updates: int) -> None:
@@ -99,20 +96,20 @@ class Worker(Protocol):
         """Leave parameters and optimizer state untouched in this step. Only in ``before_step``."""
 
     def abandon_step(self) -> None:
-        """Drop the gradient being computed: ``before_step`` and the update are left out, ``after_step`` follows.
+        """Abandon the step in progress: ``before_step`` and the update do not run, ``after_step`` does.
 
         For handlers.
         """
 
     def note(self, name: str, value: float) -> None:
-        """Put a number into the trace, for tables and figures."""
+        """Record a number in the trace, for tables and figures."""
 
 
 class Server(Protocol):
-    """The second endpoint of server strategies: its own copy of the model, its own state, never rank 0's worker.
+    """The server of a server strategy, with its own copy of the model; not a worker.
 
-    With several shards there are as many, each with its part of the model (``Layout.cut``). Its ``receive`` from
-    anybody raises ``PeerLost`` once for each worker that is lost, so that it can go on without.
+    With several shards each is a server with its part of the model (``Layout.cut``). ``receive`` from any source raises
+    ``PeerLost`` once for each lost worker, so that the server can continue without it.
     """
 
     @property
@@ -135,15 +132,13 @@ class Server(Protocol):
 
     @property
     def knows_split(self) -> bool:
-        """Whether this world knows how data are split over learners, and warns of what follows before the run."""
+        """Whether this world knows how data are split over workers, and warns of a bias before the run."""
 
     def now_s(self) -> float:
-        """Return the time on the run's clock at which the last message was received: the same in a run and in its
-        replay.
-        """
+        """Return when the last message was received, on the run's clock; the same in a run and in its replay."""
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
-        """Apply rank 0's optimizer to the server's model with ``gradient``: one update, counted and evaluated."""
+        """Make one update of the server's model with ``gradient`` and an optimizer like rank 0's."""
 
     def note(self, name: str, value: float, about: int | None = None) -> None:
-        """Put a number into the trace, perhaps one about a worker."""
+        """Record a number in the trace; ``about``: the worker that it is about."""
