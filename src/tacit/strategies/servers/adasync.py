@@ -1,12 +1,12 @@
-"""AdaSync: start with a small K and raise it as the loss falls (Dutta, Wang & Joshi, IEEE JSAIT 2021, arXiv 2003.10579).
+"""AdaSync: start with a small K and raise it as the loss falls (Dutta, Wang & Joshi, JSAIT 2021, arXiv 2003.10579).
 
     batch kinds         K = K_0 √(F_0/F)
     K-sync, K-async     K²/(P−K) = K_0²/(P−K_0) · F_0/F      (``theory.adasync``)
 
-F is the mean loss of the mini-batches since K was last chosen. F_0 = F(w_0) is the mean loss of all mini-batches at the
-first model; in the async kinds some of them arrive late, and each makes F_0 more accurate. ``f_star`` is subtracted from
-both. The rule is derived for intervals of equal time (``every_s``); ``every`` counts updates, so its intervals grow with
-K. Early in a run the error is far above the noise of one gradient: many updates are worth more than good ones.
+F is the mean loss of the mini-batches since K was last chosen. F_0 = F(w_0) is the mean loss of all mini-batches at
+the first model; in the async kinds some arrive late, and each makes F_0 more accurate. ``f_star`` is subtracted from
+both. The rule is derived for intervals of equal time (``every_s``); intervals of ``every`` updates grow with K. Early
+in a run the error is far above the noise of one gradient: many updates are worth more than good ones.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class ServerInbox:
         was_present, k_before = self._learners.is_present[lost.rank], self._learners.k
         self._remove(lost.rank, on_removed)
         if was_present:
-            self._learners.record_loss(lost.rank, k_before)
+            self._learners.report_lost(lost.rank, k_before)
 
     def _remove(self, rank: int, on_removed: OnRemoved) -> None:
         self._learners.remove(rank)

@@ -5,11 +5,11 @@ extended 2003.10579).
 
     w_{j+1} = w_j − (η/K) Σ_{l=1..K} g(w_τ(l,j), ξ_{l,j}),   τ(l,j) = j for the sync kinds, ≤ j for the async kinds
 
-                    the K are                    after its push a learner       at an update the other learners
-    K-sync          the first K learners         idles until the update         are cancelled and restart at the new w
-    K-batch-sync    the first K mini-batches     continues at the same w        are cancelled and restart at the new w
-    K-async         the first K learners         idles until the update         continue at their old w (stale gradients)
-    K-batch-async   the first K mini-batches     continues at the current w     continue at their old w
+                   the K are                   after its push a learner      at an update the other learners
+    K-sync         the first K learners        idles until the update        are cancelled and restart at the new w
+    K-batch-sync   the first K mini-batches    continues at the same w       are cancelled and restart at the new w
+    K-async        the first K learners        idles until the update        continue at their old w (stale gradients)
+    K-batch-async  the first K mini-batches    continues at the current w    continue at their old w
 
 With random compute times, synchronous SGD is as slow as the slowest of P learners. Waiting for K < P costs noise (sync
 kinds) or staleness (async kinds) instead. ``server.py`` has the server's side, ``learner.py`` the learner's, and
@@ -75,6 +75,6 @@ class KAsync(AsyncStrategy):
 
 @dataclass(frozen=True, kw_only=True)
 class KBatchAsync(AsyncStrategy):
-    """Update with K mini-batches of any learners; no learner waits or is cancelled: fastest updates, stale gradients."""
+    """Update with K mini-batches of any learners; none waits or is cancelled: fastest updates, stale gradients."""
 
     waits_for_update: ClassVar[bool] = False

@@ -110,7 +110,7 @@ class Learner:
         return torch.cat([network.receive(ModelReply, source=server_address(shard))[1].body for shard in shards])
 
     def _receive(self, shards: Iterable[int]) -> None:
-        """Receive the next model of ``shards``. In the sync kinds also those of other shards, up to the first's version."""
+        """Receive the next model of ``shards``; in the sync kinds also other shards', up to the first's version."""
         state = self._state
         for shard in shards:
             self._receive_part(shard)

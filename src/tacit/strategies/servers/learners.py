@@ -1,4 +1,4 @@
-"""The learners of a server: which are present, the model version each computes at, and how many gradients to wait for."""
+"""The learners of a server: which are present, the model version of each, and how many gradients to wait for."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Learners:
             self._recorded_k = self.k
             self._server.note("k", self._recorded_k)
 
-    def record_loss(self, rank: int, k_before: int) -> None:
-        """Report the loss of a learner: in the trace, and once in the log if updates use fewer gradients from now on."""
+    def report_lost(self, rank: int, k_before: int) -> None:
+        """Report a lost learner: in the trace, and once in the log if updates now use fewer gradients."""
         if self._server.shard != 0:
             return
         self._server.note("lost", self.count, about=rank)

@@ -2,8 +2,8 @@
 
     w_{j+1} = w_j − (η/K) Σ_{l=1..K} g(w_τ(l,j), ξ_{l,j})
 The kinds (``kinds.py``) differ in ``cancels``: an update cancels steps in progress; and ``waits_for_update``: a learner
-idles from its push to the update. Collaborators: ``inbox.py`` receives, ``model_sender.py`` sends, ``learners.py`` lists
-learners, ``staleness.py`` bounds staleness, ``rates.py`` sets rates, ``sharding.py`` divides the model.
+idles from its push to the update. Collaborators: ``inbox.py`` receives, ``model_sender.py`` sends, ``learners.py``
+lists learners, ``staleness.py`` bounds staleness, ``rates.py`` sets rates, ``sharding.py`` divides the model.
 """
 
 from __future__ import annotations
