@@ -326,3 +326,8 @@ def test_a_run_folder_with_the_old_name_can_be_resumed(tmp_path):
     before = tacit.Run.load(folder)
     assert before.strategy == str(strategy)
     assert simulate(strategy, steps=6, start=before).status == "finished"
+
+
+def test_k_of_p_is_the_old_name_of_the_base_class():
+    with pytest.warns(DeprecationWarning, match="use tacit.strategies.servers.ParameterServerStrategy"):
+        assert tacit.strategies.servers.KofP is tacit.strategies.servers.ParameterServerStrategy

@@ -1,5 +1,8 @@
 """Strategies with a parameter server: the four kinds of K-of-P, AdaSync, Ringleader, and learning-rate rules."""
 
+from typing import Any
+
+from tacit.core.deprecation import warn_renamed
 from tacit.strategies.servers.adasync import AdaSync
 from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
 from tacit.strategies.servers.rates import InverseStaleness, Rate, RescaledRate, StalenessRate
@@ -19,3 +22,10 @@ __all__ = [
     "Ringleader",
     "StalenessRate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "KofP":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_renamed(f"{__name__}.KofP", f"{__name__}.ParameterServerStrategy")
+    return ParameterServerStrategy
