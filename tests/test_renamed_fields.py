@@ -43,9 +43,9 @@ def test_new_names_do_not_warn():
 
 def test_both_names_at_once_are_refused():
     with pytest.raises(TypeError, match="length is the old name of size, and both are given; remove length"):
-        Derived(length=1, size=1)
+        Derived(length=1, size=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'height'"):
-        Derived(height=1)
+        Derived(height=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

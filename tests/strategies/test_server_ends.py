@@ -26,9 +26,9 @@ from tacit.strategies.servers.channels import (
     model_channel,
 )
 from tacit.strategies.servers.messages import ServedModel, ServerPush
-from tests.strategies.server_runs import KINDS, SEVERAL_TENSORS, notes, simulate
 from tacit.strategies.servers.server import ParameterServer
 from tacit.strategies.servers.server_state import ServerState
+from tests.strategies.server_runs import KINDS, SEVERAL_TENSORS, notes, simulate
 
 
 @dataclass
@@ -309,7 +309,7 @@ def test_down_is_the_old_name_of_model_compressor():
     top = tacit.TopK(fraction=0.5)
     new = tacit.AdaSync(tacit.KAsync(k=1, model_compressor=top))
     with pytest.warns(DeprecationWarning, match=r"KAsync\(down=…\) is deprecated .* use model_compressor=…"):
-        assert tacit.AdaSync(tacit.KAsync(k=1, down=top)) == new
+        assert tacit.AdaSync(tacit.KAsync(k=1, down=top)) == new  # type: ignore[call-arg]
     old_text = "AdaSync(KAsync(k=1, down=TopK(fraction=0.5)))"
     with pytest.warns(DeprecationWarning, match="use model_compressor=…"):
         assert tacit.strategy(old_text) == new

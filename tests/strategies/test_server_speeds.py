@@ -14,10 +14,10 @@ from tacit.core.randomness import Streams
 from tacit.strategies import Strategy
 from tacit.strategies.servers.learner_speeds import UpdateIntervals
 from tacit.strategies.servers.messages import ServedModel
-from tests.strategies.server_runs import FREE, notes
-from tests.strategies.test_server_ends import ScriptedServer, push
 from tacit.strategies.servers.server import ParameterServer
 from tacit.strategies.servers.server_state import ServerState
+from tests.strategies.server_runs import FREE, notes
+from tests.strategies.test_server_ends import ScriptedServer, push
 
 SPLIT = workloads.quadratic(dimension=5, condition=2.0, noise=0.0, heterogeneity=1.0)
 SAME = workloads.quadratic(dimension=5, condition=2.0, noise=0.0)

@@ -168,7 +168,7 @@ class ScriptedWorker:
     def average_extra_state(self, weight: float) -> None:
         """Accept the call: there is nothing to average."""
 
-    def follow(self, updates: int) -> None:
+    def set_model_version(self, updates: int) -> None:
         """Accept the model's version."""
 
     def skip_update(self) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from tacit.compression.feedback.feedback import Update
 from tacit.core.messages import Message
+from tacit.core.weights import has_data
 from tacit.errors import BadMessage
-
-NOTHING: Final = 2.0**-30
-"""A push of smaller weight comes from a skipped step."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class ServerPush(ToServer, wire="push"):
     @property
     def is_skipped(self) -> bool:
         """Whether the learner skipped this step, so that the gradient must not be used."""
-        return self.weight < NOTHING
+        return not has_data(self.weight)
 
 
 @dataclass(frozen=True)
