@@ -108,6 +108,9 @@ def test_a_page_stays_small_however_many_edges_there_are() -> None:
         ("LocalSGD(period=Every(8))", None),
         ("my own strategy", None),
         ("", None),
+        ("no_such_module:Own(topology=Ring())", Ring()),
+        ("Gossip(topology=no_such_module:Own())", None),
+        ("Gossip(topology=Graph(edges=Ring()))", None),
     ],
 )
 def test_a_runs_strategy_tells_its_topology(strategy: str, topology: Topology | None) -> None:

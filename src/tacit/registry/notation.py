@@ -1,6 +1,6 @@
 """Reading the notation: ``LocalSGD(period=Every(8))`` becomes the object, and nothing is ever evaluated.
 
-The text is parsed by ``ast`` and only calls of names with literal arguments are followed; ``parse(str(spec)) == spec``.
+``tacit.core.calls`` reads the text as calls of names with literal arguments; ``parse(str(spec)) == spec``.
 A name is one of tacit's, one that an installed package registers (``entry_points``), or a reference to a class of the
 user's own module: ``my_package.my_module:MyStrategy(period=Every(4))``, here and wherever a name is nested.
 
@@ -10,8 +10,6 @@ Reading a reference imports its module, which runs the module's code. ``Run.load
 
 from __future__ import annotations
 
-import ast
-import math
 import re
 import types
 import typing
@@ -21,20 +19,16 @@ from typing import Any, Final
 import torch
 
 from tacit.core.renamed_fields import with_new_names
+from tacit.core.calls import Call, read_call
 from tacit.core.specs import Spec, spell
 from tacit.core.strategy import Strategy
 from tacit.errors import nearest
 from tacit.registry.aliases import Alias
 from tacit.registry.families import REQUIRED, Argument, Named, base_name, find, find_alias, members_of
-from tacit.registry.references import REFERENCE, is_reference
+from tacit.registry.references import is_reference
 from tacit.workloads.workload import Workload
 
-_DASHED: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:-[A-Za-z_]\w*)+")
-_QUOTED: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
-_COLON: Final = "\u02d0"
-"""A letter that looks like a colon: with it in the colon's place, a reference is a name to Python's parser."""
 _PHRASE: Final = re.compile(r"[A-Za-z][\w+ -]*")
-_NUMBERS: Final = {"inf": math.inf, "nan": math.nan}
 _PLAIN_WORDS: Final[Mapping[Any, str]] = {
     int: "a whole number",
     float: "a number",
@@ -57,18 +51,7 @@ def parse(text: str, family: str | None = None) -> Any:
     """
     if _PHRASE.fullmatch(text.strip()) and (alias := find_alias(text.strip(), family)) is not None:
         return parse(alias.stands_for, "strategies")  # names with blanks and plus signs are no Python
-    try:
-        tree = ast.parse(_prepared(text.strip()), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else error
-        raise ValueError(
-            f"{text!r} cannot be read ({reason}); write a call such as LocalSGD(period=Every(8))."
-        ) from None
-    if (name := _name(tree)) is not None:
-        return _make(find(name, family), [], {}, text)
-    if isinstance(tree, ast.Call):
-        return _call(tree, text, family)
-    raise ValueError(f"{text!r} is not a name or a call; write one such as LocalSGD(period=Every(8)).")
+    return _call(read_call(text), text, family)
 
 
 def strategy(text: str) -> Strategy[Any]:
@@ -80,49 +63,24 @@ def strategy(text: str) -> Strategy[Any]:
     return parsed
 
 
-def _prepared(text: str) -> str:
-    """Return ``text`` for Python's parser: dashes in names become underscores, colons in references a letter."""
-    pieces = _QUOTED.split(text)
-    pieces[::2] = [
-        REFERENCE.sub(rf"\1{_COLON}\2", _DASHED.sub(lambda match: match[0].replace("-", "_"), piece))
-        for piece in pieces[::2]
-    ]
-    return "".join(pieces)
-
-
-def _name(node: ast.expr) -> str | None:
-    """Return the name or the reference that ``node`` is; None where it is something else."""
-    if isinstance(node, ast.Name | ast.Attribute) and is_reference(spelled := _unparsed(node)):
-        return spelled
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _unparsed(node: ast.expr) -> str:
-    return ast.unparse(node).replace(_COLON, ":")
-
-
-def _call(node: ast.Call, text: str, family: str | None = None, bases: tuple[type, ...] = (), at: str = "") -> object:
-    name = _name(node.func)
-    if name is None:
-        shown = _unparsed(node.func)
-        way_out = f"; a class of your own is {':'.join(shown.rsplit('.', 1))}" if "." in shown else ""
-        raise ValueError(f"{text}: {shown} is not a name tacit knows; `tacit list` shows them all{way_out}.")
+def _call(call: Call, text: str, family: str | None = None, bases: tuple[type, ...] = (), at: str = "") -> object:
+    name = call.name
+    if "." in name and not is_reference(name):
+        way_out = f"a class of your own is {':'.join(name.rsplit('.', 1))}"
+        raise ValueError(f"{text}: {name} is not a name tacit knows; `tacit list` shows them all; {way_out}.")
+    if not name.replace(".", "").replace(":", "").isidentifier():
+        raise ValueError(f"{text}: {name} is not a name tacit knows; `tacit list` shows them all.")
     if (alias := find_alias(name, family)) is not None:
-        return _aliased(alias, node, text)
+        return _aliased(alias, call, text)
     named = _found(name, text, family, bases, at)
-    arguments = {argument.name: argument for argument in named.arguments}
+    hints = {argument.name: argument.hint for argument in named.arguments}
 
-    def value(node: ast.expr, name: str) -> object:
-        expected = _bases(arguments[name].hint) if name in arguments else ()
-        return _value(node, text, expected, f"{name} of {named.name}")
+    def value(given: object, name: str) -> object:
+        return _value(given, text, _bases(hints.get(name)), f"{name} of {named.name}")
 
-    keywords: dict[str, object] = {}
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            raise ValueError(f"{text}: ** cannot be used here; write the arguments of {named.name} one by one.")
-        keywords[keyword.arg] = value(keyword.value, keyword.arg)
-    names = [*named.positional, *[""] * len(node.args)]
-    return _make(named, [value(one, name) for one, name in zip(node.args, names, strict=False)], keywords, text)
+    keywords = {name: value(given, name) for name, given in call.keywords}
+    names = [*named.positional, *[""] * len(call.arguments)]
+    return _make(named, [value(one, name) for one, name in zip(call.arguments, names, strict=False)], keywords, text)
 
 
 def _found(name: str, text: str, family: str | None, bases: tuple[type, ...], at: str) -> Named:
@@ -140,53 +98,36 @@ def _found(name: str, text: str, family: str | None, bases: tuple[type, ...], at
     return named
 
 
-def _aliased(alias: Alias, node: ast.Call, text: str) -> object:
-    """Return what the alias stands for, with the arguments of ``node`` in the place of its own."""
-    tree = ast.parse(alias.stands_for, mode="eval").body
-    assert isinstance(tree, ast.Call)
-    given = {keyword.arg for keyword in node.keywords}
-    tree.keywords = [keyword for keyword in tree.keywords if keyword.arg not in given] + node.keywords
-    tree.args = node.args
+def _aliased(alias: Alias, call: Call, text: str) -> object:
+    """Return what the alias stands for, with the arguments of ``call`` in the place of its own."""
+    meant, given = read_call(alias.stands_for), dict(call.keywords)
+    own = tuple((name, value) for name, value in meant.keywords if name not in given)
     try:
-        return _call(tree, text, "strategies")
+        return _call(Call(meant.name, call.arguments, own + call.keywords), text, "strategies")
     except ValueError as error:
         raise ValueError(f"{error} ({alias.name} stands for {alias.stands_for}.)") from error
 
 
-def _value(node: ast.expr, text: str, bases: tuple[type, ...] = (), at: str = "") -> object:
-    """Return the value of ``node``, which is given for the argument ``at`` of one of the types ``bases``."""
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
-            return value
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            number = _value(operand, text)
-            if isinstance(number, int | float):
-                return -number if isinstance(sign, ast.USub) else number
-        case ast.List(elts=items):
-            return [_value(item, text) for item in items]
-        case ast.Tuple(elts=items):
-            return tuple(_value(item, text) for item in items)
-        case ast.Dict(keys=keys, values=values) if None not in keys:
-            return {_value(k, text): _value(v, text) for k, v in zip(keys, values, strict=True) if k is not None}
-        case ast.Name(id=name) if name in _NUMBERS:
-            return _NUMBERS[name]
-        case ast.Name() | ast.Attribute() if is_reference(name := _name(node) or ""):
-            return _make(_found(name, text, None, bases, at), [], {}, text)
-        case ast.Name(id=name):
-            return parse(name)
-        case ast.Call():
-            return _call(node, text, None, bases, at)
-        case ast.Attribute(value=ast.Name(id="torch"), attr=name) if isinstance(
-            getattr(torch, name, None), torch.dtype
-        ):
-            return getattr(torch, name)
-    raise ValueError(
-        f"{text}: {_unparsed(node)} cannot be used here; values are numbers, texts, lists and calls of known names."
-    )
+def _value(given: object, text: str, bases: tuple[type, ...] = (), at: str = "") -> object:
+    """Return the object for a value that was read for the argument ``at`` of one of the types ``bases``."""
+    match given:
+        case list():
+            return [_value(item, text) for item in given]
+        case tuple():
+            return tuple(_value(item, text) for item in given)
+        case dict():
+            return {_value(key, text): _value(value, text) for key, value in given.items()}
+        case Call(name=name, has_parentheses=False) if "." in name and not is_reference(name):
+            dtype = getattr(torch, name.removeprefix("torch."), None)
+            if isinstance(dtype, torch.dtype):
+                return dtype
+            allowed = "values are numbers, texts, lists and calls of known names"
+            raise ValueError(f"{text}: {name} cannot be used here; {allowed}.")
+    return _call(given, text, None, bases, at) if isinstance(given, Call) else given
 
 
 def _make(named: Named, positional: list[object], keywords: dict[str, object], text: str) -> object:
-    """Call the constructor, its complaints put beside the text that was read."""
+    """Call the constructor; its errors begin with the text that was read."""
     arguments = {argument.name: argument for argument in named.arguments}
     try:
         keywords = with_new_names(named.constructor, keywords)
@@ -213,9 +154,7 @@ def _make(named: Named, positional: list[object], keywords: dict[str, object], t
         raise ValueError(f"{text}: {_complaint(arguments, values, named) or error}") from error
     except ValueError as error:
         raise ValueError(f"{text}: {error}") from error
-    if complaint := _complaint(
-        arguments, values, named
-    ):  # the constructor's own words come first: they know the way out
+    if complaint := _complaint(arguments, values, named):  # after the constructor's own errors, which say more
         raise ValueError(f"{text}: {complaint}")
     if named.family == "workloads" and not isinstance(made, Workload):
         raise ValueError(f"{text}: {named.name} returned a {type(made).__name__}; it must return a tacit.Workload.")

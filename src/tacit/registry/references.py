@@ -9,18 +9,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Final
 
+from tacit.core.calls import REFERENCE, unquoted
 from tacit.errors import nearest
-
-_QUOTED: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
-_DOTTED: Final = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-REFERENCE: Final = re.compile(rf"(?<![\w.])({_DOTTED}):({_DOTTED})")
-"""A reference within a call: no blanks around the colon."""
 
 
 def is_reference(name: str) -> bool:
@@ -30,8 +24,7 @@ def is_reference(name: str) -> bool:
 
 def modules_in(text: str) -> list[str]:
     """Return the modules that reading ``text`` would import, each once; nothing is imported here."""
-    unquoted = _QUOTED.split(text)[::2]
-    return list(dict.fromkeys(match[1] for piece in unquoted for match in REFERENCE.finditer(piece)))
+    return list(dict.fromkeys(match[1] for piece in unquoted(text) for match in REFERENCE.finditer(piece)))
 
 
 def load(reference: str) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import math
 from typing import Final
@@ -11,9 +10,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tacit import strategies, topology
-from tacit.errors import TacitError
+from tacit.core.calls import Call
 from tacit.report.comparison import Comparison
 from tacit.report.figures import GREY, PALETTE, Figure, plain
+from tacit.report.strategy_texts import call_in, made
 from tacit.topology import Graph, Hypercube, Neighbours, RandomRegular, Star, Topology, Torus
 
 MOST_EDGES: Final = 3000
@@ -37,19 +37,14 @@ def topologies_of(comparison: Comparison) -> list[tuple[Topology, int, list[str]
 
 
 def topology_of(strategy: str) -> Topology | None:
-    """Return the topology in a strategy's spelling, or its class's default; None where it has none, or one from a
-    script.
-    """
-    try:
-        call = ast.parse(strategy, mode="eval").body
-    except (SyntaxError, ValueError):
+    """Return the topology in a strategy's text, or the default of its class; None where tacit has no such class."""
+    call = call_in(strategy)
+    if call is None:
         return None
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-        return None
-    spelled = next((keyword.value for keyword in call.keywords if keyword.arg == "topology"), None)
-    if spelled is not None:
-        return _made(spelled)
-    kind = getattr(strategies, call.func.id, None)
+    given = dict(call.keywords).get("topology")
+    if given is not None:
+        return made(given, topology, Topology) if isinstance(given, Call) else None  # type: ignore[type-abstract]
+    kind = getattr(strategies, call.name, None)
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     default = next((field.default for field in fields if field.name == "topology"), None)
     return default if isinstance(default, Topology) else None
@@ -101,21 +96,6 @@ def remark(used: Topology, size: int) -> str:
     if count > MOST_EDGES:
         said.append(f"Only some of its {count:,} edges are drawn.")
     return " ".join(said)
-
-
-def _made(node: ast.expr) -> Topology | None:
-    """Return the topology that a call with literal arguments makes; nothing is ever evaluated."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-        return None
-    kind = getattr(topology, node.func.id, None)
-    if not (isinstance(kind, type) and issubclass(kind, Topology)):
-        return None
-    try:
-        values = [ast.literal_eval(value) for value in node.args]
-        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
-        return kind(*values, **named)
-    except (ValueError, TypeError, TacitError):  # a file of edges that is not here, say
-        return None
 
 
 def _fits(used: Topology, size: int) -> bool:

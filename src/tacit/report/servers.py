@@ -4,20 +4,21 @@ the pace beside theory's.
 
 from __future__ import annotations
 
-import ast
 import html
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import plotly.graph_objects as go
 
 from tacit.cluster import delays
+from tacit.cluster.delays import Delay
 from tacit.record.run import Run
 from tacit.record.trace import NOTE
 from tacit.report import units
 from tacit.report.comparison import Comparison
 from tacit.report.figures import Figure, colours, plain
+from tacit.report.strategy_texts import call_in, made, plain_arguments
 from tacit.report.timeline import first_run
 from tacit.theory import TimeBounds, update_time_bounds
 
@@ -82,16 +83,19 @@ def predicted_time(run: Run) -> TimeBounds | None:
     """Return the seconds per update that theory expects of a simulated run whose messages cost nothing; None where it
     knows nothing of it.
     """
-    kind, arguments = _call(run.strategy)
-    cluster = run.config.get("cluster")
-    if kind not in _KINDS or not isinstance(cluster, dict) or arguments.get("maximum_staleness") is not None:
+    call, cluster = call_in(run.strategy), run.config.get("cluster")
+    if call is None or call.name not in _KINDS or not isinstance(cluster, dict):
         return None
-    name, numbers = _call(str(cluster.get("compute", "")))
-    speed = {int(rank): float(of) for rank, of in cluster.get("speed", {}).items()}
+    arguments, delay = plain_arguments(call), call_in(str(cluster.get("compute", "")))
+    compute = None if delay is None else made(delay, delays, Delay)  # type: ignore[type-abstract]
+    if compute is None or "k" not in arguments or arguments.get("maximum_staleness") is not None:
+        return None
+    speed = {int(rank): float(factor) for rank, factor in cluster.get("speed", {}).items()}
     try:
-        compute = getattr(delays, name)(**numbers)
-        return update_time_bounds(_KINDS[kind], k=arguments["k"], workers=run.workers, compute=compute, speed=speed)
-    except (AttributeError, KeyError, TypeError, ValueError):
+        return update_time_bounds(
+            _KINDS[call.name], k=arguments["k"], workers=run.workers, compute=compute, speed=speed
+        )
+    except (TypeError, ValueError):
         return None
 
 
@@ -187,23 +191,6 @@ def _notes(run: Run, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     times_s, values, peers = run.trace.unordered(("time_s", "value", "peer"), NOTE, name)
     in_order = np.lexsort((peers, values, times_s))
     return times_s[in_order], values[in_order], peers[in_order]
-
-
-def _call(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the plain arguments of a spelled call; what is a call itself is left out."""
-    try:
-        call = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return "", {}
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-        return "", {}
-    arguments = {}
-    for keyword in call.keywords:
-        try:
-            arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
-        except ValueError:
-            continue
-    return call.func.id, arguments
 
 
 def _between(bounds: TimeBounds) -> str:
