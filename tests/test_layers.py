@@ -34,7 +34,6 @@ NEVER = {  # beyond the order of the layers
     "report": {"simulation", "runtime", "registry", "compare", "plan"},
     "registry": {"report", "compare", "plan"},
 }
-MOVED = {("compression/kit.py", "testing")}  # deprecated modules import what they are now from above
 FOR_TYPES_ONLY = {("errors", "record"), ("record", "workloads")}  # allowed under TYPE_CHECKING
 HOMES = {
     "greenlet": "simulation/fibers.py",
@@ -63,8 +62,6 @@ def test_no_layer_reaches_upwards() -> None:
             continue  # the package itself: the next test but one
         if mine == "__init__":
             fine = theirs != "cli"
-        elif (found.path.relative_to(SOURCE).as_posix(), theirs) in MOVED:
-            fine = True
         elif (mine, theirs) in FOR_TYPES_ONLY:
             fine = found.for_types
         else:

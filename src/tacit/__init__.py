@@ -1,4 +1,4 @@
-"""tacit: distributed training that speaks only when it must."""
+"""tacit: distributed training with little communication, in a simulator and on real processes."""
 
 from tacit import theory, workloads
 from tacit.cluster import Cluster, Link
@@ -41,6 +41,7 @@ from tacit.compression.feedback import (
     Feedback,
     NoFeedback,
 )
+from tacit.core import moved_modules
 from tacit.core.deprecation import renamed_attributes
 from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER, Network
@@ -250,4 +251,5 @@ __all__ = [
     "workloads",
 ]
 
+moved_modules.install()
 __getattr__ = renamed_attributes(__name__)

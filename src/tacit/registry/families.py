@@ -99,17 +99,9 @@ def find(name: str, family: str | None = None) -> Named:
     places = tuple(FAMILIES.values()) if family is None else (FAMILIES[family],)
     if is_reference(name):
         return _referenced(name, places)
-    for place in places:
-        for named in place:
-            if simplify(named.name) == simplify(name):
-                return named
-    for old, new in {**DEPRECATED, **SECOND_NAMES}.items():
-        if simplify(old) == simplify(name) and any(
-            simplify(named.name) == simplify(new) for p in places for named in p
-        ):
-            if old in DEPRECATED:
-                warn_renamed(old, new)
-            return find(new, family)
+    for named in _all(places):
+        if simplify(named.name) == simplify(name):
+            return named
     found = [_loaded(entry) for entry in _entries(places) if simplify(entry.name) == simplify(name)]
     installed = [named for named in found if named is not None]
     if len(installed) > 1:
@@ -117,7 +109,16 @@ def find(name: str, family: str | None = None) -> Named:
         raise ValueError(f"{name!r} is registered by {packages}; write my_package.my_module:{name} to choose one.")
     if installed:
         return installed[0]
+    for old, new in {**DEPRECATED, **SECOND_NAMES}.items():
+        if simplify(old) == simplify(name) and any(simplify(named.name) == simplify(new) for named in _all(places)):
+            if old in DEPRECATED:
+                warn_renamed(old, new)
+            return find(new, family)
     raise ValueError(_unknown(name, family, places))
+
+
+def _all(places: Iterable[Family]) -> Iterator[Named]:
+    return (named for place in places for named in place)
 
 
 def _unknown(name: str, family: str | None, places: Iterable[Family]) -> str:
@@ -125,7 +126,7 @@ def _unknown(name: str, family: str | None, places: Iterable[Family]) -> str:
         members = ", ".join(FAMILIES[family].members)
         return f"{elsewhere.name} is one of the {elsewhere.family}, not of the {family}; those are {members}."
     what = "name" if family is None else _SINGULAR[family]
-    known = [named.name for place in places for named in place]
+    known = [named.name for named in _all(places)]
     known += [entry.name for entry in _entries(places) if simplify(entry.name) != simplify(name)]
     suggestion = nearest(name, known + [alias.name for alias in ALIASES] * (family in (None, "strategies")))
     if family is None and not suggestion.startswith("; did you mean"):
