@@ -69,7 +69,8 @@ from tacit.record.run import Run
 from tacit.registry import strategy
 from tacit.runtime import ddp_hooks as hooks
 from tacit.runtime.attach import attach
-from tacit.session import Session, rank, shared, size
+from tacit.session import Session, rank, size
+from tacit.session import load_once as shared
 from tacit.simulation import simulate
 from tacit.strategies import (
     CHOCO,

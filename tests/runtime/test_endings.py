@@ -33,7 +33,11 @@ def attached(
     torch.manual_seed(0)
     model = nn.Linear(6, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return model, optimizer, tacit.attach(model, optimizer, strategy, steps=steps, rescue=folder, timeout_s=timeout_s)
+    return (
+        model,
+        optimizer,
+        tacit.attach(model, optimizer, strategy, steps=steps, rescue=folder, timeout_s=timeout_s),
+    )
 
 
 def learn(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
@@ -87,9 +91,9 @@ def test_every_survivor_names_the_killed_ones_and_all_survivors_are_rescued(
     results = outcomes(4, dying, strategy, str(tmp_path), dead, slow)
     survivors = [result for rank, result in enumerate(results) if rank not in dead]
     assert names_of(survivors) == ["PeerLost"] * len(survivors), survivors
-    assert all(said in survivor.text and "What the others had is in" in survivor.text for survivor in survivors), (
-        survivors
-    )
+    assert all(
+        said in survivor.text and "The state of the remaining workers is in" in survivor.text for survivor in survivors
+    ), survivors
     assert len(checkpoints.read(tmp_path, 0, 4)) == len(survivors)
     if slow is None:
         begun = checkpoints.step_of(tmp_path)
@@ -232,7 +236,7 @@ def test_sigterm_to_one_of_four_interrupts_all(tmp_path: Path, strategy: Strateg
         assert "The server's model is in" in results[0].text
         assert checkpoints.read_server(tmp_path)["model"]["updates"] == checkpoints.step_of(tmp_path)
     else:
-        assert all("What all had is in" in result.text for result in results)
+        assert all("The state of all workers is in" in result.text for result in results)
         assert len(checkpoints.read(tmp_path, 0, 4)) == 4
         begun = checkpoints.step_of(tmp_path)
         assert begun is not None and together(4, resumed, strategy, str(tmp_path), begun + 5) == [begun] * 4

@@ -460,7 +460,7 @@ def interrupted_run(folder: str, strategy: tacit.Strategy, stop: int, steps: int
     learn(model, optimizer, batches(tacit.rank(), stop), session)
     session.checkpoint(folder)
     learn(model, optimizer, batches(tacit.rank(), 1, first=stop), session)
-    session._give_up(KeyboardInterrupt())
+    session._end.fail(KeyboardInterrupt())
     return flat(model)
 
 
@@ -699,7 +699,7 @@ def test_a_killed_worker_ends_the_run_with_its_name_and_a_checkpoint_of_the_othe
             and "worker 1 was lost" in survivor.text
             and "ended without a word" in survivor.text
         )
-        assert "What the others had is in" in survivor.text
+        assert "The state of the remaining workers is in" in survivor.text
     assert checkpoints.step_of(tmp_path) == 6
     assert len(checkpoints.read(tmp_path, 0, 3)) == 2
     assert not any(isinstance(r, Failed) for r in outcomes(3, rescued_run, str(tmp_path)))
@@ -740,7 +740,7 @@ def six_steps() -> torch.Tensor:
 def test_a_run_that_is_asked_to_end_leaves_a_checkpoint_and_goes_on_from_the_round_it_ended_in(tmp_path, asked):
     ended = outcomes(3, ending_run, str(tmp_path), asked)
     assert [one.name for one in ended] == ["Interrupted"] * 3
-    assert all("What all had is in" in one.text for one in ended)
+    assert all("The state of all workers is in" in one.text for one in ended)
     assert checkpoints.step_of(tmp_path) == 6
     assert len(checkpoints.read(tmp_path, 0, 3)) == 3
     for begun, played in zip(together(3, rescued_run, str(tmp_path)), together(3, six_steps), strict=True):

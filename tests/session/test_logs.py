@@ -146,7 +146,7 @@ def test_names_that_the_run_records_itself_are_refused(name):
 
 
 def test_recalibration_without_batches_is_refused_at_attach():
-    with pytest.raises(ValueError, match="needs batches to measure on: calibration="):
+    with pytest.raises(ValueError, match="needs batches to measure on; give calibration="):
         attached(buffers="recalibrate")
     session, _ = attached(buffers="recalibrate", calibration=[torch.ones(2, 2)])
     assert session.close().status == "finished"

@@ -298,7 +298,7 @@ def test_shared_loads_once_and_tells_loads_apart(play, told):
             with (folder / "loads").open("a") as file:
                 file.write(name)
             return name
-        both = [tacit.shared(lambda: load("a")), tacit.shared(lambda: load("b"))]
+        both = [tacit.shared(lambda: load("a")), tacit.load_once(lambda: load("b"))]
         both += [tacit.shared(lambda: load(name)) for name in "cd"]
         tables = tacit.shared(dict)
         tables[rank] = 1
@@ -484,4 +484,4 @@ def test_the_process_is_left_as_it_was(play):
         dict(os.environ),
         torch.get_num_threads(),
     )
-    assert tacit.session.current() is None
+    assert tacit.session.script_context() is None

@@ -20,7 +20,7 @@ from tacit.errors import RunError
 class PendingRound(ABC):
     """A collective that has been started and that a strategy keeps in its state until its result is there."""
 
-    riding: Tensor | None
+    extra: Tensor | None
     """The extra state that was sent in the same collective."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ def store(value: Any, path: str = "state") -> Any:
         return {field.name: store(getattr(value, field.name), f"{path}.{field.name}") for field in fields}
     if isinstance(value, PendingRound):
         try:
-            return {_PENDING: {"received": value.result().clone(), "riding": store(value.riding)}}
+            return {_PENDING: {"received": value.result().clone(), "riding": store(value.extra)}}
         except RunError:  # somebody is lost: the survivors will start from the mean, which this round would not change
             return None
     if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""``tacit.attach``: the three lines that bring a strategy into a training loop."""
+"""``tacit.attach``: add a strategy to a training loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.core.strategy import Strategy
 from tacit.errors import require
 from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.environment import SERVES
-from tacit.session import Session, SessionOptions, common_table, current, refuse_second
+from tacit.session import Session, SessionOptions, check_not_attached, common_table, script_context
 from tacit.session.logs import Log
 from tacit.session.model.wrappers import WAY_OUT
 from tacit.session.steps.optimizers import Optimizers, check_optimizers, optimizers_of
@@ -43,21 +43,51 @@ def attach(
     security: str | None = None,
     server: str = "beside",
 ) -> Session:
-    """Let ``strategy`` happen in every ``optimizer.step()`` from now on, together with the other workers that torchrun
-    started.
+    """Run ``strategy`` in every ``optimizer.step()``, together with the other workers that torchrun started.
 
     optimizer: one that holds all trainable parameters, or a list of several that do so together; a step is then one
-    step of each of them. steps: how many steps each worker will take; None where nobody knows (the end then costs one
-    round more). seed: of the strategy's own draws, the same on all ranks. buffers: of the model, when models are
-    averaged: "average", "keep" each worker's own, or "recalibrate" BatchNorm on ``calibration``
-        batches when the model is reported.
-    optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset" its moments. rescue: folder
-    in which the survivors leave a checkpoint when a worker is lost, and all of them when SIGTERM asks one to end. log:
-    "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with write(step, numbers) and close().
-    timeout_s: how long to wait for the others in a round; None: chosen from what was measured, five minutes at least.
-    interface: network interface for traffic between machines; None: the one that leads to the master. security: of
-    messages: "token" (default on one machine), "curve" (default between machines), "plain" (trusted links). server: of
-    a server strategy: "beside" the worker of rank 0, or "apart", a process of its own that ``tacit serve`` starts.
+    step of each of them. steps: number of steps of each worker; None if unknown (the end then costs one more round).
+    seed: of the strategy's own draws, the same on all ranks. buffers: of the model, when models are averaged:
+    "average", "keep" (each worker its own), or "recalibrate" (measure BatchNorm statistics on ``calibration`` batches
+    when the model is reported). optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset"
+    its moments. rescue: folder for a checkpoint that the remaining workers write when one is lost, and all
+    workers write on SIGTERM. log: "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with
+    write(step, numbers) and close(). timeout_s: longest wait for the others in a round; None: chosen from measured
+    times, at least five minutes. interface: network interface for traffic between machines; None: the one that leads to
+    the master. security: of messages: "token" (default on one machine), "curve" (default between machines), "plain"
+    (trusted links). server: where the server of a server strategy runs: "beside", in rank 0's process, or "apart", a
+    process of its own that ``tacit serve`` starts.
+    """
+    optimizers, strategy = _checked(model, optimizer, strategy)
+    _check_options(steps, timeout_s, security, server)
+    check_optimizers(optimizers, model, strategy)
+    check_not_attached(model)
+    options = SessionOptions(
+        buffers=buffers,
+        optimizer_state=optimizer_state,
+        calibration=calibration,
+        rescue_folder=None if rescue is None else Path(rescue),
+        log=log,
+    )
+    if SERVES in os.environ:
+        table = common_table(model, optimizers, strategy, steps, seed, options)
+        where = {"interface": interface, "security": security, "timeout_s": timeout_s}
+        _serve_and_exit(model, optimizers, strategy, table, steps, seed, where)
+    simulated, device = script_context(), next(model.parameters()).device
+    backend = (
+        ProcessBackend(
+            strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server
+        )
+        if simulated is None
+        else simulated.open_backend()
+    )
+    return Session(backend, model, optimizers, strategy, steps=steps, seed=seed, options=options)
+
+
+def _checked(model: nn.Module, optimizer: object, strategy: Strategy[Any]) -> tuple[Optimizers, Strategy[Any]]:
+    """Check the types of what is attached; return the optimizers and the strategy to use.
+
+    ``tacit simulate train.py -s STRATEGY`` replaces the script's own strategy.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={model!r} must be a torch.nn.Module.")
@@ -66,38 +96,18 @@ def attach(
     optimizers = optimizers_of(optimizer)
     if not isinstance(strategy, Strategy):
         raise TypeError(f"strategy={strategy!r} must be a strategy; try tacit.LocalSGD().")
-    simulated = current()
-    if simulated is not None and simulated.strategy is not None:  # tacit simulate train.py -s STRATEGY
-        strategy = simulated.strategy
+    simulated = script_context()
+    return optimizers, strategy if simulated is None or simulated.strategy is None else simulated.strategy
+
+
+def _check_options(steps: int | None, timeout_s: float | None, security: str | None, server: str) -> None:
     require(steps is None or (isinstance(steps, int) and steps >= 1), f"steps={steps} must be at least 1, or None.")
     require(timeout_s is None or timeout_s > 0, f"timeout_s={timeout_s} must be positive, or None.")
     require(security is None or security in SECURITY, f"security={security!r} must be one of {', '.join(SECURITY)}.")
     require(server in SERVERS, f"server={server!r} must be one of {', '.join(SERVERS)}.")
-    check_optimizers(optimizers, model, strategy)
-    refuse_second(model)
-    policies = SessionOptions(
-        buffers=buffers,
-        optimizer_state=optimizer_state,
-        calibration=calibration,
-        rescue=None if rescue is None else Path(rescue),
-        log=log,
-    )
-    if SERVES in os.environ:
-        table = common_table(model, optimizers, strategy, steps, seed, policies)
-        where = {"interface": interface, "security": security, "timeout_s": timeout_s}
-        _serve_and_leave(model, optimizers, strategy, table, steps, seed, where)
-    device = next(model.parameters()).device
-    backend = (
-        ProcessBackend(
-            strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server
-        )
-        if simulated is None
-        else simulated.open_backend()
-    )
-    return Session(backend, model, optimizers, strategy, steps=steps, seed=seed, policies=policies)
 
 
-def _serve_and_leave(
+def _serve_and_exit(
     model: nn.Module,
     optimizers: Optimizers,
     strategy: Strategy[Any],
@@ -106,8 +116,8 @@ def _serve_and_leave(
     seed: int,
     where: dict[str, Any],
 ) -> NoReturn:
-    """This process is the server: what follows in the script is for workers."""
-    from tacit.runtime.server.process import serve  # pyzmq, which a run without messages does not need
+    """Serve in this process, then exit: the rest of the script is for workers."""
+    from tacit.runtime.server.process import serve  # needs pyzmq
 
     keep_every = None if steps is None else max(1, steps // 100)
     serve(model, optimizers, strategy, table=table, steps=steps, seed=seed, keep_every=keep_every, **where)

@@ -199,13 +199,13 @@ class Mean:
         self._weights = torch.tensor([weight], dtype=torch.float64, device=wire) if is_half else None
         self._weights_work = members.all_reduce(self._weights) if self._weights is not None else None
         if self._overlaps:
-            self._backend.under_way.append(self)
+            self._backend.step.means_in_progress.append(self)
 
     @property
     def is_ready(self) -> bool:
         """As it was at the last step boundary."""
-        if not self._is_ready and self._seen_at != self._backend.boundaries:
-            self._seen_at, self._is_ready = self._backend.boundaries, self.look()
+        if not self._is_ready and self._seen_at != self._backend.step.boundaries:
+            self._seen_at, self._is_ready = self._backend.step.boundaries, self.look()
         return self._is_ready
 
     def look(self) -> bool:
@@ -216,15 +216,15 @@ class Mean:
 
     def wait(self, into: Tensor | None = None) -> Tensor:
         if self._members is None:
-            self._backend.total_weight = self._weight
+            self._backend.step.total_weight = self._weight
             return self._kept(into)
         from_s = self._backend.now_s()
         self._network.collectives.wait_for(self._work, self._label)
         if self._weights_work is not None:
             self._network.collectives.wait_for(self._weights_work, self._label)
-        now_s = self._backend.stamp_s()
+        now_s = self._backend.clock.stamp_s()
         if self._overlaps:
-            self._backend.under_way.remove(self)
+            self._backend.step.means_in_progress.remove(self)
             if self._done_s is None:
                 self._backend.trace.wait(self.rank, from_s, now_s, self._label, self._round)
         size, elements = self._members.size, self._buffer.numel()
@@ -242,7 +242,7 @@ class Mean:
     def _result(self, into: Tensor | None) -> Tensor:
         """Divide by the weights' sum; where nobody had any, everybody keeps its own."""
         total = float(self._buffer[-1] if self._weights is None else self._weights)
-        self._backend.total_weight = total
+        self._backend.step.total_weight = total
         if total == 0.0:
             return self._kept(into)
         if into is not None and into.device == self._buffer.device:

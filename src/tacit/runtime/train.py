@@ -1,4 +1,4 @@
-"""A built-in workload on real processes: the loop that ``tacit train`` runs in every one of them."""
+"""Training of a built-in workload on real processes: the loop of ``tacit train``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tacit.training.schedules import Schedule, factors
 from tacit.workloads.workload import Problem, Workload
 
 Progress = Callable[[int, int, float, float | None], None]
-"""Gets step, steps, seconds and loss, now and then."""
+"""A callback with step, steps, seconds and loss, called regularly."""
 
 
 @with_python_numbers
@@ -46,38 +46,38 @@ def train(
     progress: Progress | None = None,
     **attached: Any,
 ) -> Run:
-    """Train ``workload`` with ``strategy`` on the processes that torchrun started, and return the run: on rank 0 all of
-    it.
+    """Train ``workload`` with ``strategy`` on the processes that torchrun started, and return the run.
 
-    From equal seeds every worker draws the batches it would draw in ``tacit.simulate``. Evaluations stop the clock.
-    checkpoints: a folder to write to every ``checkpoint_every`` steps; a run that finds a checkpoint there goes on from
-    it. Everything else is as in ``tacit.simulate`` and ``tacit.attach``.
+    Rank 0 returns the whole run, other ranks their part. With equal seeds every worker draws the same batches as in
+    ``tacit.simulate``. Evaluations stop the clock. checkpoints: folder to write to every ``checkpoint_every`` steps; a
+    run that finds a checkpoint there resumes from it. All other arguments are as in ``tacit.simulate`` and
+    ``tacit.attach``.
     """
-    streams, me = Streams(seed), rank()
+    streams, own_rank = Streams(seed), rank()
     problem = workload.open(size(), streams)
     problem.to(torch.device(device))
     trainable = [p for p in problem.module.parameters() if p.requires_grad]
     local = optimizer_factory(optimizer, lr, momentum, weight_decay)(trainable)
-    torch.manual_seed(streams.integer("modules", me))
-    loop = Loop(problem, local, factors(schedule, steps), me)
+    torch.manual_seed(streams.integer("modules", own_rank))
+    loop = Loop(problem, local, factors(schedule, steps), own_rank)
     every = evaluate_every or max(1, steps // 100)
     folder = None if checkpoints is None else Path(checkpoints)
     session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue=folder, **attached)
     session.run.workload, session.run.metric_name = str(workload), problem.metric_name
-    play = _play_with_server if strategy.has_server else _play
+    train_steps = _train_with_server if strategy.has_server else _train_in_step
     try:
         with session:
-            play(session, loop, steps, every, folder, checkpoint_every, progress)
+            train_steps(session, loop, steps, every, folder, checkpoint_every, progress)
     except KeyboardInterrupt:
         interrupted = Interrupted(f"interrupted after {session.updates} steps")
         interrupted.run = session.run
         raise interrupted from None
-    if me == 0:
+    if own_rank == 0:
         loop.evaluate_end(session, progress)
     return session.run
 
 
-def _play(
+def _train_in_step(
     session: Session,
     loop: Loop,
     steps: int,
@@ -86,7 +86,7 @@ def _play(
     checkpoint_every: int | None,
     progress: Progress | None,
 ) -> None:
-    """Take all steps, in step with the others; evaluations and checkpoints are common to all."""
+    """Take all steps in step with the other workers; evaluations and checkpoints are collective."""
     if folder is not None and step_of(folder) is not None:
         loop.skip(session.resume(folder))
     else:
@@ -99,7 +99,7 @@ def _play(
             session.checkpoint(folder)
 
 
-def _play_with_server(
+def _train_with_server(
     session: Session,
     loop: Loop,
     steps: int,
@@ -110,44 +110,45 @@ def _play_with_server(
 ) -> None:
     """Compute gradients until the server has made its updates.
 
-    It keeps copies of its model, which are measured after the run.
+    The server keeps copies of its model, which are evaluated after the run.
     """
     session.keep_models(every)
     if folder is not None and step_of(folder) is not None:
         session.resume(folder)
     elif session.rank == 0:
         loop.log_start(session)
-    told = kept = session.updates
+    shown = written = session.updates
     while not session.is_done:
         loop.step(session)
-        if progress is not None and session.updates >= told + every:
-            told = session.updates
-            progress(told, steps, session.now_s(), None)
-        if folder is not None and checkpoint_every and session.updates >= kept + checkpoint_every:
-            kept = session.updates
-            if not session.server_is_apart:  # else it keeps what it needs itself
+        if progress is not None and session.updates >= shown + every:
+            shown = session.updates
+            progress(shown, steps, session.now_s(), None)
+        if folder is not None and checkpoint_every and session.updates >= written + checkpoint_every:
+            written = session.updates
+            if not session.server_is_apart:  # otherwise it writes its own checkpoints
                 session.checkpoint(folder)
 
 
 class Loop:
     """One worker's ordinary training loop."""
 
-    def __init__(self, problem: Problem, optimizer: Optimizer, factor: Callable[[int], float], me: int) -> None:
-        self._problem, self._optimizer, self._factor, self._me = problem, optimizer, factor, me
-        self._sampler = problem.samplers[me]
+    def __init__(self, problem: Problem, optimizer: Optimizer, factor: Callable[[int], float], rank: int) -> None:
+        self._problem, self._optimizer, self._factor, self._rank = problem, optimizer, factor, rank
+        self._sampler = problem.samplers[rank]
         self._weight = self._sampler.batch_size / problem.batch_size
         self._rates = [group["lr"] for group in optimizer.param_groups]
 
     def skip(self, steps: int) -> None:
-        """Draw the batches of steps that an earlier run has taken."""
+        """Skip the batches of ``steps`` steps that an earlier run has taken."""
         for _ in range(steps):
             self._sampler.take(1)
 
     def step(self, session: Session) -> None:
+        """Take one step."""
         factor = self._factor(session.updates)
         for group, base in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = base * factor
-        batch = self._problem.collate([self._me], self._sampler.take(1))
+        batch = self._problem.collate([self._rank], self._sampler.take(1))
         self._optimizer.zero_grad()
         loss = self._problem.module(*(part[0] for part in batch))
         loss.backward()
@@ -155,20 +156,20 @@ class Loop:
         self._optimizer.step()
 
     def evaluate(self, session: Session, steps: int, progress: Progress | None) -> None:
-        """Measure the model the strategy would report now. Collective; rank 0 does the work."""
+        """Evaluate the reported model on rank 0. Collective."""
         with session.reported_model():
-            if self._me == 0:
+            if self._rank == 0:
                 result = self._measure()
                 session.log(**result)
                 if progress is not None:
                     progress(session.step, steps, session.now_s(), result["loss"])
 
     def log_start(self, session: Session) -> None:
-        """Measure the model that all begin with."""
+        """Evaluate the initial model."""
         session.log(**self._measure())
 
     def evaluate_end(self, session: Session, progress: Progress | None) -> None:
-        """Measure the reported model after the last round, and before it the copies that a server kept on its way."""
+        """Evaluate the copies of the model that a server kept, then the final model."""
         run, result = session.run, self._measure()
         time_s, tally = float(run.summary()["time_s"]), Tally(run.trace)
         for updates, at_s, model in session.kept_models:

@@ -1,4 +1,4 @@
-"""What all ranks must come with alike, as a table whose first difference can be named."""
+"""The table of settings that must be equal on all ranks, and the first difference between two tables."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def common_table(
     strategy: Strategy[Any],
     steps: int | None,
     seed: int,
-    policies: SessionOptions,
+    options: SessionOptions,
 ) -> Table:
-    """Return what everybody who takes part in a run must come with alike."""
+    """Return the settings that must be equal on all ranks and on the server."""
     return table_of(
         model,
         optimizers,
@@ -32,13 +32,13 @@ def common_table(
         strategy=str(strategy),
         seed=seed,
         steps=steps,
-        buffers=policies.buffers,
-        optimizer_state=policies.optimizer_state,
+        buffers=options.buffers,
+        optimizer_state=options.optimizer_state,
     )
 
 
 def table_of(model: nn.Module, optimizers: Optimizers, **settings: object) -> Table:
-    """Return names, shapes and settings in the order in which a reader would want to hear of a difference."""
+    """Return settings, names and shapes, the ones whose difference matters most to a user first."""
     return {
         **{name: _plain(value) for name, value in settings.items()},
         "torch": torch.__version__,
@@ -55,7 +55,7 @@ def table_of(model: nn.Module, optimizers: Optimizers, **settings: object) -> Ta
 
 
 def first_difference(mine: Any, other: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """Return where two tables differ first, and what each holds there; None where they are equal."""
+    """Return the path of the first difference between two tables and both values; None if they are equal."""
     if isinstance(mine, dict) and isinstance(other, dict):
         for key in [*other, *(k for k in mine if k not in other)]:
             inner = f"{path}, {key}" if path else str(key)
@@ -80,7 +80,7 @@ def _tensor(tensor: Tensor) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return ``value`` as JSON holds it."""
+    """Return ``value`` as JSON can represent it."""
     if isinstance(value, Tensor):
         return value.tolist()
     if isinstance(value, bool | int | float | str) or value is None:

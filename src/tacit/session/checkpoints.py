@@ -1,10 +1,10 @@
-"""Checkpoints of a whole run: one shard a rank, and a manifest that is renamed into place last.
+"""Checkpoints of a run: one shard per rank, and a manifest that is renamed into place last.
 
-    folder/manifest.json            which step is whole, how many workers wrote it, which shards it has
+    folder/manifest.json            the complete step, the number of workers that wrote it, its shards
     folder/step-00000120/rank-0.pt  model, optimizer, session and random state of one rank
 
-A reader believes the manifest alone, so a checkpoint that was never finished does not exist, and the one before it
-does. Shards hold tensors, numbers and text; they are read with ``weights_only=True``, which unpickles no code.
+Only the manifest makes a checkpoint valid: while one is being written, the previous one remains. Shards hold tensors,
+numbers and text; they are read with ``weights_only=True``, which unpickles no code.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ from tacit.session.backend import SessionBackend
 FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
 _SERVER: Final = "server.pt"
-_PATIENCE_S: Final = 10.0
+_SHARDS_TIMEOUT_S: Final = 10.0
 
 Shard = dict[str, Any]
 
 
 def write(folder: Path, backend: SessionBackend, shard: Shard, step: int) -> Path:
-    """Write this rank's shard, wait for everybody's, and make the checkpoint the valid one. Collective."""
+    """Write this rank's shard, wait for those of all ranks, and make the checkpoint the valid one. Collective."""
     place = _place(folder, step)
     failure = _save(place / f"rank-{backend.rank}.pt", shard)
-    failures = [told.decode() for told in backend.exchange(failure.encode())]
-    ranks = list(backend.living)
-    for rank, told in zip(ranks, failures, strict=True):
-        if told:
+    failures = [one.decode() for one in backend.all_gather(failure.encode())]
+    ranks = list(backend.live_ranks)
+    for rank, one in zip(ranks, failures, strict=True):
+        if one:
             raise TacitError(
-                f"rank {rank} could not write its checkpoint: {told}; the previous checkpoint is untouched."
+                f"rank {rank} could not write its checkpoint: {one}; the previous checkpoint is untouched."
             )
     if backend.rank == ranks[0]:
         _publish(folder, place, step, ranks, backend.size)
-    backend.exchange(b"published")
+    backend.all_gather(b"published")
     return place
 
 
-def write_surviving(folder: Path, rank: int, alive: Sequence[int], shard: Shard, step: int, ending: str | None) -> Path:
-    """Write this rank's shard without help from a group that is broken; the first of the survivors waits for the
-    others' files.
+def write_surviving(
+    folder: Path, rank: int, alive: Sequence[int], shard: Shard, step: int, failure_name: str | None
+) -> Path:
+    """Write this rank's shard without collectives; the first of the ranks in ``alive`` waits for the others' files.
 
-    It is never taken for whole: the round that could not be played any more is made up for by the mean from which all
-    go on. ending: what all survivors know the run's end by. Their steps may differ, and the checkpoint's is that of the
-    slowest. None where they cannot tell each other: the checkpoint then holds those whose steps agree with the first
-    survivor's.
+    Such a checkpoint is never complete: a run resumes from its mean model, which replaces the round that failed.
+    failure_name: equal on all ranks. Their steps may differ, and the checkpoint has the smallest. None: the ranks
+    cannot communicate, and the checkpoint holds those with the step of the first rank.
     """
-    place = folder / f"step-{ending or f'{step:08d}'}.rescued"
+    place = folder / f"step-{failure_name or f'{step:08d}'}.rescued"
     failure = _save_step(place, rank, step) or _save(place / f"rank-{rank}.pt", shard)
     if failure:
         raise TacitError(f"rank {rank} could not write its checkpoint: {failure}.")
     if rank == min(alive):
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + _SHARDS_TIMEOUT_S
         while not all((place / f"rank-{other}.pt").exists() for other in alive) and time.monotonic() < until:
             time.sleep(0.02)
         kept = [other for other in alive if (place / f"rank-{other}.pt").exists()]
@@ -73,10 +73,10 @@ def write_surviving(folder: Path, rank: int, alive: Sequence[int], shard: Shard,
     return place
 
 
-def write_server(folder: Path, kept: Shard, updates: int) -> Path:
-    """Write what a server keeps and make it the valid checkpoint; learners have nothing of their own to keep."""
+def write_server(folder: Path, state: Shard, updates: int) -> Path:
+    """Write the server's state and make it the valid checkpoint; learners have no state to keep."""
     place = _place(folder, updates)
-    failure = _save(place / _SERVER, kept)
+    failure = _save(place / _SERVER, state)
     if failure:
         raise TacitError(f"the server's checkpoint could not be written: {failure}; the previous one is untouched.")
     _publish(folder, place, updates, [], 0)
@@ -84,32 +84,30 @@ def write_server(folder: Path, kept: Shard, updates: int) -> Path:
 
 
 def read_server(folder: Path) -> Shard:
-    """Return what a server kept."""
+    """Return the server's state."""
     return _load(folder / _manifest(folder)["place"] / _SERVER)
 
 
 def read(folder: Path, rank: int, size: int) -> list[Shard]:
-    """Return this rank's own shard where ``size`` workers wrote all of them; otherwise every shard there is."""
+    """Return this rank's shard if ``size`` workers wrote all of them, else all shards."""
     manifest = _manifest(folder)
-    ranks: list[int] = [rank] if is_whole(folder, size) else manifest["ranks"]
+    ranks: list[int] = [rank] if is_complete(folder, size) else manifest["ranks"]
     return [_load(folder / manifest["place"] / f"rank-{one}.pt") for one in ranks]
 
 
-def is_whole(folder: Path, size: int) -> bool:
-    """Whether ``size`` workers wrote the checkpoint in ``folder`` and none is missing, so that each finds its own
-    shard.
-    """
+def is_complete(folder: Path, size: int) -> bool:
+    """Whether ``size`` workers wrote the checkpoint in ``folder`` and no shard is missing."""
     manifest = _manifest(folder)
     return bool(manifest["size"] == size == len(manifest["ranks"]))
 
 
 def step_of(folder: Path) -> int | None:
-    """Return the step of the checkpoint in ``folder``; None where there is none."""
+    """Return the step of the checkpoint in ``folder``; None without a checkpoint."""
     return int(_manifest(folder)["step"]) if (folder / _MANIFEST).exists() else None
 
 
 def mean_model(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of state dicts; what is not a real number is taken from the first."""
+    """Return the mean of state dicts; values that are not floating point are those of the first."""
     return {
         name: torch.stack([m[name] for m in models]).mean(0).to(value.dtype) if value.is_floating_point() else value
         for name, value in models[0].items()
@@ -117,7 +115,7 @@ def mean_model(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def random_state() -> dict[str, Any]:
-    """Return where torch's, numpy's and python's own generators stand."""
+    """Return the states of the generators of torch, numpy and Python."""
     name, keys, position, has_gauss, cached = np.random.get_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     version, internal, gauss = random.getstate()
@@ -136,6 +134,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random(stored: dict[str, Any]) -> None:
+    """Restore what ``random_state`` returned."""
     torch.set_rng_state(stored["torch"])
     if stored["cuda"]:
         torch.cuda.set_rng_state_all(stored["cuda"])
@@ -150,7 +149,7 @@ def _place(folder: Path, step: int) -> Path:
 
 
 def _save(path: Path, shard: Shard) -> str:
-    """Write a file atomically; return the reason of a failure, or an empty text."""
+    """Write a file completely or not at all; return the error, or an empty text."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, sync=True) as part, part.open("wb") as file:
@@ -161,7 +160,7 @@ def _save(path: Path, shard: Shard) -> str:
 
 
 def _save_step(place: Path, rank: int, step: int) -> str:
-    """Write where the first survivor finds it at which step ``rank`` is; return what went wrong, or nothing."""
+    """Write the step of ``rank`` for the first rank to read; return the error, or an empty text."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         (place / f"rank-{rank}.step").write_text(f"{step}")
@@ -171,7 +170,7 @@ def _save_step(place: Path, rank: int, step: int) -> str:
 
 
 def _publish(folder: Path, place: Path, step: int, ranks: list[int], size: int) -> None:
-    """Rename the manifest into place, then remove checkpoints that are no longer the valid one."""
+    """Rename the manifest into place, then remove all other checkpoints."""
     manifest = {"format": FORMAT, "step": step, "place": place.name, "size": size, "ranks": ranks}
     write_text(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
     for other in folder.glob("step-*"):
@@ -196,7 +195,8 @@ def _load(path: Path) -> Shard:
         shard: Shard = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise TacitError(
-            f"{path} is missing; every rank must see all shards: use a folder that all machines share, or copy them together."
+            f"{path} is missing; every rank must see all shards: use a folder that all machines share, or copy all "
+            f"shards into one."
         ) from None
     except Exception as error:
         raise TacitError(f"{path} cannot be read: {error}") from error

@@ -1,6 +1,4 @@
-"""Where the numbers of a run are shown while it goes on: TensorBoard, Weights & Biases, MLflow, or something with a
-``write``.
-"""
+"""Live logs of a run's numbers: TensorBoard, Weights & Biases, MLflow, or a user's own object."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ _KNOWN: Final = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlfl
 
 
 class Log(Protocol):
-    """Takes numbers by name, at a step. Only rank 0 writes."""
+    """A log of numbers by name and step. Only rank 0 writes."""
 
     def write(self, step: int, numbers: Mapping[str, float | None]) -> None: ...
 
@@ -22,9 +20,7 @@ class Log(Protocol):
 
 
 def open_log(where: str | Log | None, rank: int) -> Log:
-    """Return the log that ``where`` names: "tensorboard", "tensorboard:FOLDER", "wandb", "mlflow", or a log of the
-    user's own.
-    """
+    """Return the log ``where``: "tensorboard", "tensorboard:FOLDER", "wandb", "mlflow", or a user's own log."""
     if where is None or rank != 0:
         return NoLog()
     if not isinstance(where, str):
@@ -35,7 +31,7 @@ def open_log(where: str | Log | None, rank: int) -> Log:
         importlib.import_module(_KNOWN[name])
     except ImportError:
         raise ValueError(
-            f"log={where!r} needs the package {_KNOWN[name]}; pip install {_KNOWN[name]}, or leave log out."
+            f"log={where!r} needs the package {_KNOWN[name]}; pip install {_KNOWN[name]}, or omit log."
         ) from None
     match name:
         case "tensorboard":
@@ -47,6 +43,8 @@ def open_log(where: str | Log | None, rank: int) -> Log:
 
 
 class NoLog:
+    """A log that discards everything."""
+
     def write(self, step: int, numbers: Mapping[str, float | None]) -> None:
         pass
 
@@ -55,6 +53,8 @@ class NoLog:
 
 
 class TensorBoardLog:
+    """Writes TensorBoard events."""
+
     def __init__(self, folder: str | None) -> None:
         self._writer: Any = importlib.import_module("torch.utils.tensorboard").SummaryWriter(folder)
 
@@ -67,7 +67,7 @@ class TensorBoardLog:
 
 
 class WandbLog:
-    """Writes into the run the user has begun, or begins one."""
+    """Writes into the user's active run, or starts one."""
 
     def __init__(self) -> None:
         wandb: Any = importlib.import_module("wandb")
@@ -83,7 +83,7 @@ class WandbLog:
 
 
 class MlflowLog:
-    """Writes into the active run, or begins one."""
+    """Writes into the active run, or starts one."""
 
     def __init__(self) -> None:
         self._mlflow: Any = importlib.import_module("mlflow")

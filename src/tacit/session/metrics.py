@@ -1,6 +1,6 @@
-"""Values that workers share outside the strategy: metrics, decisions, meeting points.
+"""Exchanges of values outside the strategy: means, gathered values, barriers.
 
-Collective, and not counted as traffic of the strategy.
+They are collective and not counted as traffic of the strategy.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.session.backend import SessionBackend, level_clocks
+from tacit.session.backend import SessionBackend, synchronize_clocks
 
 
 def mean_over_workers(backend: SessionBackend, value: float | Tensor) -> float | Tensor:
-    """Return the plain mean of ``value`` over all workers, a number for a number and a tensor for a tensor, computed in
-    float64.
+    """Return the plain mean of ``value``, a number or a tensor, over all workers, computed in float64.
 
-    The run's clock stops while values are exchanged. It counts the time until the last worker arrives.
+    The run's clock includes the time until the last worker arrives, but not the exchange.
     """
     if not isinstance(value, bool | int | float | np.number | Tensor):
         raise TypeError(
@@ -30,7 +29,7 @@ def mean_over_workers(backend: SessionBackend, value: float | Tensor) -> float |
     if own.is_complex():
         raise TypeError(f"session.mean: a tensor of {own.dtype} is not real; call it for value.real and value.imag.")
     with backend.pause():
-        level_clocks(backend)
+        synchronize_clocks(backend)
         mean = backend.mean(own.to("cpu", torch.float64))
     if not isinstance(value, Tensor):
         return float(mean)
@@ -38,10 +37,9 @@ def mean_over_workers(backend: SessionBackend, value: float | Tensor) -> float |
 
 
 def gather_over_workers(backend: SessionBackend, value: Any) -> list[Any]:
-    """Return every worker's ``value``, in rank order. A value is a number, text, tensor, None, or a list, tuple or dict
-    of these.
+    """Return every worker's ``value`` in rank order: a number, text, tensor, None, or a list, tuple or dict of these.
 
-    The run's clock stops while values are exchanged. It counts the time until the last worker arrives.
+    The run's clock includes the time until the last worker arrives, but not the exchange.
     """
     packed = io.BytesIO()
     torch.save(_on_host(value), packed)
@@ -49,18 +47,18 @@ def gather_over_workers(backend: SessionBackend, value: Any) -> list[Any]:
         _unpacked(packed.getvalue())
     except pickle.UnpicklingError:
         raise TypeError(
-            f"session.gather({type(value).__name__}): values travel as numbers, texts, tensors, and lists, tuples and dicts of these; "
-            f"convert it first."
+            f"session.gather({type(value).__name__}): a value must consist of numbers, texts, tensors, and lists, "
+            f"tuples and dicts of these; convert it first."
         ) from None
     with backend.pause():
-        level_clocks(backend)
-        return [_unpacked(data) for data in backend.exchange(packed.getvalue())]
+        synchronize_clocks(backend)
+        return [_unpacked(data) for data in backend.all_gather(packed.getvalue())]
 
 
 def wait_for_all(backend: SessionBackend) -> None:
     """Return when every worker has called it."""
     with backend.pause():
-        level_clocks(backend)
+        synchronize_clocks(backend)
 
 
 def _on_host(value: Any) -> Any:
@@ -77,5 +75,5 @@ def _on_host(value: Any) -> Any:
 
 
 def _unpacked(data: bytes) -> Any:
-    """Return what ``data`` holds; code is never executed (``weights_only``)."""
+    """Return the value in ``data``; ``weights_only`` never executes code."""
     return torch.load(io.BytesIO(data), weights_only=True)

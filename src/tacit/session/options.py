@@ -1,4 +1,4 @@
-"""What the user says about a run beside its strategy."""
+"""Options of a session other than its strategy."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tacit.session.model.batch_norm import Calibration
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What happens to everything that is not a parameter, and where a run leaves its traces."""
+    """How buffers and optimizer state are treated, and where checkpoints and logs are written."""
 
     buffers: str = "average"
     optimizer_state: str = "keep"
     calibration: Calibration | None = None
-    rescue: Path | None = None  # where survivors leave a checkpoint when a worker is lost
+    rescue_folder: Path | None = None  # for the checkpoint of the remaining workers when one is lost
     log: str | Log | None = None
 
     def __post_init__(self) -> None:
         require(
             self.buffers != "recalibrate" or self.calibration is not None,
-            'buffers="recalibrate" needs batches to measure on: calibration=… at tacit.attach.',
+            'buffers="recalibrate" needs batches to measure on; give calibration=… to tacit.attach.',
         )

@@ -1,6 +1,4 @@
-"""What a worker writes down of its run beside the stage's trace: its losses, the user's evaluations; and the run made
-of it all.
-"""
+"""The record of one worker: its losses and the user's evaluations, and the run made from all records."""
 
 from __future__ import annotations
 
@@ -19,31 +17,28 @@ from tacit.session.steps.observed_losses import LossMeter
 
 
 class Recorder:
-    """One worker's own. ``log`` shows the same numbers while the run goes on."""
+    """Records one worker's losses and evaluations, and writes them to ``log`` during the run."""
 
     def __init__(self, backend: SessionBackend, log: Log, steps: int | None) -> None:
         self._backend, self._log, self._steps = backend, log, steps
         self._curve, self._rows = LossCurve(steps), list[Row]()
-        self.meter = LossMeter(backend.rank)  # of the losses since the curve's last row
+        self.meter = LossMeter(backend.rank)  # losses since the last row of the curve
 
-    def end_step(self, step: int, weight: float) -> None:
-        """Count the step that has just become the ``step``-th."""
+    def end_step(self, step: int, weight: float, time_s: float) -> None:
+        """Count step ``step``, which ended at ``time_s``."""
         self.meter.end_step(weight)
         if step % self._curve.every == 0:
-            self.add_row(step)
+            self.add_row(step, time_s)
 
-    def add_row(self, step: int) -> None:
-        """Put the losses since the last row into the curve."""
+    def add_row(self, step: int, time_s: float) -> None:
+        """Add the losses since the last row to the curve."""
         if self.meter.steps:
-            seen, now_s = self.meter.take(), self._backend.now_s()
-            self._curve.add(step, now_s, seen.loss, seen.weight)
-            self._log.write(step, {"training/loss": seen.loss, "time_s": now_s})
+            seen = self.meter.take()
+            self._curve.add(step, time_s, seen.loss, seen.weight)
+            self._log.write(step, {"training/loss": seen.loss, "time_s": time_s})
 
     def add_evaluation(self, step: int, measured: Mapping[str, object]) -> None:
-        """Put what the user measured into the history.
-
-        Where losses are among it, the history is made of nothing else.
-        """
+        """Add what the user measured to the history. If it includes losses, the history holds evaluations only."""
         numbers = as_numbers(measured)
         self._rows.append({"step": step, "time_s": self._backend.now_s(), **numbers})
         self._log.write(step, {f"evaluation/{name}": value for name, value in numbers.items()})
@@ -53,7 +48,7 @@ class Recorder:
         return packed(self._backend.trace, self._curve)
 
     def complete(self, run: Run, records: list[bytes], status: str, model: FlatModel, step: int) -> None:
-        """Fill in ``run`` from the records of all workers that are at hand."""
+        """Fill in ``run`` from the available records."""
         trace, history = merged(records)
         tally = Tally(trace)
         logged = [row_at(tally, **row) for row in self._rows]
@@ -83,6 +78,6 @@ class Recorder:
         return {"curve": [list(row) for row in self._curve.rows], "rows": list(self._rows)}
 
     def load_state_dict(self, stored: Mapping[str, Any], step: int) -> None:
-        """Go on from the ``step``-th step with what ``state_dict`` returned."""
+        """Continue after step ``step`` with what ``state_dict`` returned."""
         self._curve.rows, self._rows = [tuple(row) for row in stored["curve"]], list(stored["rows"])
         self.meter.step = step

@@ -1,6 +1,4 @@
-"""A server's own copy of the model, or of its shard's part, with optimizers like rank 0's; and the server's life around
-it.
-"""
+"""A server's copy of the model, or of its shard's part, with optimizers like rank 0's; and the server's loop."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from tacit.session.steps.optimizers import Optimizers
 
 
 class KeptModel(NamedTuple):
-    """A copy of a model, kept on the way to be looked at after the run."""
+    """A copy of a model during the run, to be evaluated after it."""
 
     updates: int
     time_s: float
@@ -50,7 +48,7 @@ class ServerModel:
         self._begin, self._end = flat.layout.cut(shards)[shard]
         self.parameters = flat.vector()[self._begin : self._end].clone()
         self._copies = [nn.Parameter(part) for part in self._split(self.parameters)]
-        inside = [place.parameter for place in flat.places if self._begin <= place.start < self._end]
+        inside = [slot.parameter for slot in flat.slots if self._begin <= slot.start < self._end]
         own = {id(mine): copy for mine, copy in zip(inside, self._copies, strict=True)}
         copies = []
         for optimizer in optimizers:
@@ -65,15 +63,13 @@ class ServerModel:
         self._first_rate = optimizers.learning_rate
         self._rates = [float(group["lr"]) for group in self._optimizers.param_groups]
         self.updates = 0
-        self.every: int | None = None  # updates between copies that are kept, to be looked at after the run
+        self.every: int | None = None  # updates between copies that are kept for evaluation after the run
         self.kept: list[KeptModel] = []
-        self.updated: Callable[[int], None] | None = None  # told the number of updates after each
+        self.updated: Callable[[int], None] | None = None  # called with the number of updates after each
 
     @torch.no_grad()
     def update(self, gradient: Tensor, learning_rate: float | None, now_s: float) -> None:
-        """Apply the optimizers; ``learning_rate`` is of the first one's first group, and the other groups keep their
-        ratio to it.
-        """
+        """Apply the optimizers with the ``learning_rate`` of the first group; other groups keep their ratio to it."""
         factor = 1.0 if learning_rate is None or not self._first_rate else learning_rate / self._first_rate
         for group, rate in zip(self._optimizers.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
@@ -88,7 +84,7 @@ class ServerModel:
             self.updated(self.updates)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as tensors and numbers."""
+        """Return parameters, optimizer state and updates."""
         return {
             "parameters": self.parameters.clone(),
             "optimizer": self._optimizers.state_dict(),
@@ -96,6 +92,7 @@ class ServerModel:
         }
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` returned."""
         self.parameters.copy_(stored["parameters"])
         self._optimizers.load_state_dict(stored["optimizer"])
         self.updates = stored["updates"]
@@ -104,15 +101,15 @@ class ServerModel:
         return self._flat.split(vector, self._begin, self._end)
 
 
-class ServerLife:
-    """What a server goes through in either world: its state, serving, dismissing."""
+class ServerLoop:
+    """The server's side of a strategy, in either world: its state, serving, dismissing its learners."""
 
     def __init__(self, strategy: ServerStrategy[Any], model: ServerModel) -> None:
         self._strategy, self._model, self._state = strategy, model, None
         self._stored: dict[str, Any] | None = None
 
-    def live(self, server: Server) -> None:
-        """Serve until the last update, then send everybody home."""
+    def run(self, server: Server) -> None:
+        """Serve until the last update, then dismiss the learners."""
         self._state = self._strategy.init_server(server)
         if self._stored is not None:
             self._state = restore(self._state, self._stored, None)
@@ -120,10 +117,10 @@ class ServerLife:
         self._strategy.dismiss(server, self._state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what another life can begin with; what learners compute meanwhile is not part of it."""
+        """Return the state of server and model; gradients that learners compute now are not part of it."""
         return {"model": self._model.state_dict(), "state": store(self._state)}
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
-        """Begin with what another life left. Before ``live``."""
+        """Continue from what ``state_dict`` returned. Call it before ``run``."""
         self._model.load_state_dict(stored["model"])
         self._stored = stored["state"]

@@ -18,7 +18,7 @@ from tacit.errors import PeerLost
 from tacit.record.merge import unpacked
 from tacit.record.trace import EventQueue
 from tacit.runtime.messaging.hook_lock import HookLock
-from tacit.session.server_model import KeptModel, ServerLife, ServerModel, unpacked_models
+from tacit.session.server_model import KeptModel, ServerLoop, ServerModel, unpacked_models
 
 if TYPE_CHECKING:  # a run without messages needs no zmq
     from tacit.runtime.messaging.endpoint import MessageEndpoint
@@ -64,7 +64,7 @@ class ServerHost:
 
     def start(
         self,
-        life: ServerLife,
+        loop: ServerLoop,
         model: ServerModel,
         size: int,
         steps: int | None,
@@ -81,7 +81,7 @@ class ServerHost:
         self._server = ProcessServer(
             self.endpoint, self.hook_lock, model, size, steps, seed, now_s, received_s, self.mail, failed
         )
-        self._server.start(life)
+        self._server.start(loop)
 
     def send_off(self, model: Tensor, endpoint: MessageEndpoint) -> None:
         """Give a server apart the model to start from; the first worker's is enough."""

@@ -30,7 +30,7 @@ from tacit.runtime.server.thread import ProcessServer
 from tacit.session import checkpoints
 from tacit.session.agreement import first_difference
 from tacit.session.model.flat_parameters import FlatModel
-from tacit.session.server_model import ServerLife, ServerModel, packed_models
+from tacit.session.server_model import ServerLoop, ServerModel, packed_models
 from tacit.session.steps.optimizers import Optimizers
 
 KEEPS: Final = "TACIT_SERVE_CHECKPOINTS"
@@ -95,7 +95,7 @@ class _Served:
         self._flat = FlatModel(model)
         self.model = ServerModel(self._flat, optimizers)
         self.model.every = keep_every
-        self._strategy, self._life = strategy, ServerLife(strategy, self.model)
+        self._strategy, self._loop = strategy, ServerLoop(strategy, self.model)
         self.hook_lock, self._mail = HookLock(), EventQueue()
         self._origin_s, self._received_s = time.perf_counter(), 0.0
         folder, _, every = os.environ.get(KEEPS, "").rpartition(":")
@@ -108,7 +108,7 @@ class _Served:
         self._received_s = 0.0
         self._mail.clear()  # the start is no part of the strategy's traffic
         if self._folder is not None and checkpoints.step_of(self._folder) is not None:
-            self._life.load_state_dict(checkpoints.read_server(self._folder))
+            self._loop.load_state_dict(checkpoints.read_server(self._folder))
         else:
             self.model.parameters.copy_(start.tensor)
         self.model.updated = self._checkpoint
@@ -124,7 +124,7 @@ class _Served:
             self._mail,
             endpoint.fail,
         )
-        server.start(self._life)
+        server.start(self._loop)
         parameters = server.join()
         trace = Trace()
         trace.rows.extend(self._mail)
@@ -143,7 +143,7 @@ class _Served:
 
     def _checkpoint(self, updates: int) -> None:
         if self._folder is not None and updates % self._every == 0:
-            kept = {"strategy": str(self._strategy), **self._life.state_dict()}
+            kept = {"strategy": str(self._strategy), **self._loop.state_dict()}
             checkpoints.write_server(self._folder, kept, updates)
 
 

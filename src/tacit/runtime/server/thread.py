@@ -19,7 +19,7 @@ from tacit.errors import MisplacedCall
 from tacit.record.trace import EventQueue
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
-from tacit.session.server_model import ServerLife, ServerModel
+from tacit.session.server_model import ServerLoop, ServerModel
 
 MessageType = TypeVar("MessageType", bound=Message)
 _END_S: Final = 10.0
@@ -64,14 +64,14 @@ class ProcessServer:
     def note(self, name: str, value: float, about: int | None = None) -> None:
         self._mail.note(self.network.rank, self._now_s(), name, value, about)
 
-    def start(self, life: ServerLife) -> None:
-        self._thread = Thread(target=self._live, args=(life,), name="tacit-server", daemon=True)
+    def start(self, loop: ServerLoop) -> None:
+        self._thread = Thread(target=self._live, args=(loop,), name="tacit-server", daemon=True)
         self._thread.start()
 
-    def _live(self, life: ServerLife) -> None:
+    def _live(self, loop: ServerLoop) -> None:
         try:
             with self._hook_lock, torch.no_grad():
-                life.live(self)
+                loop.run(self)
         except BaseException as error:  # noqa: BLE001 - raised in the worker beside it
             self.failure = error
             self._failed(error)

@@ -1,4 +1,4 @@
-"""Buffers of a model that is about to be reported: averaged, recalibrated on data, or left alone."""
+"""Buffers of a model to report: averaged, recalibrated on data, or kept."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ Calibration = Callable[[], Iterable[Any]] | Iterable[Any]
 
 
 def report(model: nn.Module, policy: str, batches: Calibration | None, mean: Callable[[Tensor], Tensor] | None) -> None:
-    """Do as ``policy`` says. ``batches``: to recalibrate on; ``mean``: over all workers, None for one alone."""
+    """Apply ``policy``. ``batches``: to recalibrate on; ``mean``: over all workers, None for a single worker."""
     if policy == "average" and mean is not None:
         average(model, mean)
     elif policy == "recalibrate":
-        assert batches is not None  # the policies were checked at attach
+        assert batches is not None  # checked at attach
         recalibrate(model, batches() if callable(batches) else batches)
 
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> None:
-    """Measure BatchNorm statistics anew: the plain mean over ``batches``, each an input or a tuple whose first part is
-    one.
-    """
+    """Replace BatchNorm statistics by their plain mean over ``batches``: inputs, or tuples that begin with one."""
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     modes = [(m, m.training) for m in model.modules()]
     momenta = [norm.momentum for norm in norms]
@@ -46,7 +44,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> None:
 
 @torch.no_grad()
 def average(model: nn.Module, mean: Callable[[Tensor], Tensor]) -> None:
-    """Replace the buffers that are real numbers by their means, one exchange per dtype; counters and masks stay."""
+    """Replace floating-point buffers by their means, one exchange per dtype; counters and masks stay."""
     floats = [b for b in model.buffers() if b.is_floating_point()]
     for dtype in dict.fromkeys(b.dtype for b in floats):
         alike = [b for b in floats if b.dtype == dtype]

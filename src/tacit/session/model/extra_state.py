@@ -1,7 +1,7 @@
-"""What travels beside the parameters when models are averaged: buffers, and the optimizer's moments where asked.
+"""Extra state that is averaged along with the parameters: buffers and, on request, the optimizer's moments.
 
-They ride at the end of the strategy's own all-reduce, so that a round stays one message. A model that is reported by
-other means (servers, gossip) has its buffers averaged then.
+It is appended to the strategy's own all-reduce, so that a round stays one message. Strategies without such an
+all-reduce (servers, gossip) average buffers when the model is reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIMIZER_STATE: Final = ("keep", "average", "reset")
 
 
 class ExtraState:
-    """The tensors that ride, gathered into one vector and written back from it."""
+    """Buffers and moments, gathered into one vector and written back from it."""
 
     def __init__(
         self,
@@ -40,32 +40,27 @@ class ExtraState:
             optimizer_state in OPTIMIZER_STATE,
             f"optimizer_state={optimizer_state!r} is unknown{nearest(str(optimizer_state), OPTIMIZER_STATE)}",
         )
-        self._optimizers = [o for o in optimizers if not evaluates_several_times(o)]  # the stepper resets the others
+        self._optimizers = [o for o in optimizers if not evaluates_several_times(o)]  # StepHooks resets the others
         held = [{id(p) for group in o.param_groups for p in group["params"]} for o in self._optimizers]
-        self._parameters = [
-            [p for p in parameters if id(p) in own] for own in held
-        ]  # by optimizer, in the model's order
-        self._modules = list(
-            model.modules()
-        )  # to walk the tree in every round takes longer than a small model's copies
+        # By optimizer, in the model's order.
+        self._parameters = [[p for p in parameters if id(p) in own] for own in held]
+        # Walking the tree in every round would take longer than copying a small model.
+        self._modules = list(model.modules())
         self.buffers, self.optimizer_state = buffers, optimizer_state
-        self._moments: list[tuple[int, str]] | None = (
-            None  # optimizer and name in its state, once all ranks have agreed
-        )
+        # Number of the optimizer and name in its state, once all ranks have agreed.
+        self._moments: list[tuple[int, str]] | None = None
 
     @property
     def is_empty(self) -> bool:
         return self.optimizer_state != "average" and not (self.buffers == "average" and self.float_buffers())
 
     def float_buffers(self) -> list[Tensor]:
-        """Return the buffers that can be averaged; counters and masks stay each rank's own."""
+        """Return the buffers that can be averaged; counters and masks stay local."""
         held = (b for module in self._modules for b in module._buffers.values() if b is not None)
         return list({id(b): b for b in held if b.is_floating_point()}.values())
 
     def agree_on_moments(self, exchange: Callable[[bytes], list[bytes]]) -> None:
-        """Find out, once, which moments the ranks hold: one whose first step was skipped has none yet and rides with
-        zeros.
-        """
+        """Exchange, once, which moments the ranks hold. A rank that skipped its first step has none and sends zeros."""
         if self.optimizer_state != "average" or self._moments is not None:
             return
         own = sorted(
@@ -78,16 +73,14 @@ class ExtraState:
             }
         )
         names = {(number, name) for raw in exchange(json.dumps(own).encode()) for number, name in json.loads(raw)}
-        self._moments = sorted(names) or None  # nobody has stepped yet: ask again
+        self._moments = sorted(names) or None  # no rank has stepped yet: exchange again
 
     def gather(self, like: Tensor) -> list[Tensor]:
-        """Return all that rides, flat, of the dtype and on the device of ``like``."""
+        """Return all extra state as flat tensors with the dtype and device of ``like``."""
         return [t.detach().reshape(-1).to(like) for t in self._tensors()]
 
-    def take_over(self, mean: Tensor, sent: Tensor | None) -> None:
-        """Write the mean back; where training went on meanwhile (``sent`` is what was averaged) add what the mean
-        changed.
-        """
+    def apply_mean(self, mean: Tensor, sent: Tensor | None) -> None:
+        """Write ``mean`` back; with ``sent``, which was averaged while training continued, add the difference."""
         at = 0
         for tensor in self._tensors():
             part = slice(at, at + tensor.numel())
@@ -98,7 +91,8 @@ class ExtraState:
             else:
                 tensor.add_(new - sent[part].view(tensor.shape).to(tensor))
 
-    def round_is_over(self) -> None:
+    def end_round(self) -> None:
+        """Reset the optimizers' state after a round, where the user asked for that."""
         if self.optimizer_state == "reset":
             for optimizer in self._optimizers:
                 optimizer.state.clear()
@@ -113,7 +107,7 @@ class ExtraState:
 
 
 class NetworkWithExtraState:
-    """The port as the strategy sees it: all-reduces over everybody carry the riders, everything else passes through."""
+    """The network that strategies see: all-reduces over all ranks carry the extra state, all else passes through."""
 
     def __init__(self, network: Network, extra_state: ExtraState, exchange: Callable[[bytes], list[bytes]]) -> None:
         self._network, self._extra_state, self._exchange = network, extra_state, exchange
@@ -134,12 +128,12 @@ class NetworkWithExtraState:
         if self._extra_state.is_empty:
             mean = self._network.all_reduce_mean(parts, weight, into=into)
         else:
-            own, riding = self._loaded(parts)
-            received = self._network.all_reduce_mean([*own, *riding], weight, into=into)
-            numbers = received.numel() - sum(part.numel() for part in riding)
+            own, extra = self._with_extra_state(parts)
+            received = self._network.all_reduce_mean([*own, *extra], weight, into=into)
+            numbers = received.numel() - sum(part.numel() for part in extra)
             mean = received[:numbers]
-            self._extra_state.take_over(received[numbers:], None)
-        self._extra_state.round_is_over()
+            self._extra_state.apply_mean(received[numbers:], None)
+        self._extra_state.end_round()
         return mean
 
     def start_all_reduce_mean(
@@ -150,21 +144,21 @@ class NetworkWithExtraState:
         self._extra_state.agree_on_moments(self._exchange)
         if self._extra_state.is_empty:
             return PendingWithExtraState(self._network.start_all_reduce_mean(parts, weight), self._extra_state)
-        own, riding = self._loaded(parts)
-        pending = self._network.start_all_reduce_mean([*own, *riding], weight)
-        return PendingWithExtraState(pending, self._extra_state, torch.cat(riding))
+        own, extra = self._with_extra_state(parts)
+        pending = self._network.start_all_reduce_mean([*own, *extra], weight)
+        return PendingWithExtraState(pending, self._extra_state, torch.cat(extra))
 
-    def finished(self, received: Tensor, riding: Tensor | None) -> PendingWithExtraState:
-        """Return a round that ended while a checkpoint was written, as if it were still under way."""
-        return PendingWithExtraState(None, self._extra_state, riding, received)
+    def finished(self, received: Tensor, extra: Tensor | None) -> PendingWithExtraState:
+        """Return a round that ended while a checkpoint was written, as if it were still in progress."""
+        return PendingWithExtraState(None, self._extra_state, extra, received)
 
-    def ride(self, like: Tensor, weight: float) -> None:
-        """Let the riders travel by themselves, after a round that was no all-reduce."""
+    def average_extra_state(self, like: Tensor, weight: float) -> None:
+        """Average the extra state in an all-reduce of its own, after a round without all-reduce."""
         self._extra_state.agree_on_moments(self._exchange)
         if not self._extra_state.is_empty:
-            riding = self._extra_state.gather(like)
-            self._extra_state.take_over(self._network.all_reduce_mean(riding, weight), None)
-        self._extra_state.round_is_over()
+            extra = self._extra_state.gather(like)
+            self._extra_state.apply_mean(self._network.all_reduce_mean(extra, weight), None)
+        self._extra_state.end_round()
 
     def all_gather(
         self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
@@ -183,36 +177,33 @@ class NetworkWithExtraState:
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         return self._network.receive(kind, source)
 
-    def _loaded(self, parts: Parts) -> tuple[list[Tensor], list[Tensor]]:
+    def _with_extra_state(self, parts: Parts) -> tuple[list[Tensor], list[Tensor]]:
         own = [parts] if isinstance(parts, Tensor) else list(parts)
         require(
             all(part.dim() == 1 for part in own),
-            "buffers ride on flat all-reduces only; flatten the tensor, or say buffers='keep'.",
+            "buffers are averaged with flat all-reduces only; flatten the tensor, or attach with buffers='keep'.",
         )
         return own, self._extra_state.gather(own[0])
 
 
 class PendingWithExtraState(PendingRound):
-    """An all-reduce under way, with its riders as they were sent.
-
-    A checkpoint that finds it so stores what came of it.
-    """
+    """An all-reduce in progress, with the extra state that was sent. A checkpoint stores its result."""
 
     def __init__(
         self,
         pending: Pending | None,
         extra_state: ExtraState,
-        riding: Tensor | None = None,
+        extra: Tensor | None = None,
         received: Tensor | None = None,
     ) -> None:
-        self._pending, self._extra_state, self.riding, self._received = pending, extra_state, riding, received
+        self._pending, self._extra_state, self.extra, self._received = pending, extra_state, extra, received
 
     @property
     def is_ready(self) -> bool:
         return self._pending is None or self._pending.is_ready
 
     def result(self) -> Tensor:
-        """Wait for what came of it, riders included, without taking it over."""
+        """Wait for the result, extra state included, without applying it."""
         if self._received is None:
             assert self._pending is not None
             self._received = self._pending.wait()
@@ -220,9 +211,9 @@ class PendingWithExtraState(PendingRound):
 
     def wait(self) -> Tensor:
         received = self.result()
-        if self.riding is not None:
-            numbers = received.numel() - self.riding.numel()
-            self._extra_state.take_over(received[numbers:], self.riding)
+        if self.extra is not None:
+            numbers = received.numel() - self.extra.numel()
+            self._extra_state.apply_mean(received[numbers:], self.extra)
             received = received[:numbers]
-        self._extra_state.round_is_over()
+        self._extra_state.end_round()
         return received

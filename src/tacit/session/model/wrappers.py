@@ -1,7 +1,7 @@
-"""Find wrappers around an attached model that communicate on their own: DDP and FSDP.
+"""Wrappers around an attached model that communicate on their own: DDP and FSDP.
 
-Frameworks wrap the model themselves and hand the inner one to callbacks. Such a wrapper all-reduces every gradient,
-whatever the strategy decides, and its bytes are counted nowhere.
+Frameworks wrap the model themselves and pass the inner one to callbacks. Such a wrapper all-reduces every gradient,
+whatever the strategy decides, and its bytes are not counted.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ WAY_OUT: Final = (
     "Remove the wrapper; while a strategy is attached nothing else may communicate gradients or parameters.\n"
     "  your own loop           do not wrap the model: call the inner model, and attach it\n"
     "  Hugging Face Trainer    trainer.accelerator.prepare_model = lambda model, **_: model, before trainer.train()\n"
-    "  accelerate              do not pass the model to accelerator.prepare(); optimizer and data loaders may be passed\n"
-    "  Lightning               Trainer(strategy=SingleDeviceStrategy(device=…), plugins=[LightningEnvironment()], devices=1)\n"
-    "To keep DDP and only compress what it sends, use model.register_comm_hook(state, tacit.hooks.ef21) without tacit.attach."
+    "  accelerate              do not pass the model to accelerator.prepare(); optimizer and data loaders may be\n"
+    "  Lightning               "
+    "Trainer(strategy=SingleDeviceStrategy(device=…), plugins=[LightningEnvironment()], devices=1)\n"
+    "To keep DDP and only compress what it sends, use model.register_comm_hook(state, tacit.hooks.ef21) "
+    "without tacit.attach."
 )
 
 
 def refuse_wrappers(model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
-    """Raise if a living wrapper communicates ``parameters``, or ``model`` itself was sharded in place."""
+    """Raise if an existing wrapper communicates ``parameters``, or ``model`` itself was sharded in place."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return  # neither kind of wrapper exists without a process group
-    name = _sharded_in_place(model) or _living(parameters)
+    name = _sharded_in_place(model) or _existing(parameters)
     if name is None:
         return
-    gc.collect()  # a wrapper that was dropped lives on in a reference cycle
-    name = _sharded_in_place(model) or _living(parameters)
+    gc.collect()  # a wrapper that was dropped remains in a reference cycle
+    name = _sharded_in_place(model) or _existing(parameters)
     if name is not None:
         raise MisplacedCall(
-            f"the attached model is wrapped in {name}, which communicates in every step; the strategy would have no effect. {WAY_OUT}"
+            f"the attached model is wrapped in {name}, which communicates in every step; "
+            f"the strategy would have no effect. {WAY_OUT}"
         )
 
 
 def _sharded_in_place(model: nn.Module) -> str | None:
-    """Return what changed the class of a module of ``model``: fully_shard (FSDP2) or nothing."""
+    """Return "fully_shard" if FSDP2 has changed the class of a module of ``model``, else None."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None or not hasattr(fsdp, "FSDPModule"):
         return None
     return "fully_shard" if any(isinstance(module, fsdp.FSDPModule) for module in model.modules()) else None
 
 
-def _living(parameters: Sequence[nn.Parameter]) -> str | None:
-    """Return the class of a wrapper that holds one of ``parameters``; None if there is none.
-
-    Looks at every object of the process.
-    """
+def _existing(parameters: Sequence[nn.Parameter]) -> str | None:
+    """Return the class of a wrapper that holds one of ``parameters``, found among all objects of the process."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     kinds: tuple[type[nn.Module], ...] = (DistributedDataParallel,)
     if fsdp is not None:

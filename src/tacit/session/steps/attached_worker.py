@@ -1,6 +1,4 @@
-"""One worker of an attached run, as strategies see it: the user's own model and optimizer behind the ``Worker``
-protocol.
-"""
+"""The worker of an attached model: the user's model and optimizer behind the ``Worker`` protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from tacit.session.steps.optimizers import Optimizers
 
 
 class AttachedWorker:
-    """The ``Worker`` that hooks are given."""
+    """The ``Worker`` that a session passes to hooks."""
 
     def __init__(
         self,
@@ -35,17 +33,17 @@ class AttachedWorker:
         steps: int | None,
         seed: int,
     ) -> None:
-        self._backend, self._model, self._optimizers, self._strategy = backend, model, optimizers, strategy
+        self._backend, self._step_context = backend, backend.step
+        self._model, self._optimizers, self._strategy = model, optimizers, strategy
         self.rank, self.size, self.network, self.steps = backend.rank, backend.size, network, steps
         streams = Streams(seed)
         self.random: np.random.Generator = streams.numpy("strategy", backend.rank)
         self.shared_random: np.random.Generator = streams.numpy("shared")
         self.meter = LossMeter(backend.rank)
-        self.updates = 0  # behind the server's model that this worker holds, in server strategies
-        self.is_ghost = False  # its data has ended: it joins the others' rounds with weight 0
+        self.updates = 0  # of the server's model that this worker holds, in server strategies
+        self.has_no_data = False  # its data has ended: it joins the others' rounds with weight 0
         self.scaler_skips = False  # the GradScaler found an overflow in this step
         self.update_is_skipped = False
-        self.is_abandoned = False
         self.gradient_was_set = False
 
     @property
@@ -61,7 +59,7 @@ class AttachedWorker:
     @property
     def gradient(self) -> Tensor:
         gradient = self._model.gather_gradient()
-        return gradient.zero_() if self.is_ghost or self.scaler_skips else gradient
+        return gradient.zero_() if self.has_no_data or self.scaler_skips else gradient
 
     @gradient.setter
     def gradient(self, value: Tensor) -> None:
@@ -78,7 +76,7 @@ class AttachedWorker:
 
     @property
     def weight(self) -> float:
-        if self.is_ghost:
+        if self.has_no_data:
             return 0.0
         return SKIPPED_WEIGHT if self.scaler_skips else self.meter.weight
 
@@ -86,10 +84,10 @@ class AttachedWorker:
         return self.meter.take()
 
     def report_total_weight(self, total_weight: float) -> None:
-        self._backend.total_weight = total_weight
+        self._step_context.total_weight = total_weight
 
     def average_extra_state(self, weight: float) -> None:
-        self.network.ride(self._model.vector(), weight)
+        self.network.average_extra_state(self._model.vector(), weight)
 
     def set_model_version(self, updates: int) -> None:
         self.updates = updates
@@ -99,8 +97,7 @@ class AttachedWorker:
 
     def abandon_step(self) -> None:
         check_cancels(self._strategy)
-        if self._backend.abandon():
-            self.is_abandoned = True
+        self._step_context.abandon()
 
     def note(self, name: str, value: float) -> None:
         self._backend.trace.note(self.rank, self._backend.now_s(), name, value)

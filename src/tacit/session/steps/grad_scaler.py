@@ -1,11 +1,11 @@
-"""GradScaler: a step it would skip is a step all the same (rule 9).
+"""GradScaler: a step that it skips still counts as a step (rule 9).
 
-A scaler that found an overflow would not call ``optimizer.step()`` at all, and one rank would miss a collective that
-the others join. An optimizer that says it handles scaling itself is always called, with the scale and the finding as
-attributes; both are taken from it here, before it looks.
+A scaler that found an overflow would not call ``optimizer.step()``, and this rank would miss a collective that the
+others join. A scaler always calls an optimizer that declares to handle scaling itself, and sets the scale and the
+overflow flag as its attributes. Both are taken from the optimizer here, before it reads them.
 
-With several optimizers the gradients of all are unscaled before the first one's step, because the strategy communicates
-them then. An overflow in the gradients of one skips the step of all.
+With several optimizers, the gradients of all are unscaled before the first one's step, because the strategy
+communicates them then. An overflow in the gradients of one skips the step of all.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _FLAG = "_step_supports_amp_scaling"
 
 
 class _Finding(NamedTuple):
-    """What a scaler tells an optimizer."""
+    """What a scaler sets on an optimizer."""
 
     overflow: Tensor
     scale: Tensor | None  # None: the user has called unscale_
 
 
 class GradScalerSteps:
-    """Stands between scalers and the optimizers of a session, from its making to ``end``."""
+    """Handles scaling for the optimizers of a session, until ``close``."""
 
     def __init__(self, optimizers: Optimizers, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
@@ -40,8 +40,8 @@ class GradScalerSteps:
         for optimizer in optimizers:
             setattr(optimizer, _FLAG, True)
 
-    def end(self) -> None:
-        """Leave the optimizers as they were found."""
+    def close(self) -> None:
+        """Restore the optimizers' own declarations."""
         for optimizer, before in self._before:
             if before is None:
                 optimizer.__dict__.pop(_FLAG, None)
@@ -49,10 +49,7 @@ class GradScalerSteps:
                 setattr(optimizer, _FLAG, before)
 
     def begin_step(self, optimizer: Optimizer) -> bool:
-        """Unscale all gradients if a scaler is at work, and return whether the step is to be skipped.
-
-        ``optimizer`` steps first.
-        """
+        """Unscale all gradients if there is a scaler; return whether to skip the step. ``optimizer`` steps first."""
         self._found = _take(optimizer)
         if self._found is None:
             return False
@@ -65,15 +62,15 @@ class GradScalerSteps:
             torch._foreach_mul_(gradients, 1.0 / float(self._found.scale))
         return False
 
-    def follow(self, optimizer: Optimizer) -> None:
-        """``optimizer`` steps after the first: its gradients are unscaled already."""
+    def begin_next(self, optimizer: Optimizer) -> None:
+        """Check that the scaler treats ``optimizer``, which steps after the first, like the first."""
         own = _take(optimizer)
         if own is None:
             return
         if self._found is None or (own.scale is None) != (self._found.scale is None):
             raise MisplacedCall(
-                "a GradScaler treats the attached optimizers differently; call scaler.unscale_() for all of them or for none, before the first one's "
-                "step, and scaler.step() for all of them."
+                "a GradScaler treats the attached optimizers differently; call scaler.unscale_() for all of them or "
+                "for none, before the first one's step, and scaler.step() for all of them."
             )
 
 
@@ -82,7 +79,7 @@ def _is_finite(gradient: Tensor) -> bool:
 
 
 def _take(optimizer: Optimizer) -> _Finding | None:
-    """Take what a scaler has left on ``optimizer``; None where no scaler is at work."""
+    """Remove and return what a scaler set on ``optimizer``; None if there is no scaler."""
     found = optimizer.__dict__.get("found_inf")
     if found is None:
         return None

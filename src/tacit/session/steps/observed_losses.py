@@ -1,6 +1,4 @@
-"""What a worker saw: steps, samples and losses, counted once and read by whoever wants to know what came since it last
-looked.
-"""
+"""A meter of the steps, samples and losses of a worker since it was last read."""
 
 from __future__ import annotations
 
@@ -14,35 +12,35 @@ from tacit.errors import NotFinite
 
 
 class LossMeter:
-    """Counts steps. Losses on a GPU stay there until somebody reads, so that it is not waited for in every step."""
+    """Counts steps, samples and losses. Losses on a GPU stay there until they are read, to avoid a wait per step."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.step = 0
-        self.steps = 0  # with a loss or not, since the last reading
+        self.steps = 0  # since the last reading, with a loss or not
         self._weight = 0.0
         self._losses = 0  # steps with a loss
         self._loss: float | Tensor = 0.0  # their sum
         self._first: float | Tensor | None = None
-        self._part: float | Tensor = 0.0  # of the step under way: Σ samples · loss over its micro-batches
+        self._part: float | Tensor = 0.0  # of the step in progress: Σ samples · loss over its micro-batches
         self._part_samples = 0.0
-        self._told_samples: float | None = None
-        self._is_counted = False  # the step under way
+        self._given_samples: float | None = None
+        self._is_counted = False  # whether the step in progress is counted
 
     def observe(self, loss: float | Tensor, samples: float | None) -> None:
-        """Take the loss of a mini-batch, or of one micro-batch of the step under way."""
+        """Add the loss of a mini-batch, or of one micro-batch of the step in progress."""
         self._part = self._part + loss * (1.0 if samples is None else samples)
         self._part_samples += 1.0 if samples is None else samples
         if samples is not None:
-            self._told_samples = (self._told_samples or 0.0) + samples
+            self._given_samples = (self._given_samples or 0.0) + samples
 
     @property
     def weight(self) -> float:
-        """Of the step under way: its samples where they were told, else 1."""
-        return 1.0 if self._told_samples is None else self._told_samples
+        """The weight of the step in progress: its samples if they were given, else 1."""
+        return 1.0 if self._given_samples is None else self._given_samples
 
     def count(self, weight: float) -> None:
-        """The gradient of the step under way is there: from now on it is among what was seen."""
+        """Count the step in progress, whose gradient is computed."""
         is_first = self._weight <= self.steps * SKIPPED_WEIGHT  # skipped steps left the model where it was
         self._is_counted = True
         self.steps += 1
@@ -54,12 +52,12 @@ class LossMeter:
             self._losses += 1
 
     def end_step(self, weight: float | None) -> None:
-        """The step is over; ``weight`` None: its gradient was dropped, and nothing of it was seen."""
+        """End the step; ``weight`` None: its gradient was dropped, and it is not counted."""
         if weight is not None and not self._is_counted:
             self.count(weight)
         self.step += 1
         self._is_counted = False
-        self._part, self._part_samples, self._told_samples = 0.0, 0.0, None
+        self._part, self._part_samples, self._given_samples = 0.0, 0.0, None
 
     def skip(self, steps: int) -> None:
         """Count steps without data."""
@@ -67,7 +65,7 @@ class LossMeter:
         self.steps += steps
 
     def take(self) -> ObservedLosses:
-        """Return what was seen since the last call, and begin anew."""
+        """Return what was observed since the last call, and reset."""
         first = None if self._first is None else float(self._first)
         loss = float(self._loss) / self._losses if self._losses else None
         if loss is not None and not math.isfinite(loss):

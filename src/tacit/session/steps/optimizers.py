@@ -1,6 +1,4 @@
-"""The optimizers of one model: one, or several that share its parameters (Muon for matrices, AdamW for the rest) and
-take a step together.
-"""
+"""The optimizers of one model: one, or several that divide its parameters (Muon for matrices, AdamW for the rest)."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _WRAPPING_PACKAGES = ("accelerate.", "lightning.", "pytorch_lightning.")
 
 
 class Optimizers:
-    """Optimizers in the order the user gave them. Rates and schedules go by the first group of the first one."""
+    """Optimizers in the user's order. The learning rate is that of the first one's first group."""
 
     def __init__(self, given: Sequence[Optimizer]) -> None:
         self._all = tuple(given)
@@ -34,7 +32,7 @@ class Optimizers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all, in order."""
+        """The groups of all optimizers, in order."""
         return [group for optimizer in self._all for group in optimizer.param_groups]
 
     @property
@@ -44,7 +42,7 @@ class Optimizers:
     # Checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the only optimizer as torch does, or of all in a table."""
+        """Return the state of a single optimizer as torch does, or a dict with those of several."""
         if len(self._all) == 1:
             return self._all[0].state_dict()
         return {"optimizers": [optimizer.state_dict() for optimizer in self._all]}
@@ -53,7 +51,7 @@ class Optimizers:
         parts: list[Any] = stored.get("optimizers", [stored])
         if len(parts) != len(self._all):
             raise TacitError(
-                f"the checkpoint holds the state of {len(parts)} optimizers, but {len(self._all)} are attached ({self}); "
+                f"the checkpoint has the state of {len(parts)} optimizers, but {len(self._all)} are attached ({self}); "
                 f"attach the optimizers it was written with."
             )
         for optimizer, part in zip(self._all, parts, strict=True):
@@ -61,10 +59,7 @@ class Optimizers:
 
 
 def optimizers_of(given: object) -> Optimizers:
-    """Return the optimizers that the user gave to ``attach``: one, or a list.
-
-    Wrappers of accelerate and Lightning are taken off.
-    """
+    """Return the optimizers that the user passed to ``attach``, one or a list, without framework wrappers."""
     several = list(given) if isinstance(given, list | tuple) else [given]
     require(bool(several), "optimizer=[] must hold at least one torch.optim optimizer.")
     optimizers = [_unwrapped(one) for one in several]
@@ -87,14 +82,12 @@ def _unwrapped(given: object) -> Optimizer:
 
 
 def check_optimizers(optimizers: Optimizers, model: nn.Module, strategy: Strategy[Any]) -> None:
-    """Raise unless the optimizers hold every trainable parameter of ``model`` once, and no others, and step as
-    ``strategy`` needs.
-    """
+    """Raise unless the optimizers hold exactly the trainable parameters of ``model`` and suit ``strategy``."""
     for optimizer in optimizers:
         require(
             not (evaluates_several_times(optimizer) and needs_gradient(strategy)),
-            f"{type(optimizer).__name__} computes several gradients in one step, and {strategy} communicates the gradient before the step; "
-            f"use a strategy that averages models, such as LocalSGD().",
+            f"{type(optimizer).__name__} computes several gradients in one step, and {strategy} communicates the "
+            f"gradient before the step; use a strategy that averages models, such as LocalSGD().",
         )
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     held: dict[int, Optimizer] = {}
@@ -103,19 +96,21 @@ def check_optimizers(optimizers: Optimizers, model: nn.Module, strategy: Strateg
         for parameter in group["params"]:
             require(
                 id(parameter) in names or not parameter.requires_grad,
-                f"the optimizer's parameter group {number} holds a parameter of shape {tuple(parameter.shape)} that is not one of the model's; "
-                f"make the optimizer from model.parameters(), after any change of the model.",
+                f"the optimizer's parameter group {number} holds a parameter of shape {tuple(parameter.shape)} that is "
+                f"not one of the model's; make the optimizer from model.parameters(), after any change of the model.",
             )
             require(
                 held.setdefault(id(parameter), optimizer) is optimizer,
-                f"two optimizers hold the parameter {names.get(id(parameter), '')}; give each parameter to one of them.",
+                f"two optimizers hold the parameter {names.get(id(parameter), '')}; give each parameter to one of "
+                f"them.",
             )
     missing = [name for own, name in names.items() if own not in held]
     shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
     require(
         not missing,
-        f"{optimizers} does not hold every trainable parameter of the model; missing: {shown}. If another optimizer trains them, attach all of them: "
-        f"tacit.attach(model, [first, second], …). If nothing trains them, set requires_grad_(False) on them.",
+        f"{optimizers} does not hold every trainable parameter of the model; missing: {shown}. If another optimizer "
+        f"trains them, attach all of them: tacit.attach(model, [first, second], …). If nothing trains them, set "
+        f"requires_grad_(False) on them.",
     )
 
 
@@ -125,12 +120,10 @@ def needs_gradient(strategy: Strategy[Any]) -> bool:
 
 
 def evaluates_several_times(optimizer: Optimizer) -> bool:
-    """Whether ``optimizer`` evaluates its closure several times in a step, and remembers the curvature it saw."""
+    """Whether ``optimizer`` evaluates its closure several times in a step and stores curvature."""
     return isinstance(optimizer, torch.optim.LBFGS)
 
 
 def is_moment(value: object, parameter: Tensor) -> bool:
-    """Whether a value of an optimizer's state can be averaged over ranks: real numbers, one for each of the
-    parameter's.
-    """
+    """Whether a value of an optimizer's state can be averaged: floating point, in the parameter's shape."""
     return isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point()

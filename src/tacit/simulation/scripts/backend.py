@@ -16,12 +16,13 @@ from tacit.errors import Disagreement, PeerLost
 from tacit.record.trace import Column, PlainEvent, Trace
 from tacit.session import Session
 from tacit.session.agreement import first_difference
-from tacit.session.server_model import KeptModel, ServerLife, ServerModel
+from tacit.session.server_model import KeptModel, ServerLoop, ServerModel
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.collectives import Collective, mean_of
 from tacit.simulation.fibers import Fiber
 from tacit.simulation.network import MessageType, SimulatedNetwork
 from tacit.simulation.scripts.process_state import RngState
+from tacit.simulation.scripts.step_context import ScriptStep
 
 if TYPE_CHECKING:
     from tacit.simulation.channels import Channel
@@ -34,14 +35,14 @@ class ScriptBackend:
     """One simulated worker's world, as one of its sessions sees it."""
 
     world = "simulated"
-    server_is_apart = False
-    server_kept: ClassVar[list[KeptModel]] = []
+    server_is_process = False
+    server_models: ClassVar[list[KeptModel]] = []
 
     def __init__(self, worker: ScriptWorker, channel: Channel) -> None:
         self._worker, self.channel, self.rank, self.size = worker, channel, worker.rank, worker.size
         self.network = ClockedNetwork(worker, channel, self)
         self.trace: Trace = SessionTrace(channel.trace, worker.rank)
-        self.total_weight = 0.0
+        self.step = ScriptStep(worker, self)
         self.session: Session | None = None  # once it is attached
         self.failure: BaseException | None = None  # what ended the session before its time
         self.is_open = False
@@ -69,25 +70,8 @@ class ScriptBackend:
         finally:
             self._worker.watch.set(ran_s)
 
-    def compute(self, step: int) -> None:
-        self._worker.compute(step, self.channel.trace)
-        assert self.session is not None
-        self._worker.world.tell(self.rank, step, self.session.steps, self.now_s())
-
-    def landed(self, step: int, is_dropped: bool) -> None:
-        """``compute`` has put it into the trace."""
-
-    def hooked(self) -> None:
-        """Virtual time passes in ``compute`` alone."""
-
-    def take_trace(self, rows: list[PlainEvent]) -> None:
+    def restore_trace(self, rows: list[PlainEvent]) -> None:
         """A simulated run's trace begins with the run."""
-
-    def stepped(self) -> None:
-        self._worker.watch.set(0.0)
-
-    def abandon(self) -> bool:
-        return self._worker.abandon()
 
     # Among sessions.
 
@@ -105,10 +89,10 @@ class ScriptBackend:
         found = self.channel.published.get(name, {})
         return [found[rank] for rank in sorted(found)]
 
-    def exchange(self, data: bytes) -> list[bytes]:
+    def all_gather(self, data: bytes) -> list[bytes]:
         return self._gather("an exchange of states", data)
 
-    def spread(self, tensor: Tensor, source: int = 0) -> None:
+    def broadcast(self, tensor: Tensor, source: int = 0) -> None:
         own = tensor.detach().clone() if self.rank == source else None
         tensor.copy_(self._gather("a start from common values", own)[source])
 
@@ -127,32 +111,32 @@ class ScriptBackend:
         self._worker.listen(self.channel, session.strategy.handles, handler)
         self._worker.watch.set(0.0)
 
-    def start_server(self, life: ServerLife | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
+    def start_server(self, loop: ServerLoop | None, model: ServerModel | None, steps: int | None, seed: int) -> None:
         for shard in range(self.size):  # one after the other: a world counts its servers by shard
-            if shard == self.rank and life is not None and model is not None:
-                self._worker.world.open_server(self._worker, self.channel, life, model, steps, seed)
-            if not any(self._gather("the start of the server", life is not None and shard < self.rank)):
+            if shard == self.rank and loop is not None and model is not None:
+                self._worker.world.open_server(self._worker, self.channel, loop, model, steps, seed)
+            if not any(self._gather("the start of the server", loop is not None and shard < self.rank)):
                 break
 
     @property
     def server_hook_lock(self) -> AbstractContextManager[Any]:
         return nullcontext()  # fibers take turns
 
-    def send_start(self, model: Tensor) -> None:
+    def send_initial_model(self, model: Tensor) -> None:
         """Servers are always beside a worker here, and have its model."""
 
     def join_server(self) -> Tensor | None:
         return self._worker.world.join_server(self._worker, self.channel)
 
     @property
-    def living(self) -> Sequence[int]:
+    def live_ranks(self) -> Sequence[int]:
         return range(self.size)
 
-    def leave(self, failure: BaseException) -> None:
+    def abort(self, failure: BaseException) -> None:
         """The world tells the others."""
 
     @property
-    def ending(self) -> str | None:
+    def failure_name(self) -> str | None:
         return None
 
     def close(self, failure: BaseException | None) -> None:
@@ -173,7 +157,7 @@ class ClockedNetwork(SimulatedNetwork):
         result = super().leave(collective, worker.clock_s)
         worker.clock_s = max(worker.clock_s, collective.done_s[self.rank])
         if collective.kind == "all-reduce":
-            self._backend.total_weight = sum(collective.joined[rank][1] for rank in collective.group)
+            self._backend.step.total_weight = sum(collective.joined[rank][1] for rank in collective.group)
         return result
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:

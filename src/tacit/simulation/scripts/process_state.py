@@ -26,7 +26,7 @@ import torch
 
 from tacit.core.message_kinds import Kinds, kinds_in_use, latest_kinds, restore_latest_kinds, use_kinds
 from tacit.core.randomness import Streams
-from tacit.session.backend import ScriptContext, current, put
+from tacit.session.script_context import ScriptContext, script_context, set_script_context
 from tacit.simulation.scripts.frameworks import Singletons, put_singletons, singletons_exist, take_singletons
 
 _MERSENNE_BYTES = 624 * 4 + 4  # its numbers, and the position among them
@@ -115,7 +115,7 @@ class Interpreter:
         self._host = self._present = ProcessState(
             sys.modules["__main__"], sys.argv, environment, Generators(self._streams, -1)
         )
-        self._host.context, self._host.kinds = current(), kinds_in_use()
+        self._host.context, self._host.kinds = script_context(), kinds_in_use()
         self._path, self._before = list(sys.path), set(sys.modules)
         self._kinds = latest_kinds()
         self._settings = torch.get_num_threads(), torch.get_default_dtype()
@@ -146,7 +146,7 @@ class Interpreter:
             last.modules = self._modules_beside_the_script()
         self._present = next_one
         sys.modules["__main__"], sys.argv = next_one.main, next_one.arguments
-        put(next_one.context)
+        set_script_context(next_one.context)
         use_kinds(next_one.kinds)
         next_one.generators.load()
         for name, value in next_one.environment.items():

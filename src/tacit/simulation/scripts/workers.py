@@ -15,7 +15,7 @@ from tacit.core.network import Envelope, server_address
 from tacit.core.randomness import Streams
 from tacit.errors import RunError, ScriptFailed
 from tacit.record.trace import Trace
-from tacit.session.server_model import ServerLife, ServerModel
+from tacit.session.server_model import ServerLoop, ServerModel
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Fiber, Stopped
 from tacit.simulation.scripts.backend import SimulatedContext
@@ -189,13 +189,13 @@ class ScriptServer(Endpoint):
         world: ScriptWorld,
         channel: Channel,
         shard: int,
-        life: ServerLife,
+        loop: ServerLoop,
         model: ServerModel,
         steps: int | None,
         seed: int,
     ) -> None:
         super().__init__(world, server_address(shard), channel)
-        self.shard, self._model, self._life, self._steps = shard, model, life, steps
+        self.shard, self._model, self._loop, self._steps = shard, model, loop, steps
         self._own_random = Streams(seed).numpy("strategy", self.rank)
         self.waiter: Fiber | None = None
 
@@ -223,7 +223,7 @@ class ScriptServer(Endpoint):
         self.network.channel.trace.note(self.rank, self.world.agenda.now_s, name, value, about)
 
     def live(self) -> None:
-        self._life.live(self)
+        self._loop.run(self)
         if self.waiter is not None:
             self.world.agenda.at(self.world.agenda.now_s, self.waiter.resume)
 

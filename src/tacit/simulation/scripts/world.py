@@ -17,7 +17,7 @@ import tacit.session
 from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import Strategy
 from tacit.errors import ScriptFailed
-from tacit.session.server_model import ServerLife, ServerModel
+from tacit.session.server_model import ServerLoop, ServerModel
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.channels import Channel
 from tacit.simulation.evaluation import Progress
@@ -107,12 +107,12 @@ class ScriptWorld(BaseWorld):
         return self._assemblies[session]
 
     def open_server(
-        self, worker: ScriptWorker, channel: Channel, life: ServerLife, model: ServerModel, steps: int | None, seed: int
+        self, worker: ScriptWorker, channel: Channel, loop: ServerLoop, model: ServerModel, steps: int | None, seed: int
     ) -> None:
         """Let the server of a session's strategy, or a shard of it, live beside ``worker``, which asks for it."""
 
         def open_outside() -> None:  # a greenlet parks into the one that made it, which must not be a worker's
-            server = ScriptServer(self, channel, worker.rank, life, model, steps, seed)
+            server = ScriptServer(self, channel, worker.rank, loop, model, steps, seed)
             self._beside[channel.session, worker.rank] = server
             server.kinds = worker.kinds
             self.add_server(server, channel)

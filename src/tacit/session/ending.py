@@ -1,0 +1,128 @@
+"""The end of a session: its run, errors and rescue checkpoints, and everything that is undone."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from tacit.errors import Interrupted, MisplacedCall, PeerLost, RunError, TacitError, TimedOut
+from tacit.record.run import Run
+from tacit.session.attaching import SessionParts, mark_attached, unmark_attached
+from tacit.session.backend import SessionBackend
+from tacit.session.options import SessionOptions
+
+if TYPE_CHECKING:
+    from tacit.session.session import Session
+
+_logger: Final = logging.getLogger("tacit")
+
+
+class SessionEnd:
+    """Ends one session, once: by ``close`` after its last round, or by ``fail`` on an error."""
+
+    def __init__(self, backend: SessionBackend, run: Run, options: SessionOptions) -> None:
+        self._backend, self._run, self._options = backend, run, options
+        self._session: Session | None = None
+        self._parts: SessionParts | None = None  # None while the session is being attached
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self.is_over = False
+
+    def attached(self, session: Session, parts: SessionParts, handles: list[torch.utils.hooks.RemovableHandle]) -> None:
+        """Take what must be undone at the end: registered parameters and the ``handles`` of optimizer hooks."""
+        self._session, self._parts, self._handles = session, parts, handles
+        mark_attached(session, parts.flat)
+        if self._backend.world == "processes":
+            atexit.register(self._end_with_process)
+
+    def check_open(self, what: str) -> None:
+        """Raise if the session is over."""
+        if self.is_over:
+            raise MisplacedCall(f"{what} after the session was closed; attach again to continue.")
+
+    def complete_run(self, records: list[bytes], status: str) -> None:
+        """Fill in the run from the records of the workers."""
+        assert self._parts is not None
+        parts, run = self._parts, self._run
+        run.workload = run.workload or f"<{type(parts.module).__name__}>"
+        run.module = parts.module
+        parts.recorder.complete(run, records, status, parts.flat, parts.hooks.step)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Remove hooks and registered parameters, and close log and backend."""
+        self.is_over = True
+        atexit.unregister(self._end_with_process)
+        for handle in self._handles:
+            handle.remove()
+        if self._parts is not None:
+            assert self._session is not None
+            unmark_attached(self._session, self._parts.flat)
+            self._parts.hooks.close()
+            self._parts.flat.release()
+            self._parts.recorder.close()
+        self._backend.close(error)
+
+    # Errors.
+
+    @contextmanager
+    def on_error(self) -> Iterator[None]:
+        """End the session if the block raises."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error: BaseException) -> None:
+        """End without the other workers and without a last round; attach the incomplete run to ``error``."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._backend.abort(error)  # first, because what follows takes time
+        try:
+            if self._parts is not None:
+                self._rescue(self._parts, error)
+                status = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}"
+                self.complete_run([self._parts.recorder.packed()], status)
+                if isinstance(error, RunError | Interrupted):
+                    error.run = self._run
+        except Exception as second:  # noqa: BLE001 - the first error is the one to report
+            error.add_note(f"The incomplete run could not be kept: {second}")
+        finally:
+            self.close(error)
+
+    def _rescue(self, parts: SessionParts, error: BaseException) -> None:
+        """Write a rescue checkpoint after the loss of a worker, a time-out or SIGTERM."""
+        folder = self._options.rescue_folder
+        is_real = self._backend.world == "processes"  # simulated workers could not wait for each other's files
+        has_begun = parts.hooks.step > 0  # otherwise nothing is lost, and an older checkpoint must stay
+        has_diverged = isinstance(error, PeerLost) and (error.reason or "").startswith("NotFinite")
+        if folder is None or not (is_real and has_begun) or has_diverged:
+            return
+        if not isinstance(error, PeerLost | TimedOut | Interrupted):
+            return
+        if parts.server is None:
+            written = parts.shard.rescue(folder, error)
+            which = "all" if isinstance(error, Interrupted) else "the remaining"
+            error.add_note(f"The state of {which} workers is in {written}; the same command resumes from it.")
+        elif parts.server.is_here:
+            written = parts.server.checkpoint(folder)
+            error.add_note(f"The server's model is in {written}; the same command resumes from it.")
+
+    def _end_with_process(self) -> None:
+        """End a session that the script did not close: with the script's error, or with a warning."""
+        if self.is_over:
+            return
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # what Python has just printed
+        if error is None:
+            _logger.warning(
+                "session.close() was never called, so the last round did not run; "
+                "call it after the loop, or use `with`."
+            )
+            error = TacitError("the script ended without session.close()")
+        self.fail(error)
