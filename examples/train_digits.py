@@ -23,7 +23,7 @@ options = arguments.parse_args()
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-inputs, labels = tacit.shared(lambda: load_digits(return_X_y=True))
+inputs, labels = tacit.load_once(lambda: load_digits(return_X_y=True))
 inputs, labels = torch.tensor(inputs / 16, dtype=torch.float32), torch.tensor(labels)
 held_out = slice(0, None, 5)
 mine = [i for i in range(len(inputs)) if i % 5 and i % tacit.size() == tacit.rank()]  # this worker's share

@@ -102,7 +102,7 @@ session = tacit.attach(  # 1: from here on optimizer.step() is also where worker
     strategy,
     steps=options.steps,
     optimizer_state="keep",  # DiLoCo: every worker's Adam moments stay its own
-    rescue=folder,  # if a worker dies, the others leave a checkpoint here
+    rescue_folder=folder,  # the remaining workers write a checkpoint here if one is lost
 )
 
 

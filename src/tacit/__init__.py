@@ -69,8 +69,7 @@ from tacit.record.run import Run
 from tacit.registry import strategy
 from tacit.runtime import ddp_hooks as hooks
 from tacit.runtime.attach import attach
-from tacit.session import Session, rank, size
-from tacit.session import load_once as shared
+from tacit.session import Session, load_once, rank, size
 from tacit.simulation import simulate
 from tacit.strategies import (
     CHOCO,
@@ -243,8 +242,8 @@ __all__ = [
     "Workload",
     "attach",
     "hooks",
+    "load_once",
     "rank",
-    "shared",
     "simulate",
     "size",
     "strategy",

@@ -21,7 +21,7 @@ import torch
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-session = tacit.attach(model, optimizer, tacit.KAsync(k=2), steps=30, server="apart")
+session = tacit.attach(model, optimizer, tacit.KAsync(k=2), steps=30, server="process")
 data = torch.Generator().manual_seed(tacit.rank())
 while not session.is_done:
     x = torch.randn(8, 4, generator=data)

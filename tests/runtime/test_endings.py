@@ -36,7 +36,7 @@ def attached(
     return (
         model,
         optimizer,
-        tacit.attach(model, optimizer, strategy, steps=steps, rescue=folder, timeout_s=timeout_s),
+        tacit.attach(model, optimizer, strategy, steps=steps, rescue_folder=folder, timeout_s=timeout_s),
     )
 
 

@@ -143,10 +143,10 @@ def beside_a_server_apart(strategy: tacit.Strategy, steps: int) -> object:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - 1
     os.environ["WORLD_SIZE"] = str(size)
     if rank < size:
-        return play(strategy, steps, [300] * size, server="apart")
+        return play(strategy, steps, [300] * size, server="process")
     os.environ.update(TACIT_SERVE="1", RANK="0")
     with pytest.raises(SystemExit):
-        play(strategy, steps, [300] * size, server="apart")
+        play(strategy, steps, [300] * size, server="process")
     return "served"
 
 
@@ -164,7 +164,7 @@ def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | 
     """As ``play``, where ``victims`` are killed in the middle of the run; the server is beside rank 0, or the last
     process.
     """
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - (server == "apart")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - (server == "process")
     os.environ["WORLD_SIZE"] = str(size)
     is_server = rank == size
     if is_server:
@@ -178,9 +178,9 @@ def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | 
 LOSSES = [
     (strategy, workers, server)
     for workers in (4,)
-    for server in ("beside", "apart")
+    for server in ("rank0", "process")
     for strategy in (tacit.KSync(k=workers), tacit.KSync(k=2), tacit.KAsync(k=1), tacit.KBatchAsync(k=3))
-] + [(tacit.Ringleader(), 3, "beside")]
+] + [(tacit.Ringleader(), 3, "rank0")]
 
 
 @pytest.mark.parametrize(("strategy", "workers", "server"), LOSSES, ids=lambda value: str(value))
@@ -188,10 +188,10 @@ def test_a_killed_learner_holds_nobody_up(strategy: tacit.Strategy, workers: int
     """The server hears of it, waits for the learners that are left, and the run finishes with the model of all its
     updates.
     """
-    results = outcomes(workers + (server == "apart"), killed, strategy, [workers - 1], server)
+    results = outcomes(workers + (server == "process"), killed, strategy, [workers - 1], server)
     lost = results.pop(workers - 1)
     assert lost.name == "Died"
-    if server == "apart":
+    if server == "process":
         assert results.pop() == "served"
     for result in results:
         assert not isinstance(result, Failed), str(result)
@@ -224,7 +224,7 @@ def one_closes_early(strategy: tacit.Strategy) -> tacit.Run | None:
 
 
 def test_without_learners_the_server_apart_ends_with_an_error():
-    *_, server = outcomes(3, killed, tacit.KSync(k=2), [0, 1], "apart")
+    *_, server = outcomes(3, killed, tacit.KSync(k=2), [0, 1], "process")
     assert server.name == "PeerLost" and "has no learner left" in server.text
 
 

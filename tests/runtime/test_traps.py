@@ -677,7 +677,7 @@ def dying_run(folder: str, how: str) -> None:
     model = network()
     optimizer = sgd(model)
     with tacit.attach(
-        model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), rescue=folder or None, timeout_s=2
+        model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), rescue_folder=folder or None, timeout_s=2
     ) as session:
         for number, x in enumerate(batches(tacit.rank(), 9)):
             if number == 5 and tacit.rank() == 1:
@@ -718,7 +718,7 @@ def rescued_run(folder: str) -> torch.Tensor:
 def ending_run(folder: str, asked: tuple[int, ...]) -> None:
     model = network()
     optimizer = sgd(model)
-    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), rescue=folder) as session:
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), rescue_folder=folder) as session:
         for number, x in enumerate(batches(tacit.rank(), 9)):
             if number == 4 and tacit.rank() in asked:
                 os.kill(os.getpid(), signal.SIGTERM)

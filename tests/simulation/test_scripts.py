@@ -175,7 +175,7 @@ def test_module_globals_and_modules_beside_the_script_are_each_workers_own(play,
 DRAWS = """
 as_rank = int(sys.argv[1]) if len(sys.argv) > 1 else rank
 random.seed(7), np.random.seed(7), torch.manual_seed(7)
-data = tacit.shared(lambda: [random.random(), np.random.randn(), torch.randperm(5).tolist()])
+data = tacit.load_once(lambda: [random.random(), np.random.randn(), torch.randperm(5).tolist()])
 common = [random.random(), np.random.randn(), torch.rand(()).item()]  # as if everybody had loaded
 random.seed(as_rank), np.random.seed(as_rank), torch.manual_seed(as_rank)
 loader = torch.utils.data.DataLoader(range(6), batch_size=2, shuffle=True)
@@ -298,9 +298,9 @@ def test_shared_loads_once_and_tells_loads_apart(play, told):
             with (folder / "loads").open("a") as file:
                 file.write(name)
             return name
-        both = [tacit.shared(lambda: load("a")), tacit.load_once(lambda: load("b"))]
-        both += [tacit.shared(lambda: load(name)) for name in "cd"]
-        tables = tacit.shared(dict)
+        both = [tacit.load_once(lambda: load("a")), tacit.load_once(lambda: load("b"))]
+        both += [tacit.load_once(lambda: load(name)) for name in "cd"]
+        tables = tacit.load_once(dict)
         tables[rank] = 1
         session = attach()
         for _ in range(6): step()

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from tacit.core.deprecation import SERVER_VALUES, renamed_keyword, renamed_value
 from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy
 from tacit.errors import require
@@ -22,7 +23,7 @@ from tacit.session.model.wrappers import WAY_OUT
 from tacit.session.steps.optimizers import Optimizers, check_optimizers, optimizers_of
 
 SECURITY = ("token", "curve", "plain")
-SERVERS = ("beside", "apart")
+SERVERS = ("rank0", "process")
 
 
 @with_python_numbers
@@ -36,12 +37,13 @@ def attach(
     buffers: str = "average",
     optimizer_state: str = "keep",
     calibration: Callable[[], Iterable[Any]] | Iterable[Any] | None = None,
-    rescue: str | Path | None = None,
+    rescue_folder: str | Path | None = None,
     log: str | Log | None = None,
     timeout_s: float | None = None,
     interface: str | None = None,
     security: str | None = None,
-    server: str = "beside",
+    server: str = "rank0",
+    rescue: str | Path | None = None,
 ) -> Session:
     """Run ``strategy`` in every ``optimizer.step()``, together with the other workers that torchrun started.
 
@@ -50,14 +52,16 @@ def attach(
     seed: of the strategy's own draws, the same on all ranks. buffers: of the model, when models are averaged:
     "average", "keep" (each worker its own), or "recalibrate" (measure BatchNorm statistics on ``calibration`` batches
     when the model is reported). optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset"
-    its moments. rescue: folder for a checkpoint that the remaining workers write when one is lost, and all
+    its moments. rescue_folder: folder for a checkpoint that the remaining workers write when one is lost, and all
     workers write on SIGTERM. log: "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with
     write(step, numbers) and close(). timeout_s: longest wait for the others in a round; None: chosen from measured
     times, at least five minutes. interface: network interface for traffic between machines; None: the one that leads to
     the master. security: of messages: "token" (default on one machine), "curve" (default between machines), "plain"
-    (trusted links). server: where the server of a server strategy runs: "beside", in rank 0's process, or "apart", a
-    process of its own that ``tacit serve`` starts.
+    (trusted links). server: where the server of a server strategy runs: "rank0", in rank 0's process, or "process", a
+    process of its own that ``tacit serve`` starts. rescue: deprecated name of rescue_folder.
     """
+    folder = renamed_keyword("rescue", rescue, "rescue_folder", rescue_folder, stacklevel=5)
+    server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
     optimizers, strategy = _checked(model, optimizer, strategy)
     _check_options(steps, timeout_s, security, server)
     check_optimizers(optimizers, model, strategy)
@@ -66,7 +70,7 @@ def attach(
         buffers=buffers,
         optimizer_state=optimizer_state,
         calibration=calibration,
-        rescue_folder=None if rescue is None else Path(rescue),
+        rescue_folder=None if folder is None else Path(folder),
         log=log,
     )
     if SERVES in os.environ:

@@ -48,7 +48,7 @@ class ProcessBackend:
         security: str | None = None,
         timeout_s: float | None = None,
         attach_timeout_s: float = 300.0,
-        server: str = "beside",
+        server: str = "rank0",
     ) -> None:
         self._environment = Environment(attach_timeout_s)
         self.rank, self.size = self._environment.rank, self._environment.size

@@ -62,7 +62,7 @@ def train(
     loop = Loop(problem, local, factors(schedule, steps), own_rank)
     every = evaluate_every or max(1, steps // 100)
     folder = None if checkpoints is None else Path(checkpoints)
-    session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue=folder, **attached)
+    session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue_folder=folder, **attached)
     session.run.workload, session.run.metric_name = str(workload), problem.metric_name
     train_steps = _train_with_server if strategy.has_server else _train_in_step
     try:
@@ -125,7 +125,7 @@ def _train_with_server(
             progress(shown, steps, session.now_s(), None)
         if folder is not None and checkpoint_every and session.updates >= written + checkpoint_every:
             written = session.updates
-            if not session.server_is_apart:  # otherwise it writes its own checkpoints
+            if not session.server_is_process:  # otherwise it writes its own checkpoints
                 session.checkpoint(folder)
 
 

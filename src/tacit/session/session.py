@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tacit.core.deprecation import warn_renamed
 from tacit.core.strategy import Strategy
 from tacit.errors import require
 from tacit.record.run import Run
@@ -150,9 +151,15 @@ class Session:
     # The server.
 
     @property
-    def server_is_apart(self) -> bool:
+    def server_is_process(self) -> bool:
         """Whether the strategy's server is a process of its own."""
         return self._server is not None and self._backend.server_is_process
+
+    @property
+    def server_is_apart(self) -> bool:
+        """Deprecated name of ``server_is_process``."""
+        warn_renamed("session.server_is_apart", "session.server_is_process")
+        return self.server_is_process
 
     def keep_models(self, every: int) -> None:
         """Let the server keep a copy of its model after every ``every`` updates, for ``kept_models`` on rank 0."""

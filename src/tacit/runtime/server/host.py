@@ -53,7 +53,7 @@ class ServerHost:
 
     def __init__(self, strategy: Strategy[Any], rank: int, *, server: str) -> None:
         self._rank, self._shards, self._lost = rank, shards_of(strategy), set[int]()
-        self.is_apart = self._shards > 0 and server == "apart"
+        self.is_apart = self._shards > 0 and server == "process"
         self.is_here = rank < self._shards and not self.is_apart
         self.hook_lock = HookLock()
         self.mail = EventQueue()  # messages, written down by whatever thread sends or reads them
