@@ -20,6 +20,7 @@ from tacit.session.attaching import make_parts
 from tacit.session.backend import SessionBackend
 from tacit.session.ending import SessionEnd
 from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_for_all
+from tacit.session.model.reported_model import ModelSwap
 from tacit.session.model.wrappers import refuse_wrappers
 from tacit.session.options import SessionOptions
 from tacit.session.server_model import KeptModel
@@ -136,17 +137,21 @@ class Session:
         with self._end.on_error():
             wait_for_all(self._backend)
 
-    @contextmanager
-    def reported_model(self) -> Iterator[nn.Module]:
-        """Put the model that the strategy reports now in place, within ``with``.
+    def reported_model(self) -> ModelSwap:
+        """Return a context that puts the model in place that the strategy reports now; use it with ``with``.
 
         Collective. The run's clock is stopped meanwhile. The reported model is the mean of the workers' models, or the
         last round's model with a compressor or an outer optimizer (``Strategy.reported``). In server strategies, whose
         workers are not in step, the call is not collective and the model is the server's.
         """
-        self._end.check_open("reported_model()")
-        with self._reported.swapped_in(self._end.on_error()):
-            yield self._module
+
+        @contextmanager
+        def reported_model() -> Iterator[nn.Module]:  # wait notices show this name
+            self._end.check_open("reported_model()")
+            with self._reported.swapped_in(self._end.on_error()):
+                yield self._module
+
+        return ModelSwap(reported_model())
 
     # The server.
 

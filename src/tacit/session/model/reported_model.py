@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 
 import torch
 from torch import nn
@@ -83,3 +86,27 @@ class ReportedModel:
         """Apply the option ``buffers`` to the model in place."""
         mean = self._backend.mean if self._backend.size > 1 else None
         batch_norm.report(self._module, self._options.buffers, self._options.calibration, mean)
+
+
+class ModelSwap:
+    """The context that ``session.reported_model()`` returns. It warns if it is dropped without being entered."""
+
+    def __init__(self, context: AbstractContextManager[nn.Module]) -> None:
+        self._context, self._is_entered = context, False
+
+    def __enter__(self) -> nn.Module:
+        self._is_entered = True
+        return self._context.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return self._context.__exit__(kind, error, traceback)
+
+    def __del__(self) -> None:
+        if not self._is_entered and not sys.is_finalizing():
+            warnings.warn(
+                "session.reported_model() without `with` does nothing; write `with session.reported_model():` and "
+                "evaluate the model inside.",
+                stacklevel=2,
+            )
