@@ -51,7 +51,7 @@ class SessionServer:
         self._model: ServerModel | None = None
         self._loop: ServerLoop | None = None
         if backend.rank < strategy.shards and not backend.server_is_process:
-            self._model = ServerModel(flat, optimizers, strategy.shards, backend.rank)
+            self._model = ServerModel.of_session(flat, optimizers, strategy.shards, backend.rank)
             self._loop = ServerLoop(strategy, self._model)
         self._is_started, self._steps, self._seed = False, steps, seed
 

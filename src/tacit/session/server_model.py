@@ -41,36 +41,61 @@ def unpacked_models(data: bytes) -> list[KeptModel]:
 
 
 class ServerModel:
-    """A flat vector of parameters, updated by optimizers of the classes and with the groups of those given."""
+    """A server's part of the model, as one flat vector, and its optimizers.
 
-    def __init__(self, flat: FlatModel, optimizers: Optimizers, shards: int = 1, shard: int = 0) -> None:
-        self._flat = flat
-        self._begin, self._end = flat.layout.cut(shards)[shard]
-        self.parameters = flat.vector()[self._begin : self._end].clone()
-        self._copies = [nn.Parameter(part) for part in self._split(self.parameters)]
-        inside = [slot.parameter for slot in flat.slots if self._begin <= slot.start < self._end]
-        own = {id(mine): copy for mine, copy in zip(inside, self._copies, strict=True)}
-        copies = []
-        for optimizer in optimizers:
-            groups = [
-                {**group, "params": [own[id(p)] for p in group["params"] if id(p) in own]}
-                for group in optimizer.param_groups
-            ]
-            groups = [group for group in groups if group["params"]]
-            if groups:
-                copies.append(type(optimizer)(groups))  # type: ignore[call-arg]
-        self._optimizers = Optimizers(copies)
-        self._first_rate = optimizers.learning_rate
+    parameters: the vector; it is updated in place. split: returns the views of such a vector, one per parameter tensor.
+    make_optimizers: makes the optimizers for these parameters. first_rate: learning rate of the first parameter group
+    of the whole model; None: of these optimizers. schedule: factor on learning rates for an update without its own.
+    """
+
+    def __init__(
+        self,
+        parameters: Tensor,
+        split: Callable[[Tensor], list[Tensor]],
+        make_optimizers: Callable[[list[nn.Parameter]], Optimizers],
+        *,
+        first_rate: float | None = None,
+        schedule: Callable[[int], float] | None = None,
+    ) -> None:
+        self.parameters, self._split, self._schedule = parameters, split, schedule
+        self._copies = [nn.Parameter(part) for part in split(parameters)]
+        self._optimizers = make_optimizers(self._copies)
+        self._first_rate = self._optimizers.learning_rate if first_rate is None else first_rate
         self._rates = [float(group["lr"]) for group in self._optimizers.param_groups]
         self.updates = 0
         self.every: int | None = None  # updates between copies that are kept for evaluation after the run
         self.kept: list[KeptModel] = []
         self.updated: Callable[[int], None] | None = None  # called with the number of updates after each
 
+    @classmethod
+    def of_session(cls, flat: FlatModel, optimizers: Optimizers, shards: int = 1, shard: int = 0) -> ServerModel:
+        """Return a copy of a shard's part of ``flat``, with optimizers of the classes and groups of those given."""
+        begin, end = flat.layout.cut(shards)[shard]
+        inside = [slot.parameter for slot in flat.slots if begin <= slot.start < end]
+
+        def alike(copies: list[nn.Parameter]) -> Optimizers:
+            own = {id(mine): copy for mine, copy in zip(inside, copies, strict=True)}
+            made = []
+            for optimizer in optimizers:
+                groups = [
+                    {**group, "params": [own[id(p)] for p in group["params"] if id(p) in own]}
+                    for group in optimizer.param_groups
+                ]
+                groups = [group for group in groups if group["params"]]
+                if groups:
+                    made.append(type(optimizer)(groups))  # type: ignore[call-arg]
+            return Optimizers(made)
+
+        parameters, rate = flat.vector()[begin:end].clone(), optimizers.learning_rate
+        return cls(parameters, lambda vector: flat.split(vector, begin, end), alike, first_rate=rate)
+
     @torch.no_grad()
     def update(self, gradient: Tensor, learning_rate: float | None, now_s: float) -> None:
-        """Apply the optimizers with the ``learning_rate`` of the first group; other groups keep their ratio to it."""
-        factor = 1.0 if learning_rate is None or not self._first_rate else learning_rate / self._first_rate
+        """Apply the optimizers. ``learning_rate`` is that of the first group; the others keep their ratio to it."""
+        if learning_rate is not None and self._first_rate:
+            factor = learning_rate / self._first_rate
+        else:
+            factor = 1.0 if self._schedule is None else self._schedule(self.updates)
         for group, rate in zip(self._optimizers.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         for copy, part in zip(self._copies, self._split(gradient.to(self.parameters)), strict=True):
@@ -82,6 +107,18 @@ class ServerModel:
             self.kept.append(KeptModel(self.updates, now_s, self.parameters.to("cpu", copy=True)))
         if self.updated is not None:
             self.updated(self.updates)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the state of the optimizers as torch does."""
+        return self._optimizers.state_dict()
+
+    def load_optimizer_state(self, stored: dict[str, Any]) -> None:
+        self._optimizers.load_state_dict(stored)
+
+    def parameter_order(self) -> list[int]:
+        """Return the places of the parameter tensors in the order of the optimizers' groups, as torch numbers them."""
+        places = {id(copy): place for place, copy in enumerate(self._copies)}
+        return [places[id(p)] for group in self._optimizers.param_groups for p in group["params"]]
 
     def state_dict(self) -> dict[str, Any]:
         """Return parameters, optimizer state and updates."""
@@ -96,9 +133,6 @@ class ServerModel:
         self.parameters.copy_(stored["parameters"])
         self._optimizers.load_state_dict(stored["optimizer"])
         self.updates = stored["updates"]
-
-    def _split(self, vector: Tensor) -> list[Tensor]:
-        return self._flat.split(vector, self._begin, self._end)
 
 
 class ServerLoop:

@@ -16,13 +16,14 @@ from tacit.core.network import Envelope, server_address
 from tacit.core.state_io import restore, store
 from tacit.core.strategy import ServerStrategy
 from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost
+from tacit.session.server_model import ServerModel
 from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.network import SimulatedNetwork
+from tacit.simulation.server_models import load_optimizer_state, optimizer_state
 
 if TYPE_CHECKING:
     from tacit.simulation.base_world import BaseWorld
     from tacit.simulation.channels import Channel
-    from tacit.simulation.engine.row_optimizer import ServerRow
     from tacit.simulation.world import World
 
 MessageType = TypeVar("MessageType", bound=Message)
@@ -140,7 +141,7 @@ class SimulatedServer(Endpoint):
     world: World
     knows_split = True
 
-    def __init__(self, world: World, shard: int, model: ServerRow) -> None:
+    def __init__(self, world: World, shard: int, model: ServerModel) -> None:
         super().__init__(world, server_address(shard))
         self.shard, self.model = shard, model
         self.updates = 0
@@ -158,7 +159,7 @@ class SimulatedServer(Endpoint):
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
         self.updates += 1
         if not self.world.is_timing:
-            self.model.update(gradient, learning_rate, self.updates)
+            self.model.update(gradient, learning_rate, self.now_s())
         if self.shard == 0:
             self.note("update", self.updates)
             self.world.updated(self)
@@ -176,12 +177,13 @@ class SimulatedServer(Endpoint):
 
     def keep(self) -> dict[str, Any]:
         """Return what another life could begin with: all but the model."""
-        return {"updates": self.updates, "state": store(self.state), "optimizer": self.model.state_dict()}
+        return {"updates": self.updates, "state": store(self.state), "optimizer": optimizer_state(self.model)}
 
     def begin_with(self, kept: dict[str, Any]) -> None:
         """Go on from what an earlier life kept."""
         self._kept, self.updates = kept, kept["updates"]
-        self.model.load_state_dict(kept["optimizer"])
+        self.model.updates = self.updates
+        load_optimizer_state(self.model, kept["optimizer"])
 
     def accept(self, envelope: Envelope) -> None:
         if self.world.lost_at(envelope.source) is not None:  # sent before its end: the loss is reported again after it

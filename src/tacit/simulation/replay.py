@@ -18,11 +18,11 @@ from tacit.core.network import Envelope
 from tacit.errors import Deadlock, Diverged, require
 from tacit.record.run import Run
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, Event, Trace
+from tacit.session.server_model import ServerModel
 from tacit.simulation.channels import Channel
 from tacit.simulation.collectives import Collective
 from tacit.simulation.compute_times import ComputeTimes
 from tacit.simulation.endpoints import Endpoint, SimulatedServer
-from tacit.simulation.engine.row_optimizer import ServerRow
 from tacit.simulation.network import SimulatedNetwork
 from tacit.simulation.workers import SimulatedWorker, StepInProgress
 from tacit.simulation.world import World
@@ -202,7 +202,7 @@ class ReplayedWorker(SimulatedWorker):
 class ReplayedServer(SimulatedServer):
     """A server that receives in the order of a recorded one."""
 
-    def __init__(self, world: World, shard: int, model: ServerRow, record: Record) -> None:
+    def __init__(self, world: World, shard: int, model: ServerModel, record: Record) -> None:
         super().__init__(world, shard, model)
         self.turns = ReplayCursor(self, record.get(self.rank, ()), (), self._inbox.append)
 
@@ -251,7 +251,7 @@ class ReplayWorld(World):
     def make_worker(self, rank: int) -> SimulatedWorker:
         return ReplayedWorker(self, rank, self._record.get(rank, ()))
 
-    def make_server(self, shard: int, model: ServerRow) -> SimulatedServer:
+    def make_server(self, shard: int, model: ServerModel) -> SimulatedServer:
         return ReplayedServer(self, shard, model, self._record)
 
     def _raise_deadlock(self) -> None:

@@ -23,11 +23,12 @@ from tacit.record.run import Run
 from tacit.record.versions import versions
 from tacit.simulation.engine.choice import choose_engine
 from tacit.simulation.engine.engine import Engine, TimingEngine
-from tacit.simulation.engine.row_optimizer import ServerRow, row_optimizer
+from tacit.simulation.engine.row_optimizer import row_optimizer
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fast_servers import run_fast_servers
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, turns_of
+from tacit.simulation.server_models import server_models
 from tacit.simulation.world import World
 from tacit.strategies.servers import AdaSync, ParameterServerStrategy
 from tacit.training.optimizers import Factory, optimizer_factory
@@ -102,7 +103,7 @@ def simulate(
         evaluator = Evaluator(problem, made.matrix, steps, every, progress)
         evaluator.buffers = made.mean_buffers
     model = first.clone() if strategy.has_server else None
-    servers = [] if model is None else _servers(model, shards_of(strategy), problem, factory, factor)
+    servers = [] if model is None else server_models(model, shards_of(strategy), problem.layout, factory, factor)
     kind = World if replay is None else partial(ReplayWorld, turns_of(replay.trace))
     world = kind(
         strategy,
@@ -232,17 +233,6 @@ def _check_resumed(start: Run, strategy: Strategy[Any], steps: int) -> None:
     require(
         steps > made, f"steps={steps} are made already: start has {made} updates behind it; steps counts those too."
     )
-
-
-def _servers(
-    model: Tensor, shards: int, problem: Problem, factory: Factory, factor: Callable[[int], float]
-) -> list[ServerRow]:
-    """Return every shard's part of ``model``."""
-    layout = problem.layout
-    return [
-        ServerRow(factory, problem.module, layout.part(shards, shard), model[begin:end], factor)
-        for shard, (begin, end) in enumerate(layout.cut(shards))
-    ]
 
 
 def _finish(run: Run, world: World, first: Tensor, status: str) -> None:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import Strategy
+from tacit.session.server_model import ServerModel
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.endpoints import SimulatedServer
 from tacit.simulation.engine.engine import Engine, TimingEngine
-from tacit.simulation.engine.row_optimizer import ServerRow
 from tacit.simulation.evaluation import Evaluator
 from tacit.simulation.workers import SimulatedWorker
 from tacit.workloads.workload import Problem, Token
@@ -35,7 +35,7 @@ class World(BaseWorld):
         steps: int,
         seed: int,
         host: str,
-        servers: Sequence[ServerRow] = (),
+        servers: Sequence[ServerModel] = (),
         server_model: Tensor | None = None,
     ) -> None:
         is_timing = isinstance(engine, TimingEngine)
@@ -60,7 +60,7 @@ class World(BaseWorld):
     def make_worker(self, rank: int) -> SimulatedWorker:
         return SimulatedWorker(self, rank)
 
-    def make_server(self, shard: int, model: ServerRow) -> SimulatedServer:
+    def make_server(self, shard: int, model: ServerModel) -> SimulatedServer:
         return SimulatedServer(self, shard, model)
 
     def resume(self, kept: Sequence[dict[str, Any]]) -> None:

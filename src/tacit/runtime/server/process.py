@@ -93,7 +93,7 @@ class _Served:
         self, model: nn.Module, optimizers: Optimizers, strategy: ServerStrategy[Any], keep_every: int | None
     ) -> None:
         self._flat = FlatModel(model)
-        self.model = ServerModel(self._flat, optimizers)
+        self.model = ServerModel.of_session(self._flat, optimizers)
         self.model.every = keep_every
         self._strategy, self._loop = strategy, ServerLoop(strategy, self.model)
         self.hook_lock, self._mail = HookLock(), EventQueue()

@@ -53,31 +53,6 @@ def row_optimizer(
     return cls(factory, template, layout, matrix, schedule)
 
 
-class ServerRow:
-    """A server's part of the model, a view into the whole, with an optimizer like the workers'."""
-
-    def __init__(
-        self, factory: Factory, module: nn.Module, layout: Layout, model: Tensor, schedule: Callable[[int], float]
-    ) -> None:
-        self._layout, self._row = layout, model.unsqueeze(0)
-        self._optimizer = row_optimizer(factory, module, layout, self._row, schedule)
-        self.parameters = model
-
-    def update(self, gradient: Tensor, learning_rate: float | None, updates: int) -> None:
-        """Take the step of the ``updates``-th update; ``learning_rate`` is of the first group, and the others keep
-        their ratio to it.
-        """
-        factor = None if learning_rate is None else learning_rate / self._optimizer.base_rate
-        self._optimizer.step([0], [updates - 1], self._layout.split(gradient.unsqueeze(0)), factor)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what its optimizer remembers."""
-        return self._optimizer.state_dict()
-
-    def load_state_dict(self, stored: dict[str, Any]) -> None:
-        self._optimizer.load_state_dict(stored)
-
-
 class _Template:
     """The optimizer that ``factory`` makes for one worker: its groups by parameter name, base learning rates, state
     before the first step.
