@@ -35,7 +35,7 @@ Shard = dict[str, Any]
 
 def write(folder: Path, backend: SessionBackend, shard: Shard, step: int) -> Path:
     """Write this rank's shard, wait for those of all ranks, and make the checkpoint the valid one. Collective."""
-    place = _place(folder, step)
+    place = _step_folder(folder, step)
     failure = _save(place / f"rank-{backend.rank}.pt", shard)
     failures = [one.decode() for one in backend.all_gather(failure.encode())]
     ranks = list(backend.live_ranks)
@@ -75,7 +75,7 @@ def write_surviving(
 
 def write_server(folder: Path, state: Shard, updates: int) -> Path:
     """Write the server's state and make it the valid checkpoint; learners have no state to keep."""
-    place = _place(folder, updates)
+    place = _step_folder(folder, updates)
     failure = _save(place / _SERVER, state)
     if failure:
         raise TacitError(f"the server's checkpoint could not be written: {failure}; the previous one is untouched.")
@@ -144,7 +144,7 @@ def restore_random(stored: dict[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss))
 
 
-def _place(folder: Path, step: int) -> Path:
+def _step_folder(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
