@@ -53,7 +53,7 @@ def test_variance_period_never_falls_below_one_and_samples_a_quarter_by_default(
 
 
 def test_variance_period_climbs_after_a_cut_of_the_rate():
-    """S falls with γ², its target with γ: the period rises though nobody said that the rate was cut."""
+    """S falls with γ², its target with γ: the period rises without being given the cut of the rate."""
     before, after = [(0.04, 0.1)] * 10, [(0.0004, 0.01)] * 6
     assert variances(tacit.VariancePeriod(initial=4, sampling_steps=20), before + after, steps=100) == [4] * 11 + [
         5,

@@ -33,12 +33,12 @@ class Loop:
         self.session = tacit.attach(self.model, self.optimizer, strategy)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
 
-    def train(self, until: int, overflows: Collection[int] = (), untold: Collection[int] = ()) -> None:
+    def train(self, until: int, overflows: Collection[int] = (), unobserved: Collection[int] = ()) -> None:
         for step in range(self.session.step + 1, until + 1):
             self.optimizer.zero_grad()
             loss = self.model(torch.ones(2, 3)).square().mean()
             self.scaler.scale(loss * (float("inf") if step in overflows else 1.0)).backward()
-            if step not in untold:
+            if step not in unobserved:
                 self.session.observe(float(step))
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -88,16 +88,16 @@ def test_a_step_that_a_scaler_skips_leaves_the_model_where_it_was():
     assert losses_seen([2], 8, overflows={1, 2, 7, 8}) == [None, 3, 5, None]
 
 
-@pytest.mark.parametrize("untold", [{1}, {4}, {4, 5, 6}])
-def test_a_first_step_without_its_loss_names_the_line_that_tells_it(untold: set[int]):
+@pytest.mark.parametrize("unobserved", [{1}, {4}, {4, 5, 6}])
+def test_a_first_step_without_its_loss_names_the_call_to_add(unobserved: set[int]):
     loop = Loop(tacit.LocalSGD(period=tacit.LossPeriod(initial=3)))
     with pytest.raises(tacit.MisplacedCall, match=r"needs the loss; call session\.observe\(loss\) in every step"):
-        loop.train(6, untold=untold)
+        loop.train(6, unobserved=unobserved)
 
 
 def test_other_steps_may_go_without():
     loop = Loop(tacit.LocalSGD(period=tacit.LossPeriod(initial=3)))
-    loop.train(6, untold={2, 3, 5})
+    loop.train(6, unobserved={2, 3, 5})
     loop.session.close()
 
 

@@ -1,9 +1,9 @@
-"""Synchronous data-parallel SGD: every worker's gradient is the mean of all, in every step.
+"""Synchronous data-parallel SGD: all workers step with the mean of their gradients.
 
     g ← Σ_i w_i g_i / Σ_i w_i,   x ← x − γ · optimizer(g)
 
-The baseline everything else is measured against, and what ``DistributedDataParallel`` does. By default w_i is the
-number of samples behind g_i; ``weights="equal"`` makes all w_i = 1, as in ``DistributedDataParallel``.
+The baseline for all other strategies, and what ``DistributedDataParallel`` does. By default w_i is the number of
+samples behind g_i; ``weights="equal"`` makes all w_i = 1, as in ``DistributedDataParallel``.
 """
 
 from __future__ import annotations

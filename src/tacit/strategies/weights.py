@@ -1,10 +1,10 @@
-"""How much each rank counts in a mean over ranks.
+"""Weights of ranks in a mean over ranks.
 
-    "size"    w_i = samples behind rank i's vector: the mean is that of all samples, f = (1/N) Σ_s f_s
-    "equal"   w_i = 1: every rank counts the same, whatever its shard holds, f = (1/n) Σ f_i
+    "size"    w_i = samples behind rank i's vector: the mean over all samples, f = (1/N) Σ_s f_s
+    "equal"   w_i = 1: the mean over ranks, whatever their shards hold, f = (1/n) Σ f_i
 
 The two agree where batches are equal. In both, a rank without data (its GradScaler skipped the step, or its shard has
-ended) does not count.
+ended) does not count; see ``core.weights``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,5 @@ def check_weights(weights: str) -> None:
 
 
 def weigh(weights: Weights, samples: float) -> float:
-    """Return the weight of a rank that has so many ``samples``, relative to the nominal batch; a weight of no data
-    stays as it is.
-    """
+    """Return the weight of a rank with ``samples``, relative to the nominal batch. A weight without data stays."""
     return samples if weights == "size" or not has_data(samples) else 1.0

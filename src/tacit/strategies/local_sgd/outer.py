@@ -1,7 +1,13 @@
-"""Outer optimizers: what to do with the averaged model, seen as a step from the last common one.
+"""Outer optimizers: the step from the last common model r towards the mean x̄ of a round.
 
-Δ = x_old − mean is the *outer gradient*. The new common model is mean − (u − Δ) with u the outer optimizer's step, so
-that u = Δ (SGD with learning rate 1) gives the mean itself, bit for bit.
+    Δ = r − x̄                     the outer gradient
+    r ← x̄ − (u(Δ) − Δ)            = r − u(Δ); in this form u(Δ) = Δ gives x̄ itself, bit for bit
+
+    OuterSGD     m ← β m + Δ,  u = α m;  Nesterov: u = α (Δ + β m)     DiLoCo (Douillard et al., arXiv 2311.08105)
+    SlowMo       m ← β m + Δ/γ,  u = α γ m                            Wang et al., arXiv 1910.00643
+    OuterAdam    Adam with the gradient Δ                             FedAdam (Reddi et al., arXiv 2003.00295)
+
+All ranks run the same step on the same numbers, so their models stay equal without further communication.
 """
 
 from __future__ import annotations
@@ -38,14 +44,14 @@ class Outer(Spec, ABC):
     'finished'
     """
 
-    needs_rate: ClassVar[bool] = False
+    needs_rate: ClassVar[bool] = False  # whether ``step`` uses the workers' learning rate
 
     @abstractmethod
     def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
-        """Return the step u for the outer gradient ``delta``; ``learning_rate`` is the workers' own, γ."""
+        """Return the step u for the outer gradient ``delta``; ``learning_rate`` is that of the workers, γ."""
 
     def apply(self, state: OuterState, previous: Tensor, mean: Tensor, learning_rate: float) -> Tensor:
-        """Return the new common model."""
+        """Return the next common model, given the ``previous`` one and the ``mean`` of the workers' models."""
         delta = previous - mean
         return mean - (self.step(state, delta, learning_rate) - delta)
 
@@ -54,14 +60,14 @@ class Outer(Spec, ABC):
 class OuterSGD(Outer):
     """SGD on the outer gradient; lr=0.7, momentum=0.9, nesterov=True is DiLoCo (Douillard et al., arXiv 2311.08105)."""
 
-    lr: float = 1.0
-    momentum: float = 0.0
+    lr: float = 1.0  # α
+    momentum: float = 0.0  # β
     nesterov: bool = False
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"lr={self.lr} must be positive; 1.0 is plain averaging.")
         require(0 <= self.momentum < 1, f"momentum={self.momentum} must be at least 0 and below 1.")
-        require(self.momentum > 0 or not self.nesterov, "nesterov=True needs a momentum above 0; DiLoCo takes 0.9.")
+        require(self.momentum > 0 or not self.nesterov, "nesterov=True needs a momentum above 0; DiLoCo uses 0.9.")
 
     def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
         if self.momentum == 0:
@@ -73,7 +79,7 @@ class OuterSGD(Outer):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowMo(Outer):
-    """Slow momentum (Wang et al., arXiv 1910.00643): u ← β u + Δ/γ, x ← x_old − α γ u."""
+    """Slow momentum (Wang et al., arXiv 1910.00643): m ← β m + Δ/γ, r ← r − α γ m."""
 
     lr: float = 1.0  # α
     momentum: float = field(default=0.5, metadata=ALWAYS_SPELLED)  # β
@@ -87,7 +93,7 @@ class SlowMo(Outer):
     def step(self, state: OuterState, delta: Tensor, learning_rate: float) -> Tensor:
         buffer = state.setdefault("momentum", torch.zeros_like(delta))
         if learning_rate == 0:
-            return delta  # workers stood still: the mean it is
+            return delta  # workers did not move, and Δ/γ is not defined: take the mean
         buffer.mul_(self.momentum).add_(delta, alpha=1 / learning_rate)
         return buffer * (self.lr * learning_rate)
 

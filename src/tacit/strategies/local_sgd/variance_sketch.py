@@ -1,11 +1,11 @@
-"""How far models are apart, from a few numbers of each.
+"""The variance among models, estimated from a few numbers of each model.
 
-    s = Σ over the coordinates i ≡ b (mod m) of ±x_i,  for b = 0 … m − 1, the signs being drawn anew each time and the same on all ranks
+    s_b = Σ ±x_i over the coordinates i ≡ b (mod m),  b = 0 … m − 1
 
-A sketch is linear, and ‖s‖² is on average ‖x‖², with a relative standard deviation of about √(2/m) at most, unless a
-few coordinates of one residue outweigh all others (Alon, Matias & Szegedy 1996; Charikar, Chen & Farach-Colton 2002).
-So the variance of the ranks' sketches estimates that of their models, however little of the models themselves is said.
-Vectors of at most m numbers are told exactly.
+The signs are drawn for each round, the same on all ranks. A sketch is linear, and ‖s‖² is ‖x‖² on average, with a
+relative standard deviation of about √(2/m) at most, unless a few coordinates of one residue outweigh all others (Alon,
+Matias & Szegedy 1996; Charikar, Chen & Farach-Colton 2002). So the variance of the sketches estimates the variance of
+the models, however strongly the models themselves are compressed. For vectors of at most m numbers it is exact.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-NUMBERS: Final = 256
-"""m: a kilobyte, and 9 % of standard deviation."""
+SKETCH_LENGTH: Final = 256
+"""m: one kilobyte in float32, and a standard deviation of 9 %."""
 
 
 def sketch(vector: Tensor, shared_random: np.random.Generator) -> Tensor:
-    """Return at most ``NUMBERS`` numbers that stand for ``vector``; all ranks must draw alike from ``shared_random``."""
+    """Return at most ``SKETCH_LENGTH`` numbers for ``vector``; ``shared_random`` must draw the same on all ranks."""
     vector = vector.to(torch.promote_types(vector.dtype, torch.float32))
-    numbers = vector.numel()
-    packed = np.frombuffer(shared_random.bytes((numbers + 7) // 8), np.uint8)
-    signs = torch.from_numpy(np.unpackbits(packed, count=numbers)).to(vector.device, vector.dtype).mul_(2).sub_(1)
-    rows = -(-numbers // NUMBERS)
+    length = vector.numel()
+    packed = np.frombuffer(shared_random.bytes((length + 7) // 8), np.uint8)
+    signs = torch.from_numpy(np.unpackbits(packed, count=length)).to(vector.device, vector.dtype).mul_(2).sub_(1)
+    rows = -(-length // SKETCH_LENGTH)
     if rows <= 1:
         return signs.mul_(vector)
-    table = vector.new_zeros(rows * NUMBERS)
-    torch.mul(signs, vector, out=table[:numbers])
-    return table.view(rows, NUMBERS).sum(0)
+    table = vector.new_zeros(rows * SKETCH_LENGTH)
+    torch.mul(signs, vector, out=table[:length])
+    return table.view(rows, SKETCH_LENGTH).sum(0)
 
 
 def variance_of(sketches: Sequence[Tensor], weights: Sequence[float]) -> float:
-    """Return the estimate of Σ w_i‖x_i − x̄‖² / Σ w_i, x̄ being the weighted mean."""
+    """Return the estimate of Σ w_i‖x_i − x̄‖² / Σ w_i, x̄ being the weighted mean; 0 where all weights are 0."""
     table = torch.stack([one.double() for one in sketches])
     shares = table.new_tensor(weights)
     total = float(shares.sum())
