@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.runtime.failures.wait_notices import Place, in_deadlock
+from tacit.core.messages import TensorMessage
+from tacit.runtime.failures.waits import Wait, deadlocked_ranks
 from tacit.strategies import Strategy
 from tests.runtime.processes import outcomes, together
 
@@ -128,6 +129,25 @@ def test_different_collectives_of_a_strategy_are_told_by_rank():
         assert "worker 1 waits in optimizer.step() (all-reduce; test_wait_notices.py, line" in text
 
 
+class ReceivesOnRank0(Strategy[None]):
+    """Waits for a message on rank 0 and in a collective on the others."""
+
+    def after_step(self, worker, state):
+        if worker.rank == 0:
+            worker.network.receive(TensorMessage)
+        else:
+            worker.network.all_reduce_mean(torch.ones(3))
+
+
+@pytest.mark.timeout(120)
+def test_a_wait_for_a_message_that_cannot_come_is_reported_as_soon_as_a_collective():
+    first, second = outcomes(2, run, ReceivesOnRank0(), None, ())
+    [notice] = first["notices"]  # worker 0 writes only notices of deadlocks: it waits for a message
+    assert "in optimizer.step() (receive(TensorMessage); test_wait_notices.py, line" in notice
+    assert "worker 1 waits in optimizer.step() (all-reduce; test_wait_notices.py, line" in notice
+    assert second["notices"] == []
+
+
 def test_a_run_in_which_all_ranks_make_the_same_calls_is_told_nothing():
     strategy = tacit.LocalSGD(period=tacit.Every(4))
     assert together(2, run, strategy, evaluate, (0, 1)) == [{"notices": [], "error": ""}] * 2
@@ -136,23 +156,41 @@ def test_a_run_in_which_all_ranks_make_the_same_calls_is_told_nothing():
 # Which waits cannot end.
 
 
-def place(number: int, ranks: tuple[int, ...], group: str = "all", what: str = "all-reduce", can_pass: bool = False):
-    return Place(what, group, number, ranks, can_pass, "", "")
+def collective(number: int, ranks: tuple[int, ...], group: str = "all", what: str = "all-reduce", can_pass=False):
+    return Wait(what, group, number, ranks, can_pass)
+
+
+def message(*sources: int, may_be_handled: bool = False):
+    return Wait("receive(Model)", "messages", 0, sources, may_be_handled)
 
 
 @pytest.mark.parametrize(
-    ("places", "blocked"),
+    ("waits", "deadlocked"),
     [
-        ({0: place(1, (0, 1)), 1: place(1, (0, 1))}, set()),  # a long exchange
-        ({0: place(1, (0, 1)), 1: place(2, (0, 1))}, {0, 1}),
-        ({0: place(1, (0, 1)), 1: place(1, (0, 1), what="all-gather")}, {0, 1}),
-        ({0: place(1, (0, 1, 2)), 1: place(1, (1, 2), "two"), 2: place(1, (1, 2), "two")}, set()),  # a group is at work
-        ({0: place(1, (0, 1, 2)), 1: place(1, (1, 2), "two")}, set()),  # worker 2 may come
-        ({0: place(1, (0, 1, 2)), 1: place(1, (1, 2), "two"), 2: place(1, (0, 2), "other")}, {0, 1, 2}),
-        ({0: place(2, (0, 1)), 1: place(1, (0, 1), what="broadcast", can_pass=True)}, set()),  # 0 has sent it all
-        ({0: place(1, (0, 1)), 1: place(1, (0, 1), what="broadcast", can_pass=True)}, {0, 1}),
-        ({0: place(1, (0, 1)), 1: place(0, (0,), "messages", can_pass=True)}, set()),  # it may be on its way
+        ({0: collective(1, (0, 1)), 1: collective(1, (0, 1))}, set()),  # a long exchange
+        ({0: collective(1, (0, 1)), 1: collective(2, (0, 1))}, {0, 1}),
+        ({0: collective(1, (0, 1)), 1: collective(1, (0, 1), what="all-gather")}, {0, 1}),
+        (  # a group is at work
+            {0: collective(1, (0, 1, 2)), 1: collective(1, (1, 2), "two"), 2: collective(1, (1, 2), "two")},
+            set(),
+        ),
+        ({0: collective(1, (0, 1, 2)), 1: collective(1, (1, 2), "two")}, set()),  # worker 2 may come
+        (
+            {0: collective(1, (0, 1, 2)), 1: collective(1, (1, 2), "two"), 2: collective(1, (0, 2), "other")},
+            {0, 1, 2},
+        ),
+        (  # 0 has sent it all
+            {0: collective(2, (0, 1)), 1: collective(1, (0, 1), what="broadcast", can_pass=True)},
+            set(),
+        ),
+        ({0: collective(1, (0, 1)), 1: collective(1, (0, 1), what="broadcast", can_pass=True)}, {0, 1}),
+        ({0: collective(1, (0, 1)), 1: message(0)}, {0, 1}),
+        ({0: collective(1, (0, 1)), 1: message(0, 1)}, {0, 1}),  # from any worker
+        ({0: collective(1, (0, 1)), 1: message(0, may_be_handled=True)}, set()),  # worker 0's handler may answer
+        ({0: collective(1, (0, 1)), 1: message(0, 1, -1)}, set()),  # the server may send
+        ({0: collective(1, (0, 1, 2)), 1: message(0, 1, 2)}, set()),  # worker 2 may send
+        ({0: message(1), 1: message(0)}, set()),  # messages may be under way
     ],
 )
-def test_waits_that_cannot_end_are_those_in_a_circle(places: dict[int, Place], blocked: set[int]):
-    assert in_deadlock(places) == blocked
+def test_waits_that_cannot_end_are_those_in_a_cycle(waits: dict[int, Wait], deadlocked: set[int]):
+    assert deadlocked_ranks(waits) == deadlocked

@@ -107,7 +107,8 @@ class ProcessNetwork:
         started_s = self._backend.now_s()
         what = f"receive({kind.__name__})"
         endpoint, notices = self._endpoint(what), self.collectives.notices
-        notices.begin_message(what, source)
+        sources = endpoint.peers if source is None else (source,)
+        notices.begin_message(what, sources, may_be_handled=bool(self._backend.handles))
         try:
             received: tuple[int, MessageType] = endpoint.receive(kind, source)
         except PeerLost as error:  # perhaps because the run ends
