@@ -172,7 +172,7 @@ class Collectives:
         self.notices.begin(what, call.group, call.number, call.ranks, can_pass=call.is_broadcast)
         try:
             with self._hook_lock.released():
-                call.wait()
+                call.wait(self._end_on_overdue_termination)
         except RuntimeError as error:
             self.notices.fail()
             self._endings.leave()
@@ -191,6 +191,11 @@ class Collectives:
         ``Interrupted``.
         """
         if self._termination.is_due(at_collective=at_collective):
+            raise self._ended(self._endings.agree(self._endings.asked()), "this run")
+
+    def _end_on_overdue_termination(self) -> None:
+        """Raise if SIGTERM came long ago and the collective has not ended since."""
+        if self._termination.is_overdue:
             raise self._ended(self._endings.agree(self._endings.asked()), "this run")
 
     def explained(self, failure: RunError | Interrupted, what: str) -> RunError | Interrupted:

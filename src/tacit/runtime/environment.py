@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from tacit.errors import TacitError, TimedOut
 _stores: Final[dict[tuple[str, str], Store]] = {}  # a store lives as long as its process: rank 0 may host it
 SERVES: Final = "TACIT_SERVE"
 """Set in the environment of a process that is the server: ``tacit.attach`` serves there, and never comes back."""
+_LOOK_AGAIN_S: Final = (0.001, 0.02)  # soon at first, then less often
 _attached = 0  # sessions of this process so far: all ranks attach in the same order
 
 
@@ -43,11 +45,20 @@ class Environment:
         ranks = range(self.size) if ranks is None else ranks
         names = [f"{key}/{rank}" for rank in ranks]
         try:
-            self.store.wait(names, timedelta(seconds=self.timeout_s))
+            self._wait(names)
         except (RuntimeError, TimeoutError) as error:
             missing = [rank for rank, name in zip(ranks, names, strict=True) if not self.has(name)]
             raise TimedOut("tacit.attach", missing, self.timeout_s) from error
         return [json.loads(self.store.get(name)) for name in names]
+
+    def _wait(self, names: list[str]) -> None:
+        """Wait until ``names`` are in the store; unlike ``store.wait``, Python handles signals meanwhile."""
+        deadline_s, pause_s = time.monotonic() + self.timeout_s, _LOOK_AGAIN_S[0]
+        while not self.store.check(names):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
 
     def published(self, key: str) -> list[Any]:
         """Return what ranks have published under ``key`` so far, in rank order, without waiting."""

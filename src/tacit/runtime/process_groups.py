@@ -5,6 +5,7 @@ The user's groups are never touched.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -19,18 +20,22 @@ _HOST: Final = torch.device("cpu")
 _OPEN_S: Final = 300.0
 """How long members wait for each other to open a group."""
 _CLOSED: Final = "the group is closed"
+_SIGNALS_S: Final = timedelta(seconds=1)
+"""How long a wait may keep Python from handling signals."""
 _NCCL_TIMEOUT: Final = timedelta(days=7)
 """NCCL's watchdog would end the process; how long to wait is decided call by call."""
 
 
 class Call:
-    """A collective under way in a group that may be closed before it ends; ``group`` and ``number`` say which, the same
-    on all ``ranks``.
+    """A collective in progress. The group may be closed before it ends.
+
+    group, number: identify the call; equal on all ``ranks``. timeout: None where the backend itself ends the call.
     """
 
     def __init__(
         self,
         work: dist.Work,
+        process_group: Any,
         timeout: timedelta | None,
         group: str,
         number: int,
@@ -40,20 +45,44 @@ class Call:
     ) -> None:
         self.group, self.number, self.ranks, self.is_broadcast = group, number, ranks, is_broadcast
         self._work: dist.Work | None = work
+        self._process_group = process_group
         self._timeout = timeout
 
     def is_completed(self) -> bool:
         return self._work is not None and self._work.is_completed()
 
-    def wait(self) -> None:
-        """Raise ``RuntimeError`` if it fails or takes longer than its time-out."""
+    def wait(self, check: Callable[[], None] | None = None) -> None:
+        """Wait until the call ends; raise ``RuntimeError`` if it fails or takes longer than its time-out.
+
+        Python handles signals about once a second meanwhile, then calls ``check``. Both may raise.
+        """
         if self._work is None:
             raise RuntimeError(_CLOSED)
-        self._work.wait() if self._timeout is None else self._work.wait(self._timeout)
+        if self._timeout is not None:
+            self._work.wait(self._timeout)
+            return
+        try:
+            while not self._ends_soon():
+                if check is not None:
+                    check()
+        except BaseException:
+            if not self._work.is_completed():
+                _never_destroy(self._process_group)
+            raise
+        self._work.wait()
+
+    def _ends_soon(self) -> bool:
+        """Wait a short time; return whether the call has ended, in success or failure."""
+        assert self._work is not None  # and in no local variable, which a traceback would keep: see drop
+        try:
+            self._work.wait(_SIGNALS_S)
+        except RuntimeError:
+            return self._work.is_completed()
+        return True
 
     def drop(self) -> None:
-        """Let go of it: a call that is held, be it by the traceback of its own failure, keeps its group's sockets open."""
-        self._work = None
+        """Release the call: a reference to it, even from a traceback, keeps the sockets of its group open."""
+        self._work = self._process_group = None
 
 
 class Group:
@@ -119,6 +148,7 @@ class Group:
         self._begun += 1
         call = Call(
             getattr(self._group, name)(*arguments, options),
+            self._group,
             timeout if self.backend == "nccl" else None,
             self._name,
             self._begun,
@@ -153,6 +183,14 @@ def swap(
     received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     wait(all_to_all(received, sent, sizes, lengths.tolist()))
     return [part.numpy().tobytes() for part in torch.split(received.cpu(), sizes)]
+
+
+def _never_destroy(process_group: Any) -> None:
+    """Keep ``process_group`` until the process exits, also while the interpreter shuts down.
+
+    gloo cannot cancel a call, and the destructor of a group waits for its calls.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(process_group))
 
 
 def _gloo(store: Store, place: int, size: int, address: str) -> Any:

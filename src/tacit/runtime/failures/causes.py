@@ -115,7 +115,7 @@ class FailureCauses:
                 return Cause(LOST, sorted({*failure.ranks, *self.lost()}))
             case PeerLost():
                 return Cause(FAILED, failure.ranks, failure.reason)
-            case Interrupted():
+            case KeyboardInterrupt():
                 return Cause(ASKED, [me])
             case TimedOut():
                 return Cause(TIMED_OUT, failure.missing, failure.places)

@@ -44,8 +44,12 @@ class TerminationSignal:
         """Whether to end now: at the next collective, or at the next step boundary where none comes soon."""
         if self.asked_s is None:
             return False
-        is_good_moment = at_collective or not self._waits_for_collective
-        return is_good_moment or time.monotonic() - self.asked_s >= _PATIENCE_S
+        return at_collective or not self._waits_for_collective or self.is_overdue
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether SIGTERM came so long ago that the process ends without a collective."""
+        return self.asked_s is not None and time.monotonic() - self.asked_s >= _PATIENCE_S
 
     def put_back(self) -> None:
         """Let SIGTERM end the process again."""
