@@ -67,7 +67,7 @@ class Ours:
             dist.PrefixStore(f"ours-{security}-{name}", store),
             host="127.0.0.1",
             security=security,
-            monitor=HookLock(),
+            hook_lock=HookLock(),
             handles=(Read,),
             handler=lambda source, _: self.post.send(source, self.served),
             sent=None,

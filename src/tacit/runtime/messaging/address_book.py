@@ -1,6 +1,6 @@
-"""Where everybody can be reached: addresses, public keys and the run's token, exchanged through the store.
+"""Address book: addresses, public keys and the run's token, exchanged through the store.
 
-Whoever cannot reach the store can neither speak nor listen.
+A process that cannot reach the store can neither send nor receive.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _LOOK_AGAIN_S: Final = 0.005
 
 
 class Address(NamedTuple):
-    """One endpoint: where its socket is bound, and its public key under CURVE."""
+    """Address of one endpoint: the URL of its socket, and its public key under CURVE."""
 
     url: str
     public_key: bytes
 
 
 class AddressBook:
-    """The entries of one run in ``store``, whose prefix is the run's own."""
+    """The addresses of one run in ``store``, whose prefix is the run's own."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # The first to come decides on the token; everybody gets that one.
+        # The first process to come sets the token; all others get that one.
         self.token = bytes.fromhex(store.compare_set("token", "", secrets.token_hex(_TOKEN_BYTES)).decode())
 
     def publish(self, address: int, entry: Address) -> None:
         self._store.set(_key(address), f"{entry.url} {entry.public_key.decode()}")
 
     def find(self, address: int) -> Address | None:
-        """Return the entry of ``address``, None if it is not there yet."""
-        # Not store.get, which waits, and lets nobody else use the store meanwhile.
+        """Return the entry of ``address``; None if it is not published yet."""
+        # Not store.get, which waits and blocks the store for other threads meanwhile.
         if not self._store.check([_key(address)]):
             return None
         url, _, key = self._store.get(_key(address)).decode().partition(" ")
         return Address(url, key.encode())
 
     def wait_for(self, addresses: Iterable[int], timeout_s: float) -> dict[int, Address]:
-        """Return everybody's entry once all are there."""
+        """Return the entries of ``addresses`` once all are published."""
         deadline_s, missing, found = time.monotonic() + timeout_s, list(addresses), dict[int, Address]()
         while True:
             found |= {address: entry for address in missing if (entry := self.find(address)) is not None}

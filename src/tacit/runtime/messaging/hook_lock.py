@@ -1,4 +1,4 @@
-"""The one lock that makes a worker a monitor: one of its hooks and handlers runs at a time (rule 2)."""
+"""Lock that lets one hook or handler of a worker run at a time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from threading import Lock, get_ident
 
 
 class HookLock:
-    """A lock that its owner may take again, give up while it blocks, and hold as a handler.
+    """Re-entrant lock that a hook can release while it blocks, and that knows whether a handler holds it.
 
-    ``with hook_lock:`` is for hooks, ``with hook_lock.released():`` for a hook that is about to block.
+    Use ``with hook_lock:`` around a hook and ``with hook_lock.released():`` around a blocking call in a hook.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._owner = self._depth = 0  # a thread's identity; how often it has entered
-        self._holds_a_handler = False
+        self._owner = self._depth = 0  # identity of the thread; how often it has entered
+        self._is_held_by_handler = False
 
     def __enter__(self) -> HookLock:
         if self._owner != get_ident():
@@ -33,8 +33,9 @@ class HookLock:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Give the lock up, however often it was entered, and take it back afterwards; nothing to do for one who does
-        not hold it.
+        """Release the lock, however often it was entered, and acquire it again afterwards.
+
+        Do nothing if the calling thread does not hold it.
         """
         depth = self.give_up()
         try:
@@ -43,7 +44,7 @@ class HookLock:
             self.take_back(depth)
 
     def give_up(self) -> int:
-        """Release the lock if the calling thread holds it; return how often it had entered."""
+        """Release the lock if the calling thread holds it; return how often the thread had entered."""
         if self._owner != get_ident():
             return 0
         depth, self._depth, self._owner = self._depth, 0, 0
@@ -51,25 +52,25 @@ class HookLock:
         return depth
 
     def take_back(self, depth: int) -> None:
-        """Hold the lock again as before ``give_up`` returned ``depth``."""
+        """Acquire the lock again, as deep as ``give_up`` returned."""
         if depth:
             self._lock.acquire()
             self._depth, self._owner = depth, get_ident()
 
     @contextmanager
-    def handling(self, patience_s: float) -> Iterator[bool]:
-        """Hold the lock as a handler; yield False if it could not be had within ``patience_s``."""
-        if not self._lock.acquire(timeout=patience_s):
+    def handling(self, timeout_s: float) -> Iterator[bool]:
+        """Hold the lock as a handler; yield False if it is not free within ``timeout_s``."""
+        if not self._lock.acquire(timeout=timeout_s):
             yield False
             return
-        self._owner, self._depth, self._holds_a_handler = get_ident(), 1, True
+        self._owner, self._depth, self._is_held_by_handler = get_ident(), 1, True
         try:
             yield True
         finally:
-            self._owner, self._depth, self._holds_a_handler = 0, 0, False
+            self._owner, self._depth, self._is_held_by_handler = 0, 0, False
             self._lock.release()
 
     @property
     def is_handling(self) -> bool:
         """Whether the calling thread is inside a handler."""
-        return self._holds_a_handler and self._owner == get_ident()
+        return self._is_held_by_handler and self._owner == get_ident()

@@ -1,4 +1,4 @@
-"""Messages that came and wait: those to be received, and those due to the handler."""
+"""Inbox: messages that wait to be received, and messages that are due to the handler."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from typing import TypeGuard
 
 from tacit.core.messages import Message
 
-Letter = tuple[int, Message]
-"""From whom, and the message."""
+Received = tuple[int, Message]
+"""Source and message."""
 
 
 class Inbox:
-    """Filled by whoever reads, emptied by the worker and by whoever handles."""
+    """Filled by the thread that reads, emptied by the worker and by the thread that handles."""
 
     def __init__(self, handles: tuple[type[Message], ...]) -> None:
         self._lock = Lock()
-        self.waiting: deque[Letter] = deque()
-        self.due: deque[Letter] = deque()
+        self.waiting: deque[Received] = deque()
+        self.due: deque[Received] = deque()
         self.handles, self._to_handle = handles, ()  # type: tuple[type[Message], ...], tuple[type[Message], ...]
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.due)
 
     def start_handling(self) -> None:
-        """From now on messages of the handled kinds are due to the handler, those first that wait already."""
+        """Make messages of the handled kinds due to the handler, first those that wait already."""
         with self._lock:
             self._to_handle = self.handles
             early, self.waiting = self.waiting, deque()
-            for letter in early:
-                self._add(letter)
+            for received in early:
+                self._add(received)
 
-    def add(self, letter: Letter) -> None:
+    def add(self, received: Received) -> None:
         with self._lock:
-            self._add(letter)
+            self._add(received)
 
-    def _add(self, letter: Letter) -> None:
-        (self.due if letter[1].is_of(*self._to_handle) else self.waiting).append(letter)
+    def _add(self, received: Received) -> None:
+        (self.due if received[1].is_of(*self._to_handle) else self.waiting).append(received)
 
     @property
     def is_handling(self) -> bool:
         """Whether messages may be due to the handler."""
         return bool(self._to_handle)
 
-    def is_for(self, came: tuple[int, object], kind: type[Message], source: int | None) -> TypeGuard[Letter]:
-        """Whether a ``receive`` of this kind and source may have what came at once, without putting it in."""
+    def is_for(self, came: tuple[int, object], kind: type[Message], source: int | None) -> TypeGuard[Received]:
+        """Whether a ``receive`` of this kind and source may take the message directly, without storing it."""
         message = came[1]
         if not isinstance(message, Message) or source not in (None, came[0]):
             return False
         return message.is_of(kind) and not message.is_of(*self._to_handle)
 
-    def take(self, kind: type[Message], source: int | None) -> Letter | None:
-        """Return the oldest message of the kind and from the source that waits to be received."""
+    def take(self, kind: type[Message], source: int | None) -> Received | None:
+        """Return the oldest waiting message of ``kind`` and from ``source``; None if there is none."""
         with self._lock:
-            for place, letter in enumerate(self.waiting):
-                if letter[1].is_of(kind) and source in (None, letter[0]):
-                    del self.waiting[place]
-                    return letter
+            for index, received in enumerate(self.waiting):
+                if received[1].is_of(kind) and source in (None, received[0]):
+                    del self.waiting[index]
+                    return received
         return None
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
-"""What the C library does with the memory of messages that have gone.
+"""Setting of the C library that keeps the memory of sent messages for the next ones.
 
-CURVE copies every message several times on its way. glibc gives freed blocks of some megabytes back to the kernel and
-has every page of the next ones mapped anew, which is a good part of what encryption costs: it is asked to keep them.
+CURVE copies every message several times. glibc returns freed blocks of some megabytes to the kernel, which then maps
+every page of the next block. That is a good part of the cost of encryption, so glibc is asked to keep the blocks.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 256 * 2**20
-"""Freed memory at the end of a heap that is kept; as much as may be under way to peers."""
+"""Freed memory at the end of a heap that is kept: as much as the window for large messages."""
 _BLOCK_BYTES: Final = 32 * 2**20
-"""Blocks up to this size are taken from a heap; glibc allows no more."""
+"""Blocks up to this size are taken from a heap; the largest value that glibc allows."""
 _SETTINGS: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep_memory() -> bool:
-    """Ask the C library to keep freed memory, and return whether it will.
+    """Ask glibc to keep freed memory; return whether it does.
 
-    The user's own settings of it stand; others than glibc are left alone.
+    Settings of the user in the environment take precedence. Other C libraries are not changed.
     """
     if any(name in os.environ for name in _SETTINGS):
         return False

@@ -1,4 +1,4 @@
-"""Incoming messages: the socket that anybody can connect to, and what is believed of the bytes that come."""
+"""Receiver of messages: the bound socket, and the checks that incoming bytes must pass."""
 
 from __future__ import annotations
 
@@ -20,42 +20,41 @@ from tacit.runtime.messaging.security import Keys, guard_receiver
 
 
 class Purpose(IntEnum):
-    """Why somebody writes. A goodbye is the last a peer says; it leaves when everybody has answered with a farewell."""
+    """Purpose of a first frame. A peer sends GOODBYE last, and leaves when all peers have acknowledged it."""
 
     MESSAGE = 0
-    LARGE_MESSAGE = 1  # of several frames
+    LARGE_MESSAGE = 1  # several frames
     GOODBYE = 2
-    FAREWELL = 3
+    GOODBYE_ACK = 3
 
 
-Came = tuple[int, Message | Purpose]
-"""From whom, and the message; a goodbye and a farewell are all that is not one."""
+Incoming = tuple[int, Message | Purpose]
+"""Source and message, or source and GOODBYE or GOODBYE_ACK."""
 
 _STAMP: Final = struct.Struct("<16siB")
 _LARGE_STAMP: Final = struct.Struct("<16siB107x")
-"""zmq hands the first 8 KB to the kernel by themselves, and then what is left of a large tensor. Behind a first frame
-of 54 to 68 bytes that begins up to 15 bytes before a page, and to copy it takes twice as long (4 KB aliasing), so the
-stamp makes that frame longer."""
+"""zmq passes the first 8 KB to the kernel separately, then the rest of a large tensor. After a first frame of 54 to 68
+bytes the rest begins up to 15 bytes before a page, and copying it takes twice as long (4 KB aliasing). The padding of
+this stamp makes the first frame longer.
+"""
 _PURPOSES: Final = tuple(Purpose)
 _LARGE: Final = int(Purpose.LARGE_MESSAGE)
 _AWAKE_S: Final = 200e-6
-"""How long one who waits for a message stays awake: to fall asleep and be woken takes longer than a small message is
-under way.
-"""
+"""How long a waiting thread polls before it sleeps: sleep and wake-up take longer than a small message travels."""
 _NOW: Final = int(zmq.NOBLOCK)
-_give_way: Final = getattr(os, "sched_yield", lambda: None)
+_yield_processor: Final = getattr(os, "sched_yield", lambda: None)
 _QUEUE_MESSAGES: Final = 16
-"""Messages of one sender that zmq reads ahead; then the sender is pushed back."""
+"""Messages of one sender that zmq reads ahead; then it stops the sender."""
 _log = logging.getLogger(__name__)
 
 
 def stamp(token: bytes, source: int, purpose: Purpose = Purpose.MESSAGE) -> bytes:
-    """Return what stands at the head of a message's first frame: token · source i32 · purpose u8."""
+    """Return the header of a message's first frame: token · source i32 · purpose u8."""
     return (_LARGE_STAMP if purpose == Purpose.LARGE_MESSAGE else _STAMP).pack(token, source, purpose)
 
 
 class Receiver:
-    """A bound PULL socket: whoever connects can hear nothing, and is not heard without the token.
+    """A bound PULL socket. A process that connects receives nothing, and its messages count only with the token.
 
     Used by one thread at a time.
     """
@@ -67,15 +66,15 @@ class Receiver:
         self.bad_messages = 0
         self._socket = context.socket(zmq.PULL)
         self._socket.rcvhwm = _QUEUE_MESSAGES
-        self._wait_s, self._is_more = -1.0, False  # there are frames that belong to the one read last
+        self._wait_s, self._is_more = -1.0, False  # whether frames of the message read last remain
         guard_receiver(self._socket, keys)
         self._socket.bind(f"tcp://{host}:*")
         self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
-    def read(self, wait_s: float, *, eagerly: bool = False) -> Came | None:
-        """Return the next message, None if none comes within ``wait_s`` or what comes is not to be believed.
+    def read(self, wait_s: float, *, eagerly: bool = False) -> Incoming | None:
+        """Return the next message; None if none arrives within ``wait_s``, or one that fails the checks.
 
-        ``eagerly`` is for one who has nothing else to do: it stays awake for a moment, giving way to everybody else.
+        eagerly: poll for a moment before sleeping, and yield the processor to other threads meanwhile.
         """
         if wait_s != self._wait_s:
             self._wait_s, self._socket.rcvtimeo = wait_s, int(wait_s * 1e3)
@@ -83,18 +82,18 @@ class Receiver:
         try:
             if head is None:
                 head = self._socket.recv(copy=False)
-            self._is_more = head.more  # sooner than to ask the socket
+            self._is_more = head.more  # cheaper than a query of the socket
             return self._open(head.bytes)
         except zmq.Again:
             return None
         except BadMessage as error:
-            for _ in self:  # what belongs to it
+            for _ in self:  # its remaining frames
                 pass
             self._drop(str(error))
             return None
 
     def _receive_soon(self) -> zmq.Frame | None:
-        """Return a first frame if one comes soon."""
+        """Return a first frame if one arrives soon."""
         receive, end_s = self._socket.recv, perf_counter() + _AWAKE_S
         while True:
             try:
@@ -102,17 +101,17 @@ class Receiver:
             except zmq.Again:
                 if perf_counter() > end_s:
                     return None
-                _give_way()
+                _yield_processor()
 
-    def _open(self, head: bytes) -> Came:
+    def _open(self, head: bytes) -> Incoming:
         try:
             token, source, code = _STAMP.unpack_from(head)
         except struct.error:
-            raise BadMessage(f"{len(head)} bytes are shorter than a stamp of {_STAMP.size}.") from None
+            raise BadMessage(f"{len(head)} bytes are fewer than the header's {_STAMP.size}.") from None
         if not compare_digest(token, self._token):
             raise BadMessage("it does not carry this run's token.")
         if source not in self._peers or code >= len(_PURPOSES):
-            raise BadMessage(f"source {source} and purpose {code} are nobody's.")
+            raise BadMessage(f"source {source} or purpose {code} is unknown.")
         if not code:
             return source, unpack_frames(head, _STAMP.size)
         if code == _LARGE:
@@ -123,7 +122,7 @@ class Receiver:
         return self
 
     def __next__(self) -> memoryview:
-        """Return the next of the frames that belong to the one read last."""
+        """Return the next frame of the message read last."""
         if not self._is_more:
             raise StopIteration
         frame = self._socket.recv(copy=False)
@@ -133,4 +132,4 @@ class Receiver:
     def _drop(self, why: str) -> None:
         self.bad_messages += 1
         if self.bad_messages == 1:
-            _log.warning("dropped bytes that came to %s: %s Further ones are only counted.", self.url, why)
+            _log.warning("dropped bytes received at %s: %s Further ones are only counted.", self.url, why)

@@ -1,10 +1,11 @@
-"""Who may speak: the three securities, and the keys of CURVE.
+"""Security of messages: the three modes, and the keys of CURVE.
 
     token   loopback: every message carries the run's random token; nothing is encrypted, nothing leaves the machine
-    curve   between hosts: CURVE encrypts and checks every byte; only who has a receiver's public key can connect to it, and the token is inside
-    plain   links that are trusted: as token, but between hosts, where whoever can listen on the wire can read and forge
+    curve   between hosts: CURVE encrypts and authenticates every byte, the token included; only a process that has the
+            receiver's public key can connect
+    plain   trusted links between hosts: as token; anyone who can read the link can read and forge messages
 
-Tokens and public keys travel through the store alone.
+Tokens and public keys are exchanged through the store only.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ SECURITIES: Final = ("token", "curve", "plain")
 
 
 class Keys(NamedTuple):
-    """A CURVE key pair; both are empty where nothing is encrypted."""
+    """A CURVE key pair; both keys are empty without encryption."""
 
     public: bytes = b""
     secret: bytes = b""
 
 
 def check_security(security: str, host: str) -> None:
-    """Refuse an unknown security, and a token in the clear where others could read it."""
+    """Raise for an unknown mode, and for an unencrypted token outside loopback."""
     require(security in SECURITIES, f"security={security!r} is unknown{nearest(security, SECURITIES)}")
     require(
         security != "token" or ipaddress.ip_address(host).is_loopback,
-        f"security='token' with host={host!r} would show token and tensors to the network; "
-        f"'curve' encrypts, 'plain' trusts the link.",
+        f"security='token' with host={host!r} would send token and tensors unencrypted over the network; "
+        f"use 'curve' to encrypt, or 'plain' on a trusted link.",
     )
 
 
@@ -41,14 +42,14 @@ def make_keys(security: str) -> Keys:
 
 
 def guard_receiver(socket: zmq.Socket[bytes], mine: Keys) -> None:
-    """Let ``socket`` accept only those who know its public key."""
+    """Let ``socket`` accept only connections from processes that have its public key."""
     if mine.secret:
         socket.curve_server = True
         socket.curve_secretkey = mine.secret
 
 
 def guard_sender(socket: zmq.Socket[bytes], mine: Keys, receiver: bytes) -> None:
-    """Let ``socket`` speak only to the holder of the secret key that belongs to ``receiver``."""
+    """Let ``socket`` connect only to the holder of the secret key of ``receiver``, a public key."""
     if mine.secret:
         socket.curve_serverkey = receiver
         socket.curve_publickey, socket.curve_secretkey = mine

@@ -1,7 +1,7 @@
-"""The thread with which pyzmq gives back buffers that were sent without a copy.
+"""Lifetime of pyzmq's thread that releases buffers sent without a copy.
 
-pyzmq starts one per process and keeps it for ever. A run that is closed leaves no thread behind, so the last post in
-the process ends it, unless somebody else's zmq had started it before us.
+pyzmq starts one such thread per process and never ends it. A closed run leaves no thread, so the last endpoint of the
+process ends it, unless it was running before the first endpoint.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Final
 
 from zmq.utils.garbage import gc as collector
 
-_PATIENCE_S: Final = 1.0
+_RELEASE_S: Final = 1.0
 _lock = Lock()
-_posts = 0
-_was_there = False
+_endpoints = 0
+_was_running = False
 
 
-def enter() -> None:
-    """One more post will send without copies."""
-    global _posts, _was_there
+def add_endpoint() -> None:
+    """Note that one more endpoint sends without copies."""
+    global _endpoints, _was_running
     with _lock:
-        if not _posts:
-            _was_there = collector.is_alive()
-        _posts += 1
+        if not _endpoints:
+            _was_running = collector.is_alive()
+        _endpoints += 1
 
 
-def leave() -> None:
-    """A post has closed all its sockets; the last one ends the thread once every buffer has been given back."""
-    global _posts
+def remove_endpoint() -> None:
+    """Note that an endpoint has closed its sockets; the last one ends the thread once every buffer is released."""
+    global _endpoints
     with _lock:
-        _posts -= 1
-        if _posts or _was_there:
+        _endpoints -= 1
+        if _endpoints or _was_running:
             return
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + _RELEASE_S
         while collector.refs and time.monotonic() < deadline_s:
             time.sleep(0.001)
-        if not collector.refs:  # stopping it under a buffer that is still out would crash
+        if not collector.refs:  # stopping the thread while zmq holds a buffer would crash
             collector.stop()

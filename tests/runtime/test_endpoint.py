@@ -36,7 +36,7 @@ TIMEOUT_S = 10.0
 
 # A kind is known by its name alone: these must not be names of other tests' messages.
 @dataclass(frozen=True)
-class Letter(Message):
+class Note(Message):
     number: int
 
 
@@ -55,25 +55,25 @@ class Parcel(Message):
 
 
 class End:
-    """One endpoint with its monitor; its handler answers an enquiry with a letter of the same number."""
+    """One endpoint with its hook lock; its handler answers an enquiry with a note of the same number."""
 
     def __init__(self, store, address: int, peers: list[int], handler=None, **rest) -> None:
-        self.monitor, self.heard = HookLock(), []
+        self.hook_lock, self.received = HookLock(), []
         rest = {"host": "127.0.0.1", "security": "token", "timeout_s": TIMEOUT_S} | rest
-        self.post = MessageEndpoint(
+        self.endpoint = MessageEndpoint(
             address,
             peers,
             store,
-            hook_lock=self.monitor,
+            hook_lock=self.hook_lock,
             handles=(Enquiry,),
             handler=(lambda source, message: handler(self, source, message)) if handler else self.answer,
             sent=None,
-            received=lambda source, message: self.heard.append((source, message)),
+            received=lambda source, message: self.received.append((source, message)),
             **rest,
         )
 
     def answer(self, source: int, message: Message) -> None:
-        self.post.send(source, Letter(message.number))
+        self.endpoint.send(source, Note(message.number))
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def ends(*addresses: int, **rest) -> Iterator[list[End]]:
 
 def close(*made: End) -> None:
     with ThreadPoolExecutor(len(made)) as pool:
-        list(pool.map(lambda end: end.post.close(), made))
+        list(pool.map(lambda end: end.endpoint.close(), made))
 
 
 def together(*tasks: Callable[[], None]) -> None:
@@ -112,13 +112,13 @@ def test_ping_pong(security: str):
 
         def write() -> None:
             for number in range(20):
-                worker.post.send(SERVER, Letter(number))
-                assert worker.post.receive(Letter, source=SERVER) == (SERVER, Letter(number + 1))
+                worker.endpoint.send(SERVER, Note(number))
+                assert worker.endpoint.receive(Note, source=SERVER) == (SERVER, Note(number + 1))
 
         def write_back() -> None:
             for _ in range(20):
-                source, letter = server.post.receive(Letter)
-                server.post.send(source, Letter(letter.number + 1))
+                source, note = server.endpoint.receive(Note)
+                server.endpoint.send(source, Note(note.number + 1))
 
         together(write, write_back)
 
@@ -126,8 +126,8 @@ def test_ping_pong(security: str):
 def test_tensors_arrive_whole_and_may_be_written_to():
     with ends(0, 1) as (a, b):
         big = torch.randn(300_000, dtype=torch.float64)
-        a.post.send(1, Parcel(big, "x", torch.arange(6).reshape(2, 3), b"raw", True))
-        _, came = b.post.receive(Parcel)
+        a.endpoint.send(1, Parcel(big, "x", torch.arange(6).reshape(2, 3), b"raw", True))
+        _, came = b.endpoint.receive(Parcel)
         assert torch.equal(came.first, big) and torch.equal(came.second, torch.arange(6).reshape(2, 3))
         assert (came.name, came.raw, came.is_last) == ("x", b"raw", True)
         came.first.zero_()
@@ -136,8 +136,8 @@ def test_tensors_arrive_whole_and_may_be_written_to():
 
 def test_small_tensors_that_are_large_together_arrive():
     with ends(0, 1) as (a, b):
-        a.post.send(1, Parcel(torch.ones(15_000), "x", torch.ones(15_000), b"raw", True))
-        assert b.post.receive(Parcel)[1].second.sum() == 15_000
+        a.endpoint.send(1, Parcel(torch.ones(15_000), "x", torch.ones(15_000), b"raw", True))
+        assert b.endpoint.receive(Parcel)[1].second.sum() == 15_000
 
 
 def test_a_send_is_a_snapshot_unless_the_message_owns_its_tensors():
@@ -162,7 +162,7 @@ def unpacked(frames: Sequence[bytes | bytearray | memoryview]) -> Message:
 @pytest.mark.parametrize(
     "message",
     [
-        Letter(3),
+        Note(3),
         TensorMessage(torch.zeros(5)),
         TensorMessage(torch.zeros(40_000).reshape(200, 200)),
         TensorMessage(torch.zeros(300, 300).t()),
@@ -209,105 +209,105 @@ def test_frames_that_were_tampered_with_are_refused_or_make_a_message(data: st.D
 def test_messages_of_a_source_keep_their_order_and_are_matched_by_kind_and_source():
     with ends(0, 1, 2) as (a, b, c):
         for number in range(50):
-            a.post.send(2, Letter(number))
-            b.post.send(2, Letter(100 + number))
-        b.post.send(2, TensorMessage(torch.ones(1)))
-        assert c.post.receive(TensorMessage)[0] == 1
-        assert [c.post.receive(Letter, source=1)[1].number for _ in range(50)] == list(range(100, 150))
-        assert [c.post.receive(Letter) for _ in range(50)] == [(0, Letter(number)) for number in range(50)]
+            a.endpoint.send(2, Note(number))
+            b.endpoint.send(2, Note(100 + number))
+        b.endpoint.send(2, TensorMessage(torch.ones(1)))
+        assert c.endpoint.receive(TensorMessage)[0] == 1
+        assert [c.endpoint.receive(Note, source=1)[1].number for _ in range(50)] == list(range(100, 150))
+        assert [c.endpoint.receive(Note) for _ in range(50)] == [(0, Note(number)) for number in range(50)]
 
 
 def test_a_handler_answers_while_its_worker_computes_but_never_while_a_hook_runs():
     inside: list[str] = []
 
     def answer(end: End, source: int, message: Message) -> None:
-        assert not torch.is_grad_enabled() and end.monitor.is_handling
+        assert not torch.is_grad_enabled() and end.hook_lock.is_handling
         inside.append("handler")
         end.answer(source, message)
 
     with ends(0, 1, handler=answer) as (asker, owner):
-        owner.post.start_handling()
-        asker.post.send(1, Enquiry(1))  # the owner's thread computes: it asks for nothing here
-        assert asker.post.receive(Letter) == (1, Letter(1))
-        with owner.monitor:
-            asker.post.send(1, Enquiry(2))
-            wait_until(lambda: owner.post.waiting == 1)
+        owner.endpoint.start_handling()
+        asker.endpoint.send(1, Enquiry(1))  # the owner's thread computes: it asks for nothing here
+        assert asker.endpoint.receive(Note) == (1, Note(1))
+        with owner.hook_lock:
+            asker.endpoint.send(1, Enquiry(2))
+            wait_until(lambda: owner.endpoint.waiting == 1)
             assert inside == ["handler"]
-            with owner.monitor.released():
-                assert asker.post.receive(Letter) == (1, Letter(2))
-        assert not owner.monitor.is_handling
+            with owner.hook_lock.released():
+                assert asker.endpoint.receive(Note) == (1, Note(2))
+        assert not owner.hook_lock.is_handling
 
 
 def test_a_handler_answers_while_its_worker_receives():
     with ends(0, 1) as (asker, owner), ThreadPoolExecutor() as pool:
-        owner.post.start_handling()
+        owner.endpoint.start_handling()
 
         def hook():
-            with owner.monitor:
-                return owner.post.receive(TensorMessage)[0]
+            with owner.hook_lock:
+                return owner.endpoint.receive(TensorMessage)[0]
 
         waiting = pool.submit(hook)
         for number in range(5):
-            asker.post.send(1, Enquiry(number))
-            assert asker.post.receive(Letter) == (1, Letter(number))
-        asker.post.send(1, TensorMessage(torch.ones(1)))
+            asker.endpoint.send(1, Enquiry(number))
+            assert asker.endpoint.receive(Note) == (1, Note(number))
+        asker.endpoint.send(1, TensorMessage(torch.ones(1)))
         assert waiting.result(TIMEOUT_S) == 0
 
 
-def test_messages_that_came_before_handling_started_are_delivered_first():
-    heard = []
-    with ends(0, 1, handler=lambda _, source, message: heard.append(message.number)) as (a, b):
+def test_messages_that_arrived_before_handling_started_are_delivered_first():
+    received = []
+    with ends(0, 1, handler=lambda _, source, message: received.append(message.number)) as (a, b):
         for number in range(3):
-            a.post.send(1, Enquiry(number))
-        wait_until(lambda: b.post.waiting == 3)
-        assert heard == []
-        b.post.start_handling()
-        a.post.send(1, Enquiry(3))
-        wait_until(lambda: heard == [0, 1, 2, 3])
+            a.endpoint.send(1, Enquiry(number))
+        wait_until(lambda: b.endpoint.waiting == 3)
+        assert received == []
+        b.endpoint.start_handling()
+        a.endpoint.send(1, Enquiry(3))
+        wait_until(lambda: received == [0, 1, 2, 3])
 
 
 def test_a_full_window_blocks_a_hook_until_the_peer_reads(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tacit.runtime.messaging.senders._WINDOW_BYTES", 2**20)
-    monkeypatch.setattr("tacit.runtime.messaging.endpoint._INBOX_MESSAGES", 4)
+    monkeypatch.setattr("tacit.runtime.messaging.reader._INBOX_MESSAGES", 4)
     message = TensorMessage(torch.zeros(2**20)).owned()
     with ends(0, 1) as (a, b), ThreadPoolExecutor() as pool:
 
         def fill():
-            with a.monitor:
+            with a.hook_lock:
                 for _ in range(40):
-                    a.post.send(1, message)
+                    a.endpoint.send(1, message)
 
         filling = pool.submit(fill)
-        wait_until(lambda: b.post.waiting == 4)
+        wait_until(lambda: b.endpoint.waiting == 4)
         with pytest.raises(TimeoutError):
             filling.result(0.3)
-        with a.monitor:  # it waits with the monitor released
+        with a.hook_lock:  # it waits with the hook lock released
             pass
         for _ in range(40):
-            b.post.receive(TensorMessage)
+            b.endpoint.receive(TensorMessage)
         filling.result(TIMEOUT_S)
 
 
 def test_a_window_that_stays_full_times_out(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tacit.runtime.messaging.endpoint._INBOX_MESSAGES", 1)
+    monkeypatch.setattr("tacit.runtime.messaging.reader._INBOX_MESSAGES", 1)
     with ends(0, 1, timeout_s=0.5) as (a, _), pytest.raises(TimedOut, match="send to 1, whose window is full"):
         for _ in range(1000):
-            a.post.send(1, TensorMessage(torch.zeros(2**20)).owned())
+            a.endpoint.send(1, TensorMessage(torch.zeros(2**20)).owned())
 
 
 def test_a_handler_may_neither_reply_twice_nor_block():
     def greedy(end: End, source: int, message: Message) -> None:
         if message.number:
-            end.post.receive(Letter)
+            end.endpoint.receive(Note)
         end.answer(source, message)
         end.answer(source, message)
 
     for number, text in ((0, "at most one reply per message received"), (1, "a handler may not block")):
         with ends(0, 1, handler=greedy) as (asker, owner):
-            owner.post.start_handling()
-            asker.post.send(1, Enquiry(number))
+            owner.endpoint.start_handling()
+            asker.endpoint.send(1, Enquiry(number))
             with pytest.raises(MisplacedCall, match=text):
-                owner.post.receive(Letter)
+                owner.endpoint.receive(Note)
 
 
 def test_what_a_handler_raises_reaches_its_worker():
@@ -315,27 +315,27 @@ def test_what_a_handler_raises_reaches_its_worker():
         raise ZeroDivisionError("in the handler")
 
     with ends(0, 1, handler=broken) as (asker, owner):
-        owner.post.start_handling()
-        asker.post.send(1, Enquiry(1))
+        owner.endpoint.start_handling()
+        asker.endpoint.send(1, Enquiry(1))
         with pytest.raises(ZeroDivisionError, match="in the handler"):
-            owner.post.receive(Letter)
+            owner.endpoint.receive(Note)
         with pytest.raises(ZeroDivisionError):
-            owner.post.raise_if_failed()
+            owner.endpoint.raise_if_failed()
 
 
 def test_replies_of_handlers_wait_in_line_when_the_peer_does_not_read(monkeypatch: pytest.MonkeyPatch):
     """They are too small for the window of bytes and fill zmq's queue; no handler blocks, nothing is lost or overtaken."""
-    monkeypatch.setattr("tacit.runtime.messaging.endpoint._INBOX_MESSAGES", 250)
+    monkeypatch.setattr("tacit.runtime.messaging.reader._INBOX_MESSAGES", 250)
     count = 500  # of 60 KB: more than the kernel and zmq hold between two sockets
 
     def answer(end: End, source: int, message: Message) -> None:
-        end.post.send(source, TensorMessage(torch.full((15_000,), float(message.number))))
+        end.endpoint.send(source, TensorMessage(torch.full((15_000,), float(message.number))))
 
     with ends(0, 1, handler=answer) as (asker, owner):
-        owner.post.start_handling()
+        owner.endpoint.start_handling()
         for number in range(count):
-            asker.post.send(1, Enquiry(number))
-        assert [asker.post.receive(TensorMessage)[1].tensor[0] for _ in range(count)] == list(range(count))
+            asker.endpoint.send(1, Enquiry(number))
+        assert [asker.endpoint.receive(TensorMessage)[1].tensor[0] for _ in range(count)] == list(range(count))
 
 
 @contextmanager
@@ -351,26 +351,26 @@ def url_of(store: HashStore, address: int) -> str:
     return store.get(f"address/{address}").decode().split()[0]
 
 
-def test_an_outsider_is_counted_hears_nothing_and_does_no_harm(caplog: pytest.LogCaptureFixture):
+def test_an_outsider_is_counted_receives_nothing_and_does_no_harm(caplog: pytest.LogCaptureFixture):
     store = HashStore()
     a, b = End(store, 0, [1]), End(store, 1, [0])
     url = url_of(store, 1)
     assert url.startswith("tcp://127.0.0.1:")
-    bodies = [b"", b"hello", os.urandom(21) + b"".join(Letter(1).frames()), bytes(16) + b"\0" * 5]
+    bodies = [b"", b"hello", os.urandom(21) + b"".join(Note(1).frames()), bytes(16) + b"\0" * 5]
     with stranger(url) as socket:
         for body in bodies:
             socket.send(body)
         socket.send_multipart([b"x"] * 5)
-        wait_until(lambda: b.post.bad_messages == len(bodies) + 1)
+        wait_until(lambda: b.endpoint.bad_messages == len(bodies) + 1)
     with zmq.Context() as context, context.socket(zmq.PULL) as listener:
         listener.linger = 0
         listener.connect(url)
-        a.post.send(1, Letter(7))
-        assert b.post.receive(Letter) == (0, Letter(7))
+        a.endpoint.send(1, Note(7))
+        assert b.endpoint.receive(Note) == (0, Note(7))
         assert not listener.poll(100)
-    assert b.heard == [(0, Letter(7))] and b.post.waiting == 0
+    assert b.received == [(0, Note(7))] and b.endpoint.waiting == 0
     close(a, b)
-    assert caplog.text.count("dropped bytes that came to tcp://127.0.0.1:") == 1
+    assert caplog.text.count("dropped bytes received at tcp://127.0.0.1:") == 1
 
 
 def test_an_outsider_with_the_token_but_not_the_keys_cannot_enter_under_curve():
@@ -378,17 +378,17 @@ def test_an_outsider_with_the_token_but_not_the_keys_cannot_enter_under_curve():
     a, b = End(store, 0, [1], security="curve"), End(store, 1, [0], security="curve")
     public, secret = zmq.curve_keypair()
     keys = {"curve_publickey": public, "curve_secretkey": secret, "curve_serverkey": zmq.curve_keypair()[0]}
-    forged = bytes.fromhex(store.get("token").decode()) + bytes(5) + b"".join(Letter(1).frames())
+    forged = bytes.fromhex(store.get("token").decode()) + bytes(5) + b"".join(Note(1).frames())
     with stranger(url_of(store, 1)) as plain, stranger(url_of(store, 1), **keys) as wrong_key:
         plain.send(forged)
         wrong_key.send(forged)
-        a.post.send(1, Letter(7))
-        assert b.post.receive(Letter) == (0, Letter(7))
+        a.endpoint.send(1, Note(7))
+        assert b.endpoint.receive(Note) == (0, Note(7))
         for number in range(100):  # time enough for whatever else wants in
-            a.post.send(1, Enquiry(number))
+            a.endpoint.send(1, Enquiry(number))
         for number in range(100):
-            assert b.post.receive(Enquiry) == (0, Enquiry(number))
-    assert (b.post.waiting, b.post.bad_messages) == (0, 0)
+            assert b.endpoint.receive(Enquiry) == (0, Enquiry(number))
+    assert (b.endpoint.waiting, b.endpoint.bad_messages) == (0, 0)
     close(a, b)
 
 
@@ -401,9 +401,9 @@ def test_garbage_behind_the_token_is_counted_and_dropped(garbage: list[list[byte
     with stranger(url_of(store, 1)) as socket:
         for first, *rest in garbage:
             socket.send_multipart([stamp + first, *rest])
-        wait_until(lambda: b.post.bad_messages == len(garbage))
-    a.post.send(1, Letter(7))
-    assert b.post.receive(Letter) == (0, Letter(7))
+        wait_until(lambda: b.endpoint.bad_messages == len(garbage))
+    a.endpoint.send(1, Note(7))
+    assert b.endpoint.receive(Note) == (0, Note(7))
     close(a, b)
 
 
@@ -414,9 +414,9 @@ def test_a_large_message_whose_tensor_is_missing_takes_nothing_of_the_next():
     head, _ = TensorMessage(torch.zeros(100_000)).frames(b"", stamp(token, 0, Purpose.LARGE_MESSAGE))
     with stranger(url_of(store, 1)) as socket:
         socket.send(head)
-        socket.send(stamp(token, 0) + Letter(7).frames()[0])
-        assert b.post.receive(Letter) == (0, Letter(7))
-    assert b.post.bad_messages == 1
+        socket.send(stamp(token, 0) + Note(7).frames()[0])
+        assert b.endpoint.receive(Note) == (0, Note(7))
+    assert b.endpoint.bad_messages == 1
     close(a, b)
 
 
@@ -428,7 +428,7 @@ def test_encrypting_keeps_memory_unless_the_user_says_what_the_allocator_does(mo
 
 
 def test_a_token_in_the_clear_stays_on_the_machine():
-    with pytest.raises(ValueError, match="security='token' with host='10.0.0.1' would show token and tensors"):
+    with pytest.raises(ValueError, match="security='token' with host='10.0.0.1' would send token and tensors"):
         End(HashStore(), 0, [1], host="10.0.0.1")
     with pytest.raises(ValueError, match="security='curves' is unknown; did you mean 'curve'"):
         End(HashStore(), 0, [1], security="curves")
@@ -437,52 +437,52 @@ def test_a_token_in_the_clear_stays_on_the_machine():
 def test_a_missing_peer_is_named():
     lonely = End(HashStore(), 0, [1, SERVER], timeout_s=0.1)
     with pytest.raises(TimedOut, match="the exchange of addresses got no answer from worker 1, the server within"):
-        lonely.post.send(1, Letter(1))
+        lonely.endpoint.send(1, Note(1))
     close(lonely)
 
 
 def test_receive_times_out_and_says_who_is_missing():
     with ends(0, 1, timeout_s=0.2) as (a, _), pytest.raises(TimedOut, match=r"source=1\) got no answer from worker 1"):
-        a.post.receive(Letter, source=1)
+        a.endpoint.receive(Note, source=1)
 
 
 def test_what_was_sent_before_goodbye_arrives_and_then_the_peer_is_gone():
     with ends(0, 1) as (a, b):
         for number in range(10):
-            a.post.send(1, Letter(number))
-        a.post.send(1, TensorMessage(torch.ones(10**6)))
-        a.post.close()
-        assert [b.post.receive(Letter)[1].number for _ in range(10)] == list(range(10))
-        assert b.post.receive(TensorMessage)[1].tensor.sum() == 10**6
+            a.endpoint.send(1, Note(number))
+        a.endpoint.send(1, TensorMessage(torch.ones(10**6)))
+        a.endpoint.close()
+        assert [b.endpoint.receive(Note)[1].number for _ in range(10)] == list(range(10))
+        assert b.endpoint.receive(TensorMessage)[1].tensor.sum() == 10**6
         with pytest.raises(
-            PeerLost, match=r"receive\(Letter\) needs a message and no peer is left; it had closed its session"
+            PeerLost, match=r"receive\(Note\) needs a message and no peer is left; it had closed its session"
         ):
-            b.post.receive(Letter)
-        b.post.send(0, Letter(1))  # dropped
+            b.endpoint.receive(Note)
+        b.endpoint.send(0, Note(1))  # dropped
 
 
-def test_a_server_hears_once_of_each_peer_that_is_gone_and_receives_what_it_sent_before():
+def test_a_server_is_notified_once_of_each_lost_peer_and_receives_what_it_sent_before():
     with ends(0, 1, 2, SERVER) as (*workers, server):
         for worker in workers:
-            worker.post.send(SERVER, Letter(worker.post.address))
-        workers[1].post.close()
-        workers[0].post.close()
-        heard, lost = [], []
+            worker.endpoint.send(SERVER, Note(worker.endpoint.address))
+        workers[1].endpoint.close()
+        workers[0].endpoint.close()
+        received, lost = [], []
         while len(lost) < 2:
             try:
-                heard.append(server.post.receive(Letter)[1].number)
+                received.append(server.endpoint.receive(Note)[1].number)
             except PeerLost as error:
                 lost.append(error.rank)
-        assert sorted(heard) == [0, 1, 2] and sorted(lost) == sorted(server.post.lost) == [0, 1]
-        workers[2].post.send(SERVER, Letter(5))
-        assert server.post.receive(Letter) == (2, Letter(5))  # the loss of the others is not reported again
+        assert sorted(received) == [0, 1, 2] and sorted(lost) == sorted(server.endpoint.lost) == [0, 1]
+        workers[2].endpoint.send(SERVER, Note(5))
+        assert server.endpoint.receive(Note) == (2, Note(5))  # the loss of the others is not reported again
 
 
 def test_nothing_is_left_after_close_and_closing_twice_is_fine():
     before = set(threading.enumerate())
     with ends(0, 1, SERVER) as made:
-        made[0].post.send(1, TensorMessage(torch.zeros(10**6)))
-        made[1].post.receive(TensorMessage)
+        made[0].endpoint.send(1, TensorMessage(torch.zeros(10**6)))
+        made[1].endpoint.receive(TensorMessage)
         assert set(threading.enumerate()) > before
         close(*made)
         assert set(threading.enumerate()) == before
@@ -490,8 +490,8 @@ def test_nothing_is_left_after_close_and_closing_twice_is_fine():
 
 def _doomed(port: int) -> None:
     end = End(TCPStore("127.0.0.1", port, is_master=False), 1, [0])
-    end.post.send(0, Letter(1))
-    end.post.receive(TensorMessage)
+    end.endpoint.send(0, Note(1))
+    end.endpoint.receive(TensorMessage)
 
 
 @pytest.mark.processes
@@ -500,14 +500,14 @@ def test_a_killed_peer_is_noticed_by_receive_and_does_not_hold_up_close():
     victim = multiprocessing.get_context("spawn").Process(target=_doomed, args=(store.port,))
     victim.start()
     end = End(store, 0, [1], timeout_s=25.0)
-    assert end.post.receive(Letter) == (1, Letter(1))
+    assert end.endpoint.receive(Note) == (1, Note(1))
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     begun_s = time.monotonic()
-    why = r"worker 1 was lost at .* receive\(Letter, source=1\) needs a message from it; its own output says why"
+    why = r"worker 1 was lost at .* receive\(Note, source=1\) needs a message from it; its own output says why"
     with pytest.raises(PeerLost, match=why) as lost:
-        end.post.receive(Letter, source=1)
+        end.endpoint.receive(Note, source=1)
     assert lost.value.rank == 1
-    end.post.send(1, TensorMessage(torch.zeros(10**7)))  # into the void, without waiting
-    end.post.close()
+    end.endpoint.send(1, TensorMessage(torch.zeros(10**7)))  # into the void, without waiting
+    end.endpoint.close()
     assert time.monotonic() - begun_s < 2.0

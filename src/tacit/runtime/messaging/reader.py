@@ -1,0 +1,121 @@
+"""Reading side of an endpoint: moves messages from the socket to the inbox and watches the peers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Final
+
+from tacit.core.messages import Message
+from tacit.errors import PeerLost, RunError, TimedOut
+from tacit.runtime.messaging.inbox import Inbox, Received
+from tacit.runtime.messaging.receiver import Purpose, Receiver
+from tacit.runtime.messaging.senders import Senders
+
+_INBOX_MESSAGES: Final = 1024
+"""Messages and replies that may wait here. Then nothing is read from the socket, and zmq stops the senders."""
+LOOK_S: Final = 0.05
+"""Period of the check for lost peers, and longest wait for a message in one call."""
+RETRY_S: Final = 0.001
+"""Pause before an operation that could not be done at once is tried again."""
+
+
+class Reader:
+    """Reads for one endpoint; ``lock`` is held by the thread that reads, until what it has read is stored.
+
+    address, peers: of the endpoint. acknowledgement: the frame that answers a goodbye.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        peers: Sequence[int],
+        receiver: Receiver,
+        senders: Senders,
+        inbox: Inbox,
+        acknowledgement: bytes,
+        timeout_s: float,
+    ) -> None:
+        self._address, self._peers = address, peers
+        self._receiver, self._senders, self._inbox = receiver, senders, inbox
+        self._acknowledgement, self._timeout_s = acknowledgement, timeout_s
+        self.lock = Lock()
+        self.awaits_large = False  # the reply to a large message takes longer than active waiting is worth
+        self._begun_s = self._looked_s = time.monotonic()
+        self._unreported = [peer for peer in peers if peer != address] if address < 0 else []
+        self._gone: list[int] = []  # unreported peers whose connection has broken, or who sent a goodbye
+
+    @property
+    def lost(self) -> list[int]:
+        """The peers whose loss ``raise_if_lost`` has reported."""
+        return [peer for peer in self._peers if peer != self._address and peer not in self._unreported]
+
+    @property
+    def _now_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
+    def read(self, now_s: float, kind: type[Message] | None = None, source: int | None = None) -> Received | bool:
+        """Read one message if one arrives soon, and check the peers from time to time.
+
+        Return the message if it is of ``kind`` and from ``source``. Otherwise store it, and return whether one came.
+        """
+        inbox, queued = self._inbox, self._senders.window.queued
+        if queued or now_s - self._looked_s > LOOK_S:
+            self._check_peers(now_s)
+        if len(inbox.waiting) + len(inbox.due) + queued >= _INBOX_MESSAGES:
+            time.sleep(RETRY_S)
+            return False
+        is_eager = kind is not None and not self.awaits_large
+        came = self._receiver.read(RETRY_S if queued or inbox.due else LOOK_S, eagerly=is_eager)
+        if came is None:
+            return False
+        if kind is not None and inbox.is_for(came, kind, source):
+            return came
+        sender, message = came
+        if isinstance(message, Purpose):
+            self._take_goodbye(sender, message)
+        else:
+            inbox.add((sender, message))
+        return True
+
+    def _check_peers(self, now_s: float) -> None:
+        self._looked_s = now_s
+        self._senders.check(self._now_s)
+        senders = self._senders.open
+        self._gone = [p for p in self._unreported if p in senders and senders[p].gone_s is not None]
+
+    def _take_goodbye(self, sender: int, purpose: Purpose) -> None:
+        """Acknowledge a peer's goodbye, or note that it has acknowledged ours."""
+        with suppress(RuntimeError):  # the store is gone
+            peer = self._senders.to(sender)
+            if peer is not None and purpose is Purpose.GOODBYE:
+                peer.depart((self._acknowledgement,), self._now_s)
+            elif peer is not None:
+                peer.goodbye_ack = True
+
+    def raise_if_lost(self, kind: type[Message]) -> None:
+        """On a server: raise ``PeerLost`` once for each lost peer, after all its messages have been received."""
+        for rank in self._gone:
+            peer = self._senders.open[rank]
+            if peer.is_silent(self._now_s):
+                self._unreported.remove(rank)
+                self._gone = [other for other in self._gone if other != rank]
+                need = "may need a message from it"
+                raise PeerLost(rank, peer.gone_s or 0.0, f"receive({kind.__name__})", need=need)
+
+    def raise_if_in_vain(self, kind: type[Message], source: int | None, waited_s: float) -> None:
+        """Raise if the message cannot come any more, or has not come within the time-out."""
+        what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
+        if len(self._inbox) >= _INBOX_MESSAGES:
+            raise RunError(f"{what} cannot be reached: {len(self._inbox)} messages wait before it; receive them first.")
+        silent = {rank: peer for rank, peer in self._senders.open.items() if peer.is_silent(self._now_s)}
+        awaited = self._peers if source is None else [source]
+        if awaited and all(rank in silent for rank in awaited):
+            last = max(awaited, key=lambda rank: silent[rank].gone_s or 0.0)
+            why = "it had closed its session." if silent[last].sent_goodbye else "its own output says why."
+            need = "needs a message and no peer is left" if source is None else "needs a message from it"
+            raise PeerLost(last, silent[last].gone_s or 0.0, what, why, need=need)
+        if waited_s > self._timeout_s:
+            raise TimedOut(what, () if source is None else (source,), self._timeout_s)
