@@ -697,7 +697,7 @@ def test_a_killed_worker_ends_the_run_with_its_name_and_a_checkpoint_of_the_othe
         assert (
             survivor.name == "PeerLost"
             and "worker 1 was lost" in survivor.text
-            and "ended without a word" in survivor.text
+            and "exited without reporting an error" in survivor.text
         )
         assert "The state of the remaining workers is in" in survivor.text
     assert checkpoints.step_of(tmp_path) == 6

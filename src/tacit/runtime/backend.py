@@ -76,7 +76,7 @@ class ProcessBackend:
             except BaseException:
                 if self.collectives is not None:
                     self.collectives.notices.close()
-                self._termination.put_back()
+                self._termination.restore()
                 raise
 
     def _connect(self, interface: str | None) -> None:
@@ -283,4 +283,4 @@ class ProcessBackend:
         if self.collectives is not None:
             self.collectives.shut()
         self._causes.close()
-        self._termination.put_back()
+        self._termination.restore()

@@ -1,8 +1,8 @@
-"""Which processes of a run still exist, told from their sockets.
+"""Liveness check: which processes of a run still exist, determined from sockets.
 
-Every process holds a listening socket that it never accepts on, and a connection to everybody else's. The kernel keeps
-such a connection open as long as the process exists, also while it computes for minutes or is stopped, and resets it
-when the process ends, however it ends. So nobody has to answer in time, and a busy machine changes nothing.
+Every process holds a listening socket that it never accepts on, and a connection to each other process's socket. The
+kernel keeps such a connection open while the process exists, also while it computes for minutes or is stopped, and
+resets it when the process ends for any reason. So no process has to reply in time, and load does not matter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _listeners: Final[WeakSet[socket.socket]] = WeakSet()
 
 
 class Liveness:
-    """One process's connections to all others. ``address``: the IP by which others reach this process."""
+    """One process's connections to all others. address: the IP at which others reach this process."""
 
     def __init__(self, environment: Environment, address: str) -> None:
         self._listener = socket.create_server((address, 0), backlog=environment.size + 8)
@@ -32,10 +32,7 @@ class Liveness:
                 self._connect(rank, host, port)
 
     def is_gone(self, rank: int) -> bool:
-        """Whether the process of ``rank`` has ended.
-
-        A machine that cannot be reached says nothing, and is not taken for gone.
-        """
+        """Whether the process of ``rank`` has ended. A machine that cannot be reached does not count as gone."""
         if rank in self._connections:
             try:
                 if not self._connections[rank].recv(1):
@@ -49,8 +46,8 @@ class Liveness:
         return rank in self._gone
 
     def close(self) -> None:
-        for one in (self._listener, *self._connections.values()):
-            one.close()
+        for connection in (self._listener, *self._connections.values()):
+            connection.close()
         self._connections.clear()
 
     def _connect(self, rank: int, host: str, port: int) -> None:
@@ -59,12 +56,12 @@ class Liveness:
             connection.setblocking(False)
         except ConnectionRefusedError:
             self._gone.add(rank)
-        except OSError:  # no way to that machine: nothing will be known of it
+        except OSError:  # no route to that machine: its state stays unknown
             pass
 
 
 def _close_listeners() -> None:
-    """A forked child (a DataLoader's worker) may outlive its parent, and must not keep the parent's socket open."""
+    """Close the parent's sockets in a forked child (a DataLoader worker), which may outlive its parent."""
     for listener in list(_listeners):
         listener.close()
 
