@@ -60,7 +60,7 @@ with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcon
     from tacit.compression import Compressed, Compressor
     from tacit.compression.coding.sparse_sum import SumVector
     from tacit.compression.feedback import EF21
-    from tacit.compression.feedback.feedback import Update, UpdateWithStatistics
+    from tacit.compression.feedback.updates import Update, UpdateWithStatistics
     from tacit.compression.lattice import LatticeVector
     from tacit.core.message_reading import MAGIC, VERSION, unpack, unpack_frames
     from tacit.core.messages import Message

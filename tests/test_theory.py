@@ -14,7 +14,7 @@ from torch import Tensor
 import tacit
 from tacit import theory
 from tacit.compression import TopK
-from tacit.compression.feedback import Coder, Feedback
+from tacit.compression.feedback import Codec, Feedback
 
 alphas = draw.floats(1e-6, 1.0)
 
@@ -106,12 +106,12 @@ def follow(problem: Problem, feedback: Feedback, rate: float, steps: int, k: int
     size, d = problem.workers, problem.dimension
     like, draws = torch.zeros(d, dtype=torch.float64), np.random.default_rng(0)
     states = [feedback.begin(rank, size, like) for rank in range(size)]
-    coder = Coder(TopK(k=k), draws, draws, d, like.dtype, like.device)
+    codec = Codec(TopK(k=k), draws, draws, d, like.dtype, like.device, rate=rate)
     x = torch.from_numpy(np.random.default_rng(5).standard_normal(d))
     for _ in range(steps):
         gradients = problem.gradients(x)
-        said = [feedback.encode(state, g, 1.0, rate, coder) for state, g in zip(states, gradients, strict=True)]
-        means = [feedback.decode(state, said, rate, coder) for state in states]
+        updates = [feedback.encode_update(state, g, codec) for state, g in zip(states, gradients, strict=True)]
+        means = [feedback.decode_updates(state, updates, codec) for state in states]
         is_table = "estimates" in states[0].shared
         estimates = (
             states[0].shared["estimates"].clone() if is_table else torch.stack([s.own["estimate"] for s in states])

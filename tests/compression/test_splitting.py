@@ -23,7 +23,7 @@ from tacit.compression import (
     SparseVector,
     TopK,
 )
-from tacit.compression.coding.ranges import bounds_of, parting, split
+from tacit.compression.coding.ranges import range_bounds, range_split, split
 from tacit.compression.coding.sparse_sum import SumVector, expected_sum_bytes
 from tacit.core.message_reading import unpack
 from tacit.core.messages import Message
@@ -59,7 +59,7 @@ def test_parts_decode_to_the_numbers_of_their_ranges(
     compressor: Compressor, numbers: int, ranges: int, seed: int, dtype: torch.dtype
 ):
     message = compressor.compress(drawn(numbers, seed, dtype), np.random.default_rng(seed))
-    bounds = bounds_of(numbers, ranges, parting(compressor, numbers, dtype.itemsize).multiple)
+    bounds = range_bounds(numbers, ranges, range_split(compressor, numbers, dtype.itemsize).multiple)
     parts = [unpack(part.pack()) for part in split(message, bounds)]
     assert [part.numbers for part in parts] == [end - begin for begin, end in pairwise(bounds)]
     whole = message.dense()
@@ -70,17 +70,17 @@ def test_parts_decode_to_the_numbers_of_their_ranges(
 @pytest.mark.parametrize("compressor", CUT, ids=str)
 def test_nominal_sizes_are_those_of_long_vectors(compressor: Compressor):
     message = compressor.compress(drawn(50_000, 0), np.random.default_rng(0))
-    found = parting(compressor, 50_000, 4)
+    found = range_split(compressor, 50_000, 4)
     assert message.size_bytes - 120 <= found.size_bytes * 1.05
     assert found.size_bytes <= message.size_bytes * 1.05
-    bounds = bounds_of(50_000, 8, found.multiple)
+    bounds = range_bounds(50_000, 8, found.multiple)
     assert sum(part.size_bytes for part in split(message, bounds)) <= message.size_bytes * 1.05 + 8 * 120
 
 
 def test_what_cannot_be_cut_says_so():
     x, random = drawn(400, 0), np.random.default_rng(0)
     for compressor in (Chain(TopK(k=20), QSGD()), LowRank(rank=2)):
-        assert parting(compressor, 400, 4) is None
+        assert range_split(compressor, 400, 4) is None
         with pytest.raises(TypeError, match="gather it whole"):
             split(compressor.compress(x, random, {}, [torch.Size([20, 20])]), [0, 200, 400])
     with pytest.raises(ValueError, match="cuts through a bucket of 64"):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.compression import Compressor
-from tacit.compression.coding.ranges import bounds_of, parting, split
-from tacit.compression.feedback import Coder, Feedback, SummableFeedback, Update
+from tacit.compression.coding.ranges import range_bounds, range_split, split
+from tacit.compression.feedback import Codec, Feedback, SummableFeedback, Update
 
 
 class Ranks:
@@ -28,8 +29,8 @@ class Ranks:
         self.feedback, scale = feedback, feedback.scale(compressor, dimension)
         like = torch.zeros(dimension, dtype=dtype)
         self.states = [feedback.begin(rank, size, like) for rank in range(size)]
-        self.coders = [
-            Coder(
+        self.codecs = [
+            Codec(
                 compressor,
                 np.random.default_rng([seed, rank]),
                 np.random.default_rng(seed),
@@ -43,16 +44,17 @@ class Ranks:
         ]
 
     def mean(self, vectors: Sequence[Tensor], weights: Sequence[float] | None = None, rate: float = 1.0) -> Tensor:
-        """Let all speak and hear; return what they understood, which must be the same on every rank."""
+        """Exchange updates; return the decoded mean, which must be the same on every rank."""
         weights = [1.0] * len(vectors) if weights is None else weights
-        each = zip(self.states, vectors, weights, self.coders, strict=True)
-        means = self.understood([self.feedback.encode(s, v, w, rate, c) for s, v, w, c in each], rate)
+        codecs = [replace(codec, weight=w, rate=rate) for codec, w in zip(self.codecs, weights, strict=True)]
+        each = zip(self.states, vectors, codecs, strict=True)
+        means = self.decoded([self.feedback.encode_update(s, v, c) for s, v, c in each], codecs)
         assert all(torch.equal(mean, means[0]) for mean in means)
         return means[0]
 
-    def understood(self, said: list[Update], rate: float) -> list[Tensor]:
-        """Return what each rank makes of it."""
-        return [self.feedback.decode(s, said, rate, c) for s, c in zip(self.states, self.coders, strict=True)]
+    def decoded(self, updates: list[Update], codecs: list[Codec]) -> list[Tensor]:
+        """Return the mean that each rank decodes."""
+        return [self.feedback.decode_updates(s, updates, c) for s, c in zip(self.states, codecs, strict=True)]
 
 
 class Scattered(Ranks):
@@ -60,19 +62,21 @@ class Scattered(Ranks):
 
     feedback: SummableFeedback
 
-    def understood(self, said: list[Update], rate: float) -> list[Tensor]:
-        size, coder = len(said), self.coders[0]
-        cut = parting(coder.compressor, coder.dimension, coder.dtype.itemsize)
-        self.bounds = bounds_of(coder.dimension, size, cut.multiple)
-        parts = [[one.about(p) for p in split(one.message, self.bounds)] if one.body else [one] * size for one in said]
-        self.heard = [[given[rank] for given in parts] for rank in range(size)]
+    def decoded(self, updates: list[Update], codecs: list[Codec]) -> list[Tensor]:
+        size, codec = len(updates), codecs[0]
+        cut = range_split(codec.compressor, codec.dimension, codec.dtype.itemsize)
+        self.bounds = range_bounds(codec.dimension, size, cut.multiple)
+        parts = [
+            [one.with_body(p) for p in split(one.message, self.bounds)] if one.body else [one] * size for one in updates
+        ]
+        self.received = [[given[rank] for given in parts] for rank in range(size)]
         self.replies = [
-            self.feedback.reply(s, heard, begin, c.of_range(end - begin))
-            for s, heard, begin, end, c in zip(
-                self.states, self.heard, self.bounds, self.bounds[1:], self.coders, strict=False
+            self.feedback.reply(s, received, begin, c.of_range(end - begin))
+            for s, received, begin, end, c in zip(
+                self.states, self.received, self.bounds, self.bounds[1:], codecs, strict=False
             )
         ]
         return [
-            self.feedback.resolve(s, own, heard, self.replies, rate, c)
-            for s, own, heard, c in zip(self.states, said, self.heard, self.coders, strict=True)
+            self.feedback.decode_replies(s, own, received, self.replies, c)
+            for s, own, received, c in zip(self.states, updates, self.received, codecs, strict=True)
         ]

@@ -203,24 +203,24 @@ class Liar(tacit.CompressedGradient):
 
 def _other_length(message):
     wrong = TopK(k=1).compress(torch.ones(5, dtype=torch.float64), np.random.default_rng(0))
-    return message.about(wrong) if isinstance(message, Update) else wrong
+    return message.with_body(wrong) if isinstance(message, Update) else wrong
 
 
 @pytest.mark.parametrize(
     ("lie", "reason"),
     [
         (_other_length, "of 5 numbers came where 10 were expected"),
-        (lambda message: TensorMessage(torch.zeros(3)), "TensorMessage came where a Said was expected"),
+        (lambda message: TensorMessage(torch.zeros(3)), "received TensorMessage, expected Update"),
         (
             lambda m: dataclasses.replace(m, body=b"\0\1\2") if isinstance(m, Update) else m,
-            "bytes came where a compressed vector was expected",
+            "body is a bytes and must be a compressed vector",
         ),
         (
             lambda m: dataclasses.replace(m, body=TensorMessage(torch.zeros(3))) if isinstance(m, Update) else m,
-            "TensorMessage came where",
+            "body is a TensorMessage",
         ),
         (lambda m: m if isinstance(m, Update) else _other_length(m), "of 5 numbers came where 10 were expected"),
-        (lambda m: m if isinstance(m, Update) else Update(1.0), "Said came where a Compressed was expected"),
+        (lambda m: m if isinstance(m, Update) else Update(1.0), "received Update, expected Compressed"),
     ],
 )
 def test_hostile_parts_and_replies_are_refused(lie, reason: str):
@@ -240,15 +240,15 @@ def test_hostile_parts_and_replies_are_refused(lie, reason: str):
         (lambda: tacit.CompressedGradient(aggregate="scater"), "aggregate='scater' is unknown; did you mean 'scatter'"),
         (
             lambda: tacit.CompressedGradient(compressor=LowRank(), aggregate="scatter"),
-            'a message cannot be cut by coordinates; use "gather"',
+            'needs messages that split by coordinates.*use "gather"',
         ),
         (
             lambda: tacit.CompressedGradient(feedback=tacit.EF21Plus(), aggregate="scatter"),
-            'needs each rank\'s; use "gather"',
+            'needs each message; use "gather"',
         ),
         (
             lambda: tacit.CompressedGradient(feedback=tacit.EF21Bidirectional(master=LowRank()), aggregate="scatter"),
-            "cannot be cut by coordinates",
+            "needs messages that split by coordinates",
         ),
         (lambda: tacit.LocalSGD(aggregate="scatter"), 'aggregate="scatter" needs a compressor'),
     ],
@@ -306,7 +306,7 @@ def test_the_variance_of_a_compressed_round_is_that_of_the_models(compressor: Co
 
 
 def test_statistics_of_another_length_are_refused():
-    from tacit.strategies.compressed_all_reduce import statistics_of
+    from tacit.compression.feedback.updates import statistics_of
 
     rows = [
         UpdateWithStatistics(1.0, b"", False, torch.zeros(3)),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import tacit
 from tacit import theory, workloads
-from tacit.compression.feedback.feedback import Update
+from tacit.compression.feedback.updates import Update
 from tacit.core.messages import Message
 from tacit.strategies.servers.channels import (
     GradientChannels,

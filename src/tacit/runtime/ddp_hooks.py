@@ -1,13 +1,13 @@
-"""Compressed gradients for users of ``DistributedDataParallel``: one line, bucket by bucket, while backward goes on.
+"""A communication hook for ``DistributedDataParallel``: compressed gradients, bucket by bucket, during the backward pass.
 
     state = tacit.hooks.Compression(tacit.TopK(fraction=0.01), tacit.EF21())
     model = DistributedDataParallel(model)
-    model.register_comm_hook(state, tacit.hooks.compressed)          # tacit.hooks.ef21 is the same, by the name people look for
+    model.register_comm_hook(state, tacit.hooks.compressed)          # tacit.hooks.ef21 is another name for it
 
-DDP hands over a bucket of gradients as soon as it is full. A thread of our own encodes it, gathers everybody's words on
-a group of its own and decodes the mean, while autograd fills the next bucket. DDP regroups its buckets after the first
-step, so that step is averaged in full, as it is with torch's own compressing hooks. ``state.state_dict()`` belongs into
-the user's checkpoint: without it every rank would forget what the others believe of it.
+DDP passes a bucket of gradients to the hook as soon as it is full. A thread encodes it, gathers all ranks' updates on
+its own process group and decodes the mean, while autograd fills the next bucket. DDP regroups its buckets after the
+first step, so that step is averaged uncompressed, as it is with torch's own compressing hooks. Store
+``state.state_dict()`` in the checkpoint: without it the ranks lose their estimates.
 """
 
 import threading
@@ -25,7 +25,10 @@ from torch._C._distributed_c10d import GradBucket
 from tacit.compression import TopK
 from tacit.compression.compressor import Compressor
 from tacit.compression.feedback import EF21
-from tacit.compression.feedback.feedback import Coder, Feedback, FeedbackState, Update
+from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.feedback import Feedback
+from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.updates import Update
 from tacit.core.collective_bytes import handed_out_bytes
 from tacit.core.message_reading import unpack
 from tacit.core.randomness import Streams
@@ -43,19 +46,19 @@ class _Job:
     buffer: Tensor
     is_last: bool
     done: torch.futures.Future[Tensor]
-    ready: Any = None  # the CUDA event behind which the gradients are there
+    ready: Any = None  # the CUDA event after which the gradients are complete
 
 
 @dataclass
 class Compression(Parameters):
-    """What a rank's hook remembers and with whom it talks.
+    """The state of one rank's hook, and its process group.
 
-    Make it on all ranks, in the same order, after ``init_process_group``.
+    Construct it on all ranks, in the same order, after ``init_process_group``.
     """
 
     compressor: Compressor = field(default_factory=lambda: TopK(fraction=0.01))
     feedback: Feedback = field(default_factory=EF21)
-    rate: Callable[[], float] = lambda: 1.0  # γ, for ErrorFeedback alone: lambda: optimizer.param_groups[0]["lr"]
+    rate: Callable[[], float] = lambda: 1.0  # γ, for ErrorFeedback only: lambda: optimizer.param_groups[0]["lr"]
     seed: int = 0
     group: dist.ProcessGroup | None = None  # None: all ranks
 
@@ -68,13 +71,13 @@ class Compression(Parameters):
         self._random = streams.numpy("hook", self._rank)
         self._shared_random: np.random.Generator = streams.numpy("shared hook")
         self._states: dict[int, FeedbackState] = {}  # by bucket
-        self._stored: dict[str, Any] = {}  # of a checkpoint, for buckets that have not come yet
+        self._stored: dict[str, Any] = {}  # of a checkpoint, for buckets that DDP has not passed yet
         self._steps, self.bytes_sent = 0, 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def close(self) -> None:
-        """End the thread. A hook that is called again begins another."""
+        """End the thread. The next call of the hook starts another."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -83,7 +86,7 @@ class Compression(Parameters):
     # Checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything this rank remembers, between two steps: tensors, numbers and text."""
+        """Return this rank's state between two steps: tensors, numbers and text."""
         return {
             "format": _FORMAT,
             "compressor": str(self.compressor),
@@ -96,7 +99,7 @@ class Compression(Parameters):
         }
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
-        """Go on from what ``state_dict`` returned on this rank."""
+        """Continue from what ``state_dict`` returned on this rank."""
         mine = {
             "format": _FORMAT,
             "compressor": str(self.compressor),
@@ -106,7 +109,7 @@ class Compression(Parameters):
         for name, value in mine.items():
             if stored[name] != value:
                 raise TacitError(
-                    f"this state has {name} {stored[name]}, the hook has {value}; make the hook as it was."
+                    f"the stored state has {name}={stored[name]} and the hook has {value}; construct the hook as before."
                 )
         restore_generator(self._random, stored["random"])
         restore_generator(self._shared_random, stored["shared_random"])
@@ -137,7 +140,7 @@ class Compression(Parameters):
                 if job.is_last:
                     self._steps += 1
                 job.done.set_result(job.buffer)
-            except Exception as error:  # noqa: BLE001 - raised in backward, where the future is waited for
+            except Exception as error:  # noqa: BLE001 - backward waits for the future and raises it
                 job.done.set_exception(error)  # type: ignore[arg-type]
 
     def _average(self, job: _Job) -> None:
@@ -151,12 +154,11 @@ class Compression(Parameters):
         if not bool(vector.sum().isfinite()):
             raise NotFinite(self._rank, self._steps + 1, float(vector[~vector.isfinite()][0]), "gradient")
         scale = self.feedback.scale(self.compressor, vector.numel())
-        coder = Coder(
-            self.compressor, self._random, self._shared_random, vector.numel(), vector.dtype, vector.device, scale=scale
-        )
+        like = (vector.numel(), vector.dtype, vector.device)
+        codec = Codec(self.compressor, self._random, self._shared_random, *like, scale=scale, rate=rate)
         state = self._state_of(job.index, vector)
-        said = self._gather(self.feedback.encode(state, vector, 1.0, rate, coder))
-        vector.copy_(self.feedback.decode(state, said, rate, coder))
+        updates = self._gather(self.feedback.encode_update(state, vector, codec))
+        vector.copy_(self.feedback.decode_updates(state, updates, codec))
 
     def _state_of(self, index: int, vector: Tensor) -> FeedbackState:
         if index not in self._states:
@@ -167,13 +169,13 @@ class Compression(Parameters):
         known = next(iter({**state.own, **state.shared}.values()), vector)
         if known.shape != vector.shape:
             raise TacitError(
-                f"DDP's bucket {index} had {known.numel()} numbers and has {vector.numel()} now; buckets must stay as they are: "
-                f"use static graphs and no find_unused_parameters."
+                f"DDP's bucket {index} had {known.numel()} numbers and has {vector.numel()} now; buckets must not change: "
+                f"use a static graph and no find_unused_parameters."
             )
         return state
 
     def _gather(self, own: Update) -> list[Update]:
-        """Return what every rank says, in rank order."""
+        """Return all ranks' updates, in rank order."""
         packed = [own.pack()] * self._size
         received = swap(
             lambda *sent: self._group.alltoall_base(*sent, dist.AllToAllOptions()), packed, lambda work: work.wait()
@@ -183,9 +185,9 @@ class Compression(Parameters):
 
 
 def compressed(state: Compression, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """The hook: ``model.register_comm_hook(state, tacit.hooks.compressed)``."""
+    """Return a future of the bucket's mean gradient: ``model.register_comm_hook(state, tacit.hooks.compressed)``."""
     return state.submit(bucket)
 
 
 ef21 = compressed
-"""The same under the name people look for: a ``Compression()`` uses EF21 unless told otherwise."""
+"""The same hook: ``Compression()`` uses EF21 by default."""

@@ -1,13 +1,12 @@
-"""The mean of the ranks' vectors, said in compressed words: what ``CompressedGradient`` and compressed rounds of
-``LocalSGD`` share.
+"""All-reduce of compressed vectors, used by ``CompressedGradient`` and ``LocalSGD``.
 
-Words reach the others in one of two forms. They are exchanged in one round either way.
+Messages are aggregated in one of two ways, both in one round:
 
-    gather    everybody hears everybody: each rank sends its words n − 1 times
-    scatter   rank j sums the j-th range of coordinates for all: each rank sends every other its part of a range, then a reply about its own range.
-              2(n−1)/n times the words where a reply is as small as they are (a quantizer without feedback, EF21-BC);
-              where it must be exact, up to eight bytes a number that is not zero, which never is more than all the
-              words together
+    gather    Every rank receives every message: each rank sends its message n − 1 times.
+    scatter   Rank j sums the j-th range of coordinates: each rank sends the parts of its message to their ranks, then a
+              reply about its own range to all. This is 2(n−1)/n messages where a reply is as small as a message (a
+              quantizer without feedback, EF21-BC). An exact reply takes up to eight bytes per nonzero number, and never
+              more than all messages together.
 """
 
 from __future__ import annotations
@@ -16,35 +15,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import torch
 from torch import Tensor
 
-from tacit.compression.coding.ranges import bounds_of, parting, split
+from tacit.compression.coding.ranges import range_bounds, range_split, split
 from tacit.compression.compressor import Compressed, Compressor
-from tacit.compression.feedback.feedback import (
-    Coder,
-    Feedback,
-    FeedbackState,
-    SummableFeedback,
-    Update,
-    UpdateWithStatistics,
-)
+from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.feedback import Feedback, SummableFeedback
+from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.updates import Update, UpdateWithStatistics
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, NotFinite, nearest, require
 
 Aggregate = Literal["auto", "gather", "scatter"]
-_FORMS: Final = ("auto", "gather", "scatter")
+_KNOWN: Final = ("auto", "gather", "scatter")
 _HEADERS_BYTES: Final = 120
-"""Of a message within a ``Update``: what it costs to send one message more."""
+"""The cost of one more message: the headers of an ``Update`` and of the message in it."""
 
 
 @dataclass(frozen=True)
-class CompressedMean:
-    """How ranks tell each other the mean of their vectors."""
+class CompressedAllReduce:
+    """The mean of the ranks' vectors, by compressed messages."""
 
     compressor: Compressor
     feedback: Feedback
-    aggregate: Aggregate = "auto"  # "auto": whichever form sends fewer bytes, by sizes that all ranks know beforehand
+    aggregate: Aggregate = "auto"  # "auto": the one that sends fewer bytes, by sizes that all ranks know beforehand
 
     def __post_init__(self) -> None:
         compressor, feedback, aggregate = self.compressor, self.feedback, self.aggregate
@@ -57,24 +51,26 @@ class CompressedMean:
             f"feedback={feedback!r} must be a feedback such as EF21(); NoFeedback() is none.",
         )
         feedback.check(compressor)
-        if aggregate not in _FORMS:
-            raise ValueError(f"aggregate={aggregate!r} is unknown{nearest(str(aggregate), _FORMS)}")
+        if aggregate not in _KNOWN:
+            raise ValueError(f"aggregate={aggregate!r} is unknown{nearest(str(aggregate), _KNOWN)}")
         if aggregate == "scatter":
             require(
                 isinstance(feedback, SummableFeedback),
-                f'aggregate="scatter" needs a feedback that goes by the sum of all words, and {feedback} needs each rank\'s; use "gather".',
+                f'aggregate="scatter" needs a feedback that decodes the sum of all messages, and {feedback} needs each '
+                f'message; use "gather".',
             )
             require(
-                all(parting(part, 1, 4) is not None for part in (compressor, *_masters(feedback))),
-                f'aggregate="scatter" cannot go with {compressor} and {feedback}: a message cannot be cut by coordinates; use "gather".',
+                all(range_split(part, 1, 4) is not None for part in (compressor, *_masters(feedback))),
+                f'aggregate="scatter" needs messages that split by coordinates, and those of {compressor} with '
+                f'{feedback} do not; use "gather".',
             )
 
     def begin(self, worker: Worker) -> FeedbackState:
-        """Return the memory before the first exchange, or raise where compressor and feedback do not fit the model."""
+        """Return the state before the first exchange, or raise where compressor and feedback do not fit the model."""
         self.feedback.scale(self.compressor, worker.parameters.numel())
         return self.feedback.begin(worker.rank, worker.size, worker.parameters)
 
-    def take(
+    def all_reduce(
         self,
         worker: Worker,
         state: FeedbackState,
@@ -84,85 +80,59 @@ class CompressedMean:
         what: str,
         statistics: Tensor | None = None,
     ) -> tuple[Tensor, Sequence[Update]]:
-        """Return the mean of all ranks' ``vector`` as far as it was understood, the same on every rank, and what each
-        rank sent beside it.
+        """Return the decoded mean of all ranks' ``vector``, the same on every rank, and the ranks' updates.
 
-        ``rate`` multiplies the mean in the model. A vector with NaN or infinity is refused before anything is said or
-        remembered; ``what`` names it. ``statistics`` travel to everybody as they are.
+        ``rate`` multiplies the mean in the model. A ``vector`` with NaN or infinity raises ``NotFinite`` before any
+        state changes; ``what`` names it. ``statistics`` travel uncompressed in the update.
         """
         _require_finite(worker, vector, what)
-        compressor, feedback = self.compressor, self.feedback
-        coder = Coder(
-            compressor,
-            worker.random,
-            worker.shared_random,
-            vector.numel(),
-            vector.dtype,
-            vector.device,
-            worker.layout.shapes,
-            feedback.scale(compressor, vector.numel()),
-        )
-        own = feedback.encode(state, vector, weight, rate, coder)
+        compressor, feedback, random = self.compressor, self.feedback, worker.random
+        scale, shapes = feedback.scale(compressor, vector.numel()), worker.layout.shapes
+        like = (vector.numel(), vector.dtype, vector.device)
+        codec = Codec(compressor, random, worker.shared_random, *like, shapes, scale, weight, rate)
+        own = feedback.encode_update(state, vector, codec)
         if statistics is not None:
             own = UpdateWithStatistics(own.weight, own.body, own.is_fresh, statistics)
-        if isinstance(feedback, SummableFeedback) and self.form(worker.size, coder) == "scatter":
-            mean, said = self._scatter(worker, feedback, state, own, rate, coder)
+        if isinstance(feedback, SummableFeedback) and self.aggregation(worker.size, codec) == "scatter":
+            mean, updates = self._scatter(worker, feedback, state, own, codec)
         else:
-            said = worker.network.all_gather(own)
-            _check_kind(said, type(own))
-            mean = feedback.decode(state, said, rate, coder)
-        worker.report_total_weight(sum(one.weight for one in said))
+            updates = worker.network.all_gather(own)
+            _check_kind(updates, type(own))
+            mean = feedback.decode_updates(state, updates, codec)
+        worker.report_total_weight(sum(update.weight for update in updates))
         if state.master_bytes and worker.rank == 0:
             worker.note("broadcast_bytes", state.master_bytes)
-        return mean.to(vector.dtype), said
+        return mean.to(vector.dtype), updates
 
-    def form(self, size: int, coder: Coder) -> Aggregate:
-        """Return "gather" or "scatter".
-
-        What decides is nominal and known to all: number of ranks, length of the vector, compressor, feedback.
-        """
+    def aggregation(self, size: int, codec: Codec) -> Aggregate:
+        """Return "gather" or "scatter", by nominal sizes: all ranks know them and decide alike."""
         if self.aggregate != "auto" or size == 1:
             return "gather" if size == 1 else self.aggregate
-        words = parting(self.compressor, coder.dimension, coder.dtype.itemsize)
-        if words is None or not isinstance(self.feedback, SummableFeedback):
+        messages = range_split(self.compressor, codec.dimension, codec.dtype.itemsize)
+        if messages is None or not isinstance(self.feedback, SummableFeedback):
             return "gather"
-        replies_bytes = self.feedback.reply_bytes(words, size, coder)
+        replies_bytes = self.feedback.reply_bytes(messages, size, codec)
         if replies_bytes is None:
             return "gather"
-        scattered_bytes = (words.size_bytes + replies_bytes) / size + 2 * _HEADERS_BYTES
-        return "scatter" if scattered_bytes < words.size_bytes + _HEADERS_BYTES else "gather"
+        scattered_bytes = (messages.size_bytes + replies_bytes) / size + 2 * _HEADERS_BYTES
+        return "scatter" if scattered_bytes < messages.size_bytes + _HEADERS_BYTES else "gather"
 
     def _scatter(
-        self, worker: Worker, feedback: SummableFeedback, state: FeedbackState, own: Update, rate: float, coder: Coder
+        self, worker: Worker, feedback: SummableFeedback, state: FeedbackState, own: Update, codec: Codec
     ) -> tuple[Tensor, Sequence[Update]]:
-        words = parting(self.compressor, coder.dimension, coder.dtype.itemsize)
-        assert words is not None
-        bounds = bounds_of(coder.dimension, worker.size, words.multiple)
-        parts = split(own.message, bounds) if own.body else []
-        said = worker.network.all_to_all([own.about(part) for part in parts] if parts else [own] * worker.size)
-        _check_kind(said, type(own))
+        messages = range_split(self.compressor, codec.dimension, codec.dtype.itemsize)
+        assert messages is not None
+        bounds = range_bounds(codec.dimension, worker.size, messages.multiple)
+        parts = [own.with_body(part) for part in split(own.message, bounds)] if own.body else [own] * worker.size
+        updates = worker.network.all_to_all(parts)
+        _check_kind(updates, type(own))
         begin, end = bounds[worker.rank : worker.rank + 2]
-        reply = feedback.reply(state, said, begin, coder.of_range(end - begin))
+        reply = feedback.reply(state, updates, begin, codec.of_range(end - begin))
         replies = worker.network.all_gather(reply, continues=True)
         _check_kind(replies, Compressed)
         for place, one in enumerate(replies):
             one.of_length(bounds[place + 1] - bounds[place])
-        return feedback.resolve(state, own, said, replies, rate, coder), said
-
-
-def statistics_of(said: Sequence[Update], own: Tensor) -> Tensor:
-    """Return every rank's statistics, a row each in float64; ``own`` says how long they are."""
-    rows = [one.statistics for one in said if isinstance(one, UpdateWithStatistics)]
-    if len(rows) != len(said) or any(row.shape != own.shape for row in rows):
-        raise BadMessage(f"statistics of other lengths came where each rank sends {own.numel()} numbers.")
-    return torch.stack([row.double().cpu() for row in rows])
-
-
-def weighted_mean(rows: Tensor, weights: Sequence[float], rank: int) -> list[float]:
-    """Return Σ w_i row_i / Σ w_i; where nobody has any weight, everybody keeps its own."""
-    total = sum(weights)
-    shares = rows.new_tensor(weights) / total if total > 0 else torch.eye(len(rows), dtype=rows.dtype)[rank]
-    return [float(value) for value in (shares.unsqueeze(1) * rows).sum(0)]
+        return feedback.decode_replies(state, own, updates, replies, codec), updates
 
 
 def _masters(feedback: Feedback) -> list[Compressor]:
@@ -173,7 +143,7 @@ def _masters(feedback: Feedback) -> list[Compressor]:
 def _check_kind(messages: Sequence[object], kind: type) -> None:
     for message in messages:
         if not isinstance(message, kind):
-            raise BadMessage(f"a {type(message).__name__} came where a {kind.__name__} was expected.")
+            raise BadMessage(f"received {type(message).__name__}, expected {kind.__name__}.")
 
 
 def _require_finite(worker: Worker, vector: Tensor, what: str) -> None:

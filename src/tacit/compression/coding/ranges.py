@@ -42,7 +42,7 @@ class RangeSplit(NamedTuple):
     size_bytes: float  # nominal: as if all that may travel did
 
 
-def bounds_of(numbers: int, ranges: int, multiple: int = 1) -> list[int]:
+def range_bounds(numbers: int, ranges: int, multiple: int = 1) -> list[int]:
     """Return where ``ranges`` ranges of a vector of ``numbers`` begin and end, as equal as multiples of ``multiple``
     let them be.
     """
@@ -61,7 +61,7 @@ def split(message: Compressed, bounds: Sequence[int]) -> list[Compressed]:
 
 
 @singledispatch
-def parting(compressor: Compressor, dimension: int, element_bytes: int) -> RangeSplit | None:
+def range_split(compressor: Compressor, dimension: int, element_bytes: int) -> RangeSplit | None:
     """Return how messages of ``dimension`` numbers of so many bytes each come apart; None where they do not.
 
     Register your own.
@@ -69,42 +69,42 @@ def parting(compressor: Compressor, dimension: int, element_bytes: int) -> Range
     return None
 
 
-@parting.register
+@range_split.register
 def _(compressor: Dense, dimension: int, element_bytes: int) -> RangeSplit:
     return RangeSplit(1, 1.0, dimension * element_bytes)
 
 
-@parting.register
+@range_split.register
 def _(compressor: BFloat16, dimension: int, element_bytes: int) -> RangeSplit:
     return RangeSplit(1, 1.0, 2 * dimension)
 
 
-@parting.register
+@range_split.register
 def _(compressor: Sign, dimension: int, element_bytes: int) -> RangeSplit:
     return RangeSplit(8, 1.0, dimension / 8)
 
 
-@parting.register
+@range_split.register
 def _(compressor: QSGD, dimension: int, element_bytes: int) -> RangeSplit:
     size_bytes = dimension * (compressor.bits / 8 + element_bytes / compressor.bucket)
     return RangeSplit(math.lcm(compressor.bucket, 8), 1.0, size_bytes)  # between buckets and between bytes
 
 
-@parting.register(TopK)
-@parting.register(RandomK)
+@range_split.register(TopK)
+@range_split.register(RandomK)
 def _(compressor: TopK | RandomK, dimension: int, element_bytes: int) -> RangeSplit:
     share = compressor.most(dimension) / max(1, dimension)
     return RangeSplit(1, share, sparse_bytes(share, dimension, element_bytes))
 
 
-@parting.register
+@range_split.register
 def _(compressor: BlockTopK, dimension: int, element_bytes: int) -> RangeSplit:
     count, block = compressor.most(dimension), min(compressor.block, max(1, dimension))
     size_bytes = count * (element_bytes + (block - 1).bit_length() / 8)
     return RangeSplit(compressor.block, count / max(1, dimension), size_bytes)
 
 
-@parting.register
+@range_split.register
 def _(compressor: Layerwise, dimension: int, element_bytes: int) -> RangeSplit | None:
     if not isinstance(compressor.compressor, TopK | RandomK | BlockTopK):
         return None

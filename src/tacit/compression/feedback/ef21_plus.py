@@ -1,11 +1,12 @@
-"""EF21+ (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203): the better of EF21 and plain compression,
-rank by rank and step by step.
+"""EF21+ (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203): the better of EF21 and plain compression.
 
-    b ← C(∇f_i(x)),  m ← g_i + C(∇f_i(x) − g_i),  g_i ← whichever is nearer to ∇f_i(x), m if they tie;  g ← (1/n) Σ g_i
+    b ← C(∇f_i(x)),  m ← g_i + C(∇f_i(x) − g_i)
+    g_i ← b if ‖b − ∇f_i(x)‖ < ‖m − ∇f_i(x)‖, else m
+    g ← (1/n) Σ g_i
 
-One more bit says which it was (a byte and its tag here). Where b wins it *replaces* the estimate, so everybody must
-know everybody's: n·d numbers on each rank, and the mean is recomputed from them every time. The guarantee needs a
-deterministic C.
+The choice costs one flag per message. b *replaces* the estimate, so every rank keeps all estimates, n·d numbers, and
+computes the mean from them. The guarantee needs a deterministic C. A rank whose data has ended sends nothing, and the
+others drop its estimate.
 """
 
 from __future__ import annotations
@@ -17,24 +18,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tacit.compression.feedback.ef21 import Init
-from tacit.compression.feedback.feedback import (
-    Coder,
-    Feedback,
-    FeedbackState,
-    Update,
-    alike,
-    check_init,
-    zeros,
-)
+from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.ef21 import Init, check_init
+from tacit.compression.feedback.feedback import Feedback
+from tacit.compression.feedback.state import FeedbackState, rebalanced, zeros
+from tacit.compression.feedback.updates import Update
 from tacit.core.weights import has_data
 
 
 @dataclass(frozen=True, kw_only=True)
 class EF21Plus(Feedback):
-    """EF21 or plain compression, whichever comes nearer to the gradient, told by one more bit; remembers all ranks'
-    estimates.
-    """
+    """EF21 or plain compression, whichever is nearer to the gradient; each rank keeps all ranks' estimates."""
 
     init: Init = "compressed"
 
@@ -46,31 +40,33 @@ class EF21Plus(Feedback):
     def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
         return FeedbackState(rank, [0.0] * size, shared={"estimates": zeros(like, size)})
 
-    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
-        if not has_data(weight):
-            return Update(weight)
-        estimate, aim = state.shared["estimates"][state.rank], vector.double() * weight
-        if state.weights[state.rank] == 0.0 and self.init == "full":
-            return coder.encode_in_full(aim.to(vector.dtype), weight)
-        fresh = coder.say(aim.to(vector.dtype), weight, {}, is_fresh=True)  # b
-        change = coder.say((aim - estimate).to(vector.dtype), weight, state.warm)  # m − g_i
-        fresh_error = torch.linalg.vector_norm(coder.read(fresh) - aim)
-        change_error = torch.linalg.vector_norm(coder.read(change) + estimate - aim)
-        return fresh if float(fresh_error) < float(change_error) else change
+    def encode_update(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Update:
+        if not has_data(codec.weight):
+            return Update(codec.weight)
+        estimate, gradient = state.shared["estimates"][state.rank], vector.double() * codec.weight  # g_i, ∇f_i
+        if self.init == "full" and not state.has_joined:
+            return Update(codec.weight, codec.uncompressed(gradient.to(codec.dtype)))
+        fresh = codec.compress(gradient.to(codec.dtype), {})  # b
+        change = codec.compress((gradient - estimate).to(codec.dtype), state.warm)  # m − g_i
+        fresh_error = torch.linalg.vector_norm(codec.decode(fresh) - gradient)
+        change_error = torch.linalg.vector_norm(codec.decode(change) + estimate - gradient)
+        is_fresh = float(fresh_error) < float(change_error)
+        return Update(codec.weight, fresh if is_fresh else change, is_fresh)
 
-    def decode(self, state: FeedbackState, said: Sequence[Update], rate: float, coder: Coder) -> Tensor:
+    def decode_updates(self, state: FeedbackState, updates: Sequence[Update], codec: Codec) -> Tensor:
         estimates = state.shared["estimates"]
-        for rank, one in enumerate(said):
-            if one.is_fresh or one.weight == 0.0:  # of a rank whose data has ended nothing is believed any more
+        for rank, update in enumerate(updates):
+            has_ended = update.weight == 0.0
+            if update.is_fresh or has_ended:
                 estimates[rank].zero_()
-            if one.body:
-                coder.add(estimates[rank], one)
-            if one.body or one.weight == 0.0:
-                state.weights[rank] = one.weight
+            if update.body:
+                codec.add(estimates[rank], update.message)
+            if update.body or has_ended:
+                state.weights[rank] = update.weight
         return estimates.sum(0) / (sum(state.weights) or 1.0)
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
-        """All estimates become their mean, so that the mean itself is unchanged."""
+        """Set all estimates to their mean, so that the mean itself is unchanged."""
         state = states[rank % len(states)]
         mean = state.shared["estimates"].mean(0)
-        return alike(state, rank, size, {}, {"estimates": mean.repeat(size, 1)})
+        return rebalanced(state, rank, size, {}, {"estimates": mean.repeat(size, 1)})

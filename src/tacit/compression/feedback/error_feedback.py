@@ -1,15 +1,15 @@
-"""No feedback, and the classic one.
+"""Compression without feedback (DCGD), and classic error feedback (EF14).
 
-DCGD:  g ← (1/n) Σ C(∇f_i),  x ← x − γ g.  Converges to a neighbourhood for unbiased C; for Top-k it stalls or diverges: the control.
+DCGD:   g ← (1/n) Σ C(∇f_i),  x ← x − γ g.  Converges to a neighbourhood for unbiased C; stalls or diverges for Top-k.
 
 EF14 (Seide et al. 2014; as written by Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203):
-    w_i ← C(e_i + γ ∇f_i(x)),  e_i ← e_i + γ ∇f_i(x) − w_i,  x ← x − (1/n) Σ w_i
-What was left out is said later. The compressed object contains γ, so e_i is in the model's units and a changing γ needs
-no correction.
 
-**A rank whose data has ended** goes on saying what it owes, C(e_i) with weight 0, until nothing is left: all that was
-said and all that is owed add up to Σ γ ∇f_i with and without it. Words count as said only where they moved the model:
-in an exchange where nobody has any weight they stay owed.
+    m_i ← C(e_i + γ ∇f_i(x)),  e_i ← e_i + γ ∇f_i(x) − m_i,  x ← x − (1/n) Σ m_i
+
+e_i is what compression has left out so far, in the units of the model, so that a changing γ needs no correction.
+
+A rank whose data has ended continues to send C(e_i), with weight 0, until e_i = 0: messages and errors together always
+add up to Σ γ ∇f_i. In an exchange where no rank has a weight the model does not move, and e_i is kept.
 """
 
 from __future__ import annotations
@@ -18,30 +18,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from tacit.compression import Selector
 from tacit.compression.coding.ranges import RangeSplit
 from tacit.compression.compressor import Compressed
-from tacit.compression.feedback.feedback import (
-    Coder,
-    FeedbackState,
-    SummableFeedback,
-    Update,
-    alike,
-    mean_of,
-    zeros,
-)
-from tacit.core.weights import has_data
+from tacit.compression.feedback.codec import Codec, Total
+from tacit.compression.feedback.feedback import SummableFeedback
+from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
+from tacit.compression.feedback.updates import Update
+from tacit.compression.sparse import Selector
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoFeedback(SummableFeedback):
-    """Compress and forget (DCGD): fine for unbiased compressors, the diverging control for Top-k.
+    """Compression without memory (DCGD): for unbiased compressors; diverges with Top-k.
 
-    Where ranges are summed by different ranks, an unbiased quantizer rounds the sum a second time on its way back. The
-    mean m of vectors t_i stays unbiased; its variance, at most (ω/n)·mean‖t_i‖² before, becomes at most ω‖m‖² +
+    Where each rank sums one range, an unbiased quantizer rounds the sum a second time in the reply. The mean m of
+    vectors t_i stays unbiased; its variance, at most (ω/n)·mean‖t_i‖² before, becomes at most ω‖m‖² +
     (1+ω)(ω/n)·mean‖t_i‖².
     """
 
@@ -50,67 +43,58 @@ class NoFeedback(SummableFeedback):
     def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
         return FeedbackState(rank, [0.0] * size)
 
-    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
-        return coder.say(vector * weight, weight, state.warm) if has_data(weight) else Update(weight)
+    def encode(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Compressed:
+        return codec.compress(vector * codec.weight, state.warm)
 
-    def reply(self, state: FeedbackState, said: Sequence[Update], begin: int, coder: Coder) -> Compressed:
-        if not _rounds_twice(coder):
-            return super().reply(state, said, begin, coder)
-        return coder.compressor.compress(self.total(said, coder).to(coder.dtype), coder.random)
+    def decode(self, state: FeedbackState, total: Total, codec: Codec) -> Tensor:
+        return total.mean()
 
-    def reply_bytes(self, words: RangeSplit, size: int, coder: Coder) -> float | None:
-        return words.size_bytes if _rounds_twice(coder) else super().reply_bytes(words, size, coder)
+    def reply(self, state: FeedbackState, updates: Sequence[Update], begin: int, codec: Codec) -> Compressed:
+        if not _rounds_twice(codec):
+            return super().reply(state, updates, begin, codec)
+        return codec.compressor.compress(self.sum(updates, codec).to(codec.dtype), codec.random)
 
-    def settle(
-        self, state: FeedbackState, own: Update, said: Sequence[Update], total: Tensor, rate: float, coder: Coder
-    ) -> Tensor:
-        return _mean(state, said, total)
+    def reply_bytes(self, split: RangeSplit, size: int, codec: Codec) -> float | None:
+        return split.size_bytes if _rounds_twice(codec) else super().reply_bytes(split, size, codec)
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
-        return alike(states[rank % len(states)], rank, size, {}, {})
+        return rebalanced(states[rank % len(states)], rank, size, {}, {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorFeedback(SummableFeedback):
-    """Say later what was left out (EF14): the compressed vector is the step γ ∇f_i plus all that was not said so far."""
+    """EF14: compress the step γ ∇f_i plus what compression has left out so far."""
 
     def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
         return FeedbackState(rank, [0.0] * size, own={"error": zeros(like)})
 
-    def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float, coder: Coder) -> Update:
-        owed = state.own["error"]
-        has_ended = weight == 0.0
-        # A step of length 0 can pay no debts.
-        if rate == 0.0 or (not has_data(weight) and not (has_ended and owed.any())):
-            return Update(weight)
-        if not has_ended:
-            owed += vector * (rate * weight)  # e_i + γ ∇f_i
-        return coder.say(owed.to(vector.dtype), weight, state.warm)  # w_i
+    def encode(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Compressed:
+        """Set e_i ← e_i + γ ∇f_i, and return m_i = C(e_i)."""
+        error = state.own["error"]
+        error += vector * (codec.rate * codec.weight)
+        return codec.compress(error.to(codec.dtype), state.warm)
 
-    def settle(
-        self, state: FeedbackState, own: Update, said: Sequence[Update], total: Tensor, rate: float, coder: Coder
-    ) -> Tensor:
-        mean = _mean(state, said, total)
-        if own.body and has_data(sum(one.weight for one in said)):
-            coder.add(state.own["error"], own, -1.0)
-        return mean / rate if rate else mean  # the optimizer multiplies by γ again
+    def decode(self, state: FeedbackState, total: Total, codec: Codec) -> Tensor:
+        """Set e_i ← e_i − m_i, and return mean m_i / γ: the optimizer multiplies by γ."""
+        if total.own is not None and total.has_data:
+            codec.add(state.own["error"], total.own, -1.0)
+        return total.mean() / codec.rate if codec.rate else total.mean()
+
+    def encode_last(self, state: FeedbackState, codec: Codec) -> Compressed | None:
+        """Return C(e_i) while there is an error."""
+        error = state.own["error"]
+        if codec.rate == 0.0 or not error.any():
+            return None
+        return codec.compress(error.to(codec.dtype), state.warm)
+
+    def takes_part(self, state: FeedbackState, codec: Codec) -> bool:
+        return codec.rate != 0.0  # a step of length 0 moves nothing
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
-        """Everybody owes the mean of what was owed."""
-        return alike(states[rank % len(states)], rank, size, {"error": mean_of(states, "error")}, {})
+        """Set every rank's error to the mean of the errors."""
+        return rebalanced(states[rank % len(states)], rank, size, {"error": mean_of_own(states, "error")}, {})
 
 
-def _rounds_twice(coder: Coder) -> bool:
-    """Whether a sum may be compressed again: unbiased rounding stays unbiased, at little more variance; a second
-    selection would lose most of it.
-    """
-    return coder.compressor.is_unbiased and not isinstance(coder.compressor, Selector)
-
-
-def _mean(state: FeedbackState, said: Sequence[Update], total: Tensor) -> Tensor:
-    """Return Σ C(w_i t_i) / Σ w_i over those who spoke; zero where nobody has any weight."""
-    for rank, one in enumerate(said):
-        if one.body:
-            state.weights[rank] = one.weight
-    weight = sum(one.weight for one in said)
-    return total / weight if has_data(weight) else torch.zeros_like(total)
+def _rounds_twice(codec: Codec) -> bool:
+    """Return whether a sum may be compressed again: a second rounding keeps it unbiased, a second selection loses it."""
+    return codec.compressor.is_unbiased and not isinstance(codec.compressor, Selector)

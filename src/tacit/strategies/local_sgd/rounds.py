@@ -24,9 +24,11 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressor
 from tacit.compression.feedback import ErrorFeedback
-from tacit.compression.feedback.feedback import Feedback, FeedbackState
+from tacit.compression.feedback.feedback import Feedback
+from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.updates import statistics_of, weighted_mean
 from tacit.core.worker import Worker
-from tacit.strategies.compressed_all_reduce import Aggregate, CompressedMean, statistics_of, weighted_mean
+from tacit.strategies.compressed_all_reduce import Aggregate, CompressedAllReduce
 from tacit.strategies.local_sgd.outer import Outer
 from tacit.strategies.local_sgd.periods import Period
 from tacit.strategies.local_sgd.round_report import RoundReport
@@ -124,7 +126,7 @@ class CompressedRound(ModelRound):
         worker: Worker,
         state: LocalSGDState,
         report: RoundReport,
-        changes: CompressedMean,
+        changes: CompressedAllReduce,
         needs_variance: bool,
     ) -> None:
         super().__init__(worker, state, report)
@@ -140,7 +142,9 @@ class CompressedRound(ModelRound):
     def wait(self) -> RoundResult:
         worker, state, numbers = self.worker, self.state, self._numbers
         assert state.feedback is not None
-        mean, updates = self._changes.take(worker, state.feedback, self._change, self._weight, 1.0, "change", numbers)
+        mean, updates = self._changes.all_reduce(
+            worker, state.feedback, self._change, self._weight, 1.0, "change", numbers
+        )
         rows, weights = statistics_of(updates, numbers), [update.weight for update in updates]
         width = len(self.report.names)  # sketches stand behind the report
         variance = variance_of(list(rows[:, width:]), weights) if self._needs_variance else None
@@ -157,7 +161,7 @@ class Rounds:
     """Makes the rounds of one ``LocalSGD``."""
 
     report: RoundReport
-    changes: CompressedMean | None  # of compressed rounds
+    changes: CompressedAllReduce | None  # of compressed rounds
     needs_variance: bool
 
     @classmethod
@@ -176,7 +180,7 @@ class Rounds:
         """
         changes = None
         if compressor is not None:
-            changes = CompressedMean(compressor, ErrorFeedback() if feedback is None else feedback, aggregate)
+            changes = CompressedAllReduce(compressor, ErrorFeedback() if feedback is None else feedback, aggregate)
         report = RoundReport.of(
             rate=period.needs_rate or (outer is not None and outer.needs_rate),
             loss=period.needs_loss,

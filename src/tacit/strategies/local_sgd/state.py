@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit.compression.feedback.feedback import FeedbackState
+from tacit.compression.feedback.state import FeedbackState
 from tacit.core.network import Pending
 from tacit.strategies.local_sgd.interval import Interval
 from tacit.strategies.local_sgd.outer import OuterState

@@ -16,7 +16,10 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressor
 from tacit.compression.feedback import EF21, EF21Bidirectional
-from tacit.compression.feedback.feedback import Coder, Feedback, FeedbackState, Update
+from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.feedback import Feedback
+from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.updates import Update
 from tacit.core.worker import Server, Worker
 from tacit.errors import BadMessage, require
 from tacit.strategies.servers.messages import ServedModel, ServerPush, uncompressed
@@ -53,8 +56,16 @@ class Channel:
 
     def __init__(self, compressor: Compressor, feedback: Feedback, owner: Worker | Server, like: Tensor) -> None:
         self._feedback = feedback
-        size, scale = like.numel(), feedback.scale(compressor, like.numel())
-        self._coder = Coder(compressor, owner.random, owner.random, size, like.dtype, like.device, (), scale)
+        self._codec = Codec(
+            compressor,
+            owner.random,
+            owner.random,
+            like.numel(),
+            like.dtype,
+            like.device,
+            (),
+            feedback.scale(compressor, like.numel()),
+        )
 
     def new_state(self, like: Tensor) -> FeedbackState:
         """Return the state before the first message."""
@@ -62,15 +73,17 @@ class Channel:
 
     def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float) -> Update:
         """Return ``vector`` compressed, and update the state."""
-        update = self._feedback.encode(state, vector, weight, rate, self._coder)
-        self._feedback.decode(state, [update], rate, self._coder)
+        codec = replace(self._codec, weight=weight, rate=rate)
+        update = self._feedback.encode_update(state, vector, codec)
+        self._feedback.decode_updates(state, [update], codec)
         return update
 
     def decode(self, state: FeedbackState, body: Tensor | Update, rate: float) -> Tensor:
         """Return the receiver's estimate of the vector, and update the state."""
         if not isinstance(body, Update):
             raise BadMessage(f"a {type(body).__name__} arrived where a compressed vector was expected.")
-        return self._feedback.decode(state, [body], rate, self._coder).to(self._coder.dtype)
+        codec = replace(self._codec, rate=rate)
+        return self._feedback.decode_updates(state, [body], codec).to(codec.dtype)
 
 
 def gradient_channel(strategy: ParameterServerStrategy, owner: Worker | Server, like: Tensor) -> Channel:

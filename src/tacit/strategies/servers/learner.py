@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tacit.compression.feedback.feedback import FeedbackState, Update
+from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.updates import Update
 from tacit.core.network import server_address
 from tacit.core.worker import Worker
 from tacit.strategies.servers.channels import gradient_channel, known_model_state, model_channel

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.compression.feedback.feedback import Update
+from tacit.compression.feedback.updates import Update
 from tacit.core.messages import Message
 from tacit.core.weights import has_data
 from tacit.errors import BadMessage

@@ -1,0 +1,146 @@
+"""A compressor as one rank uses it in one exchange, and the sum of all ranks' messages."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.compression.compressor import Compressed, Compressor, Memory
+from tacit.compression.dense import Dense
+from tacit.compression.feedback.updates import Update
+from tacit.core.messages import Message
+from tacit.core.weights import has_data
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A compressor with what one rank knows in one exchange: random streams, shape, weight and learning rate."""
+
+    compressor: Compressor
+    random: np.random.Generator  # this rank's own
+    shared_random: np.random.Generator  # the same draws on every rank
+    dimension: int
+    dtype: torch.dtype  # of the model, and of the compressed vectors
+    device: torch.device
+    shapes: Sequence[torch.Size] = ()
+    scale: float = 1.0  # factor of every decoded vector: 1/(1+ω) makes an unbiased compressor contractive
+    weight: float = 1.0  # w_i, of this rank in the mean
+    rate: float = 1.0  # γ, which multiplies the mean in the model
+
+    def compress(self, vector: Tensor, memory: Memory) -> Compressed:
+        """Return C(vector)."""
+        return _owned(self.compressor.compress(vector, self.random, memory, self.shapes))
+
+    def compress_difference(self, vector: Tensor, estimate: Tensor, memory: Memory) -> Compressed:
+        """Return c = C(vector − estimate) and set estimate ← estimate + c, as every receiver does."""
+        message = self.compressor.compress_change(
+            vector, estimate, self.random, memory, self.shapes, self.dtype, self.scale
+        )
+        return _owned(message)
+
+    def exact_difference(self, vector: Tensor, estimate: Tensor) -> Compressed:
+        """Return vector − estimate uncompressed, and set estimate ← vector up to rounding."""
+        message = self.uncompressed((vector - estimate).to(self.dtype))
+        self.add(estimate, message)
+        return message
+
+    def uncompressed(self, vector: Tensor) -> Compressed:
+        """Return a message that decodes to ``vector``."""
+        unscaled = vector if self.scale == 1.0 else vector / self.scale
+        return _owned(Dense().compress(unscaled, self.random, None, self.shapes))
+
+    def add(self, target: Tensor, message: Compressed, factor: float = 1.0) -> None:
+        """Add ``factor`` times the decoded message to ``target`` in place; reads only the coordinates that were sent."""
+        message.add_into(target, self.scale * factor)
+
+    def decode(self, message: Compressed) -> Tensor:
+        """Return the decoded vector in float64: the numbers that every receiver decodes."""
+        vector = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        self.add(vector, message)
+        return vector
+
+    def sum(self, updates: Sequence[Update], gains: Sequence[float]) -> Tensor:
+        """Return Σ gain_i c_i over the ``updates`` with a body, in rank order and in float64; do not write to it."""
+
+        def add_all(total: Tensor) -> None:
+            for update, gain in zip(updates, gains, strict=True):
+                if update.body:
+                    self.add(total, update.message, gain)
+
+        return self._computed_once(updates, (self.scale, *gains), add_all)
+
+    def concatenate(self, replies: Sequence[Compressed]) -> Tensor:
+        """Return the decoded replies of consecutive ranges as one float64 vector; do not write to it."""
+
+        def add_all(total: Tensor) -> None:
+            begin = 0
+            for reply in replies:
+                reply.add_into(total[begin : begin + reply.numbers])
+                begin += reply.numbers
+
+        return self._computed_once(replies, (), add_all)
+
+    def of_range(self, numbers: int) -> Codec:
+        """Return the codec of a range of ``numbers`` coordinates."""
+        return replace(self, dimension=numbers, shapes=())
+
+    def _computed_once(
+        self, messages: Sequence[Message], factors: tuple[float, ...], add_all: Callable[[Tensor], None]
+    ) -> Tensor:
+        """Return float64 zeros to which ``add_all`` has added, computed by the first simulated rank for all."""
+        key = (self.dimension, self.device, factors, tuple(map(id, messages)))
+        total = _latest.get(messages[0], key)
+        if total is None:
+            total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+            add_all(total)
+            _latest.set(messages[0], key, total)
+        return total
+
+
+class Total(NamedTuple):
+    """The sum of one exchange's messages."""
+
+    sum: Tensor  # Σ c_i in float64; do not write to it
+    weight: float  # Σ w_i over the ranks of this exchange
+    own: Compressed | None  # the message of this rank
+
+    @property
+    def has_data(self) -> bool:
+        """Whether any rank has a vector; without one, no rank steps."""
+        return has_data(self.weight)
+
+    def mean(self) -> Tensor:
+        """Return Σ c_i / Σ w_i; zero where no rank has a vector."""
+        return self.sum / self.weight if self.has_data else torch.zeros_like(self.sum)
+
+
+class _LatestSum:
+    """The latest sum. Ranks that one process simulates hold the same message objects, so they can share it."""
+
+    def __init__(self) -> None:
+        self._entry: tuple[weakref.ref[Message], object, Tensor] | None = None
+
+    def get(self, first: Message, key: object) -> Tensor | None:
+        entry = self._entry
+        return entry[2] if entry is not None and entry[0]() is first and entry[1] == key else None
+
+    def set(self, first: Message, key: object, total: Tensor) -> None:
+        self._entry = (weakref.ref(first, self._drop), key, total)
+
+    def _drop(self, reference: weakref.ref[Message]) -> None:
+        """Free the sum together with its messages."""
+        if self._entry is not None and self._entry[0] is reference:
+            self._entry = None
+
+
+_latest: Final = _LatestSum()
+
+
+def _owned(message: Compressed) -> Compressed:
+    return message if message.is_owned else message.snapshot()

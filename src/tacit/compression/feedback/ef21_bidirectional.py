@@ -1,0 +1,80 @@
+"""EF21-BC (Fatkhullin et al. 2021, arXiv 2110.03294): EF21 whose master compresses its broadcast too.
+
+c_i ← C(∇f_i(x) − g_i),  g_i ← g_i + c_i        on rank i, as in EF21
+b ← C_M(mean g_i − g),  g ← g + b               on the master; all ranks receive b
+x ← x − γ g
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tacit.compression.coding.ranges import RangeSplit, range_split
+from tacit.compression.compressor import Compressed, Compressor
+from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.ef21 import EstimateFeedback, Init, check_init
+from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
+from tacit.compression.feedback.updates import Update
+from tacit.core.weights import has_data
+from tacit.errors import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class EF21Bidirectional(EstimateFeedback):
+    """EF21-BC: the master compresses its broadcast, b = C_M(mean g_i − g), and all ranks follow g ← g + b.
+
+    Gathered messages need no master: every rank computes the same b from the shared random stream. The ranks' messages
+    travel and are counted; the trace notes the size of b as ``broadcast_bytes``. Where each rank sums one range, it is
+    the master of that range: it keeps the range's sum and sends C_M of it to all.
+    """
+
+    master: Compressor  # C_M
+    init: Init = "compressed"  # of the ranks' estimates; g starts at 0
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.master, Compressor), f"master={self.master!r} must be a compressor such as TopK(k=1).")
+        self.check(self.master)
+        check_init(self.init)
+
+    def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
+        state = super().begin(rank, size, like)
+        state.shared["followed"] = zeros(like)  # g
+        return state
+
+    def direction(self, state: FeedbackState, mean: Tensor, codec: Codec) -> Tensor:
+        followed, scale = state.shared["followed"], self.scale(self.master, mean.numel())
+        change = (mean - followed).to(codec.dtype)
+        broadcast = self.master.compress(change, codec.shared_random, state.master, codec.shapes)  # b
+        state.master_bytes = broadcast.size_bytes
+        broadcast.add_into(followed, scale)
+        return followed.clone()
+
+    def reply(self, state: FeedbackState, updates: Sequence[Update], begin: int, codec: Codec) -> Compressed:
+        state.record_weights(updates)
+        part = slice(begin, begin + codec.dimension)
+        change = self.mean_estimate(state, self.sum(updates, codec), part) - state.shared["followed"][part]
+        if not has_data(sum(update.weight for update in updates)):
+            change.zero_()
+        return self.master.compress(change.to(codec.dtype), codec.random)
+
+    def reply_bytes(self, split: RangeSplit, size: int, codec: Codec) -> float | None:
+        found = range_split(self.master, codec.dimension, codec.dtype.itemsize)
+        return None if found is None else found.size_bytes
+
+    def decode_replies(
+        self, state: FeedbackState, own: Update, updates: Sequence[Update], replies: Sequence[Compressed], codec: Codec
+    ) -> Tensor:
+        followed, begin = state.shared["followed"], 0
+        for reply in replies:
+            reply.add_into(followed[begin : begin + reply.numbers], self.scale(self.master, reply.numbers))
+            begin += reply.numbers
+        return followed.clone()
+
+    def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
+        """Set all estimates to their mean, computed from the estimates: a rank may know the sum of its range only."""
+        mean = mean_of_own(states, "estimate")
+        state = states[rank % len(states)]
+        return rebalanced(state, rank, size, {"estimate": mean}, {**state.shared, "sum": mean * size})

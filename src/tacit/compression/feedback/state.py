@@ -1,0 +1,55 @@
+"""The state of a feedback on one rank, and the helpers that create and merge states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from tacit.compression.compressor import Memory
+from tacit.compression.feedback.updates import Update
+
+
+@dataclass
+class FeedbackState:
+    """What one rank remembers between exchanges: tensors and numbers, checkpointable."""
+
+    rank: int
+    weights: list[float]  # by rank: the weight of its latest update with a body
+    own: dict[str, Tensor] = field(default_factory=dict)  # differs from rank to rank
+    shared: dict[str, Tensor] = field(default_factory=dict)  # equal on all ranks
+    warm: Memory = field(default_factory=dict)  # the compressor's memory
+    master: Memory = field(default_factory=dict)  # the memory of the master's compressor
+    master_bytes: int = 0  # size of the master's broadcast in the latest exchange
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether this rank's vector is in the mean: it has sent one, and its data has not ended."""
+        return self.weights[self.rank] != 0.0
+
+    def record_weights(self, updates: Sequence[Update]) -> None:
+        """Record the weight of every rank that sent a vector."""
+        for rank, update in enumerate(updates):
+            if update.body:
+                self.weights[rank] = update.weight
+
+
+def zeros(like: Tensor, *lead: int) -> Tensor:
+    """Return float64 zeros: a sum over a whole run would drift in float32."""
+    return torch.zeros(*lead, *like.shape, dtype=torch.float64, device=like.device)
+
+
+def mean_of_own(states: Sequence[FeedbackState], name: str) -> Tensor:
+    """Return the mean over ranks of a tensor that each rank holds; tensors of lost ranks are lost."""
+    return torch.stack([state.own[name] for state in states]).mean(0)
+
+
+def rebalanced(
+    state: FeedbackState, rank: int, size: int, own: dict[str, Tensor], shared: dict[str, Tensor]
+) -> FeedbackState:
+    """Return ``state`` for ``rank`` of ``size`` ranks that all hold ``own`` and have the mean of the old weights."""
+    weights = [sum(state.weights) / len(state.weights)] * size
+    own = {name: value.clone() for name, value in own.items()}
+    return replace(state, rank=rank, weights=weights, own=own, shared=shared)

@@ -1,0 +1,56 @@
+"""The messages that ranks exchange: a weight and a compressed vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tacit.compression.compressor import Compressed
+from tacit.core.messages import Message
+from tacit.errors import BadMessage
+
+
+@dataclass(frozen=True)
+class Update(Message, wire="update"):
+    """The update of one rank: its weight and a compressed vector, or None where it sends none."""
+
+    weight: float
+    body: Compressed | None = None
+    is_fresh: bool = False  # EF21+: the body replaces the estimate instead of changing it
+
+    def with_body(self, message: Compressed) -> Self:
+        """Return this update with another body, which does not change with the sender's tensors."""
+        return replace(self, body=message if message.is_owned else message.snapshot())
+
+    @property
+    def message(self) -> Compressed:
+        """The body; raises ``BadMessage`` where it is no compressed vector."""
+        if not isinstance(self.body, Compressed):
+            raise BadMessage(f"body is a {type(self.body).__name__} and must be a compressed vector.")
+        return self.body
+
+
+@dataclass(frozen=True)
+class UpdateWithStatistics(Update, wire="report"):
+    """An update with a few uncompressed numbers: what the period rule needs to know of a round."""
+
+    statistics: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+def statistics_of(updates: Sequence[Update], own: Tensor) -> Tensor:
+    """Return every rank's statistics in float64, one row per rank; ``own`` has the expected length."""
+    rows = [update.statistics for update in updates if isinstance(update, UpdateWithStatistics)]
+    if len(rows) != len(updates) or any(row.shape != own.shape for row in rows):
+        raise BadMessage(f"statistics of other lengths came where each rank sends {own.numel()} numbers.")
+    return torch.stack([row.double().cpu() for row in rows])
+
+
+def weighted_mean(rows: Tensor, weights: Sequence[float], rank: int) -> list[float]:
+    """Return Σ w_i row_i / Σ w_i; the row of ``rank`` where all weights are 0."""
+    total = sum(weights)
+    shares = rows.new_tensor(weights) / total if total > 0 else torch.eye(len(rows), dtype=rows.dtype)[rank]
+    return [float(value) for value in (shares.unsqueeze(1) * rows).sum(0)]
