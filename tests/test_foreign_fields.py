@@ -86,5 +86,5 @@ def test_a_kind_made_within_a_function_travels_though_its_types_are_unknown():
 
 
 def test_a_compressed_vector_of_no_kind_is_refused():
-    with pytest.raises(BadMessage, match="by itself stands for no vector"):
+    with pytest.raises(BadMessage, match="a Compressed holds no vector"):
         unpack(sealed(Compressed.kind.encode()))

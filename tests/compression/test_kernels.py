@@ -42,7 +42,7 @@ def brute_force(x: Tensor, k: int) -> Tensor:
 
 
 def assert_selected(x: Tensor, k: int) -> None:
-    positions, values = selection.largest(x, k).settled()
+    positions, values = selection.largest(x, k).nonzero()
     assert positions.dtype == torch.int64 and values.dtype == x.dtype and values.device == x.device
     expected = brute_force(x, k)
     assert torch.equal(positions.cpu(), expected)
@@ -127,10 +127,10 @@ def test_selection_is_exact_whatever_the_sample_says(name: str, device: str):
 )
 def test_a_step_of_ef21_is_top_k_of_the_difference(n: int, dtypes: tuple[torch.dtype, torch.dtype], device: str):
     x, estimate = normal(n, device).to(dtypes[0]), normal(n, device, seed=1).to(dtypes[1])
-    places, values = selection.largest((x - estimate).float(), n // 100).settled()
+    places, values = selection.largest((x - estimate).float(), n // 100).nonzero()
     expected = estimate.clone()
     expected[places] += values.to(estimate.dtype)
-    positions, sent = selection.step(x, estimate, n // 100, torch.float32).settled()
+    positions, sent = selection.step(x, estimate, n // 100, torch.float32).nonzero()
     assert torch.equal(positions, places) and torch.equal(sent, values)
     assert torch.equal(estimate, expected)
 
@@ -143,10 +143,10 @@ def test_what_is_not_finite_is_told_and_never_enters_the_estimate(n: int, poison
     x[n // 3] = poison
     before = estimate.clone()
     with pytest.raises(ValueError, match=rf"x\[{n // 3}\]={poison} is not finite"):
-        selection.step(x, estimate, 5, torch.float32).settled()
+        selection.step(x, estimate, 5, torch.float32).nonzero()
     assert torch.equal(estimate, before)
     with pytest.raises(ValueError, match=rf"x\[{n // 3}\]={poison} is not finite"):
-        selection.largest(x, 1).settled()
+        selection.largest(x, 1).nonzero()
     assert n // 3 in selection.largest_of_blocks(x, 100, 2)[1]
 
 
@@ -344,7 +344,7 @@ def test_kernels_and_torch_agree_to_the_bit(n: int, device: str):
         pytest.skip("Triton's kernels do not run here: they need a CUDA GPU, or Triton and TRITON_INTERPRET=1")
     estimate, own = y.clone(), y.clone()
     theirs = selection.select_in_torch(x, estimate, k, torch.float32)
-    assert all(map(torch.equal, selection.step(x, own, k, torch.float32).settled(), theirs))
+    assert all(map(torch.equal, selection.step(x, own, k, torch.float32).nonzero(), theirs))
     assert torch.equal(own, estimate)
     blocks = selection.select_of_blocks_in_torch(x[: n // 96 * 96], 96, 2)
     assert torch.equal(selection.largest_of_blocks(x[: n // 96 * 96], 96, 2)[0], blocks)
@@ -365,7 +365,7 @@ def test_kernels_and_torch_agree_to_the_bit(n: int, device: str):
 @on_each_device
 def test_empty_vectors(device: str):
     none = torch.empty(0, device=device)
-    assert [part.numel() for part in selection.step(none, none.clone(), 0, torch.float32).settled()] == [0, 0]
+    assert [part.numel() for part in selection.step(none, none.clone(), 0, torch.float32).nonzero()] == [0, 0]
     assert [part.numel() for part in selection.largest_of_blocks(none, 1, 1)] == [0, 0, 0]
     codes, scales = quantization.quantize(none, 127, 16, 0)
     assert quantization.dequantize(codes, scales, 127, 16).numel() == codes.numel() == scales.numel() == 0

@@ -103,12 +103,12 @@ class Liar(Dense):
 
 
 def test_the_kit_finds_a_bias():
-    with pytest.raises(AssertionError, match="it is biased"):
+    with pytest.raises(AssertionError, match="the compressor is biased"):
         check_compressor(Liar(factor=1.001, alpha=0.9))
 
 
 def test_the_kit_finds_a_contraction_that_is_not():
-    with pytest.raises(AssertionError, match="loses 0.25 of ‖x‖² on average over 1 draws, promised 0.2"):
+    with pytest.raises(AssertionError, match="loses 0.25 of ‖x‖² on average over 1 draws; the bound is 0.2"):
         check_compressor(Liar(factor=0.5, alpha=0.8))
 
 
@@ -118,7 +118,7 @@ def test_the_kit_finds_hidden_randomness():
         def compress(self, x: Tensor, random: np.random.Generator, *rest: Any) -> DenseVector:
             return DenseVector(x * float(random.random()))
 
-    with pytest.raises(AssertionError, match="the first message differs when everything is repeated"):
+    with pytest.raises(AssertionError, match="the first message differs in a repetition"):
         check_compressor(Moody())
 
 
@@ -128,7 +128,7 @@ def test_the_kit_finds_numbers_let_through():
         def compress(self, x: Tensor, random: np.random.Generator, *rest: Any) -> DenseVector:
             return DenseVector(x)
 
-    with pytest.raises(AssertionError, match="took a torch.float32 vector with nan in it"):
+    with pytest.raises(AssertionError, match="accepts a torch.float32 vector that holds nan"):
         check_compressor(Careless())
 
 
@@ -163,7 +163,7 @@ class FirstK(Compressor):
 def test_a_compressor_of_ones_own_takes_a_few_lines_and_the_kit_tries_it():
     check_compressor(FirstK(k=3))
     check_compressor(Layerwise(FirstK(k=3), exempt_below=10))
-    with pytest.raises(AssertionError, match="took a torch.float32 vector with nan in it"):
+    with pytest.raises(AssertionError, match="accepts a torch.float32 vector that holds nan"):
         check_compressor(FirstK(k=3, looks=False))  # it looks at three numbers only
 
 
@@ -178,5 +178,5 @@ def test_the_kit_finds_a_message_that_adds_something_else():
         def compress(self, x: Tensor, random: np.random.Generator, *rest: Any) -> DenseVector:
             return Twice(x)
 
-    with pytest.raises(AssertionError, match=r"add_into\(\) adds something else than dense\(\)"):
+    with pytest.raises(AssertionError, match=r"add_into\(\) does not add dense\(\)"):
         check_wire(Doubled(), Case("ones", torch.ones(4), ()))

@@ -158,7 +158,7 @@ def test_a_missing_or_wrong_reference_is_told():
     message = _sent([1.0, 2.0], side=1.0)
     with pytest.raises(ValueError, match="decoded against a vector near the one that was sent"):
         message.dense()
-    with pytest.raises(ValueError, match="the reference holds 3 numbers and the message 2"):
+    with pytest.raises(ValueError, match="reference holds 3 numbers and must hold 2"):
         message.dense(torch.zeros(3))
 
 

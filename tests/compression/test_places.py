@@ -123,7 +123,7 @@ def test_corrupted_places_are_refused_or_in_range(drawn: tuple[list[int], int], 
         (lambda: CodedIndices(10, 1, Coding.RAW, 0, pack(torch.tensor([12]), 4)), "reach past the 10 numbers"),
         (
             lambda: CodedIndices(10, 2, Coding.BITMAP, 0, pack(torch.ones(10), 1)),
-            "10 places came where 2 are announced",
+            "10 indices came where 2 are announced",
         ),
         (
             lambda: CodedIndices(10, 1, Coding.DELTA, 0, torch.tensor([0, 8], dtype=torch.uint8)),

@@ -1,12 +1,13 @@
-"""Compressors: what to say. Pure tensors in, a message out, and back; no worker, no network."""
+"""Compressors: a flat vector in, a message out, and back. No worker and no network."""
 
+from tacit.compression.chain import Chain
 from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.compression.dense import BFloat16, BFloat16Vector, Dense, DenseVector
 from tacit.compression.lattice import Lattice, LatticeVector
 from tacit.compression.layerwise import Layerwise, LayerwiseVector
 from tacit.compression.low_rank import LowRank, LowRankVector
 from tacit.compression.quantized import QSGD, QuantizedVector, Sign, SignVector
-from tacit.compression.sparse import BlockTopK, Chain, RandomK, Selector, SparseVector, TopK
+from tacit.compression.sparse import BlockTopK, RandomK, Selector, SparseVector, TopK
 
 __all__ = [
     "QSGD",

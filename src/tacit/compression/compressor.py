@@ -1,8 +1,8 @@
-"""What a compressor is: a flat vector in, a message out, and back.
+"""Base classes of compressors and of their messages: a flat vector in, a message out, and back.
 
-A compressor is a frozen specification; what it must remember between calls is a ``Memory`` that the caller keeps. Its
-two constants say how much is lost: α of *contraction*, E‖C(x) − x‖² ≤ (1 − α)‖x‖², which error feedback lives on, and ω
-of *variance*, E C(x) = x and E‖C(x) − x‖² ≤ ω‖x‖², which averaging lives on. ``tacit.testing.check_compressor`` tests
+A compressor is a frozen specification; its state between calls is a ``Memory`` that the caller keeps. Two constants
+describe its error: α of *contraction*, E‖C(x) − x‖² ≤ (1 − α)‖x‖², which error feedback needs, and ω of *variance*,
+E C(x) = x and E‖C(x) − x‖² ≤ ω‖x‖², which averaging needs. ``tacit.testing.check_compressor`` tests
 them.
 """
 
@@ -23,7 +23,7 @@ from tacit.core.specs import Spec
 from tacit.errors import BadMessage, require
 
 Memory = dict[str, Tensor]
-"""What a compressor remembers between calls: tensors only, so that it can be checkpointed."""
+"""The state of a compressor between calls: tensors only, so that it can be checkpointed."""
 
 FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MAXIMUM_LENGTH: Final = 2**40
@@ -31,53 +31,49 @@ _MAXIMUM_LENGTH: Final = 2**40
 
 @dataclass(frozen=True)
 class Compressed(Message, wire="vector"):
-    """A flat vector as it travels. A subclass is a frozen dataclass of tensors, numbers, text or bytes.
+    """A compressed flat vector. A subclass is a frozen dataclass of tensors, numbers, text or bytes.
 
-    Its ``__post_init__`` checks what is cheap to check, ``dense`` the rest: fields may come from a stranger. Its
-    tensors are where the vector was; those of a message that came packed are on the CPU.
+    Fields may come from an untrusted sender: ``__post_init__`` checks what is cheap to check, ``dense`` the rest. The
+    tensors are on the device of the vector; those of a received message are on the CPU.
     """
 
     holds_messages: ClassVar[bool] = False
-    """Whether another message may lie in it."""
+    """Whether a field may hold another message."""
 
     def __post_init__(self) -> None:
-        require(type(self) is not Compressed, "a Compressed by itself stands for no vector; only its subclasses do.")
+        require(type(self) is not Compressed, "a Compressed holds no vector; construct one of its subclasses.")
 
     @property
     def numbers(self) -> int:
-        """The length of the vector it stands for."""
-        raise NotImplementedError(f"{type(self).__name__} must say how many numbers it stands for.")
+        """The length of the vector."""
+        raise NotImplementedError(f"{type(self).__name__} must define numbers, the length of its vector.")
 
     @property
     def needs_reference(self) -> bool:
-        """Whether ``dense`` needs a vector near the one that was sent."""
+        """Whether ``dense`` needs a reference: a vector near the one that was sent."""
         return False
 
     def dense(self, reference: Tensor | None = None) -> Tensor:
-        """Return the decoded flat vector, in the original dtype, as the caller's own; only ``Lattice`` needs a
-        ``reference``.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must say how it is decoded.")
+        """Return the decoded vector as a new tensor, in the original dtype; ``Lattice`` needs a ``reference``."""
+        raise NotImplementedError(f"{type(self).__name__} must define dense(), which decodes it.")
 
     def add_into(self, target: Tensor, scale: float = 1.0) -> None:
-        """Add the decoded vector, times ``scale``, to ``target`` in place: computed on its device, and in its dtype
-        from the product on.
-        """
+        """Add the decoded vector, times ``scale``, to ``target`` in place, on its device and in its dtype."""
         if self.needs_reference:
-            raise BadMessage(f"a {type(self).__name__} that needs a reference came where there is none.")
+            raise BadMessage(f"a {type(self).__name__} needs a reference, and there is none here.")
         vector = self.of_length(target.numel()).on(target.device).dense().to(target.dtype)
         target.add_(vector if scale == 1.0 else vector.mul_(scale))
 
     def on(self, device: torch.device) -> Self:
-        """Return this message with its tensors on ``device``, where they will be decoded."""
+        """Return this message with its tensors on ``device``."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         moved = {name: t.to(device) for name, t in tensors.items() if isinstance(t, Tensor) and t.device != device}
         return replace(self, **moved) if moved else self
 
     def of_length(self, numbers: int) -> Self:
-        """Return this message if it stands for so many numbers, else raise ``BadMessage``.
+        """Return this message if its vector has ``numbers`` numbers, else raise ``BadMessage``.
 
-        A few bytes can stand for a vector of any length: ask before ``dense`` of a message that came from a stranger.
+        A few bytes can encode a vector of any length: call this before ``dense`` of a message from an untrusted sender.
         """
         if self.numbers != numbers:
             raise BadMessage(f"a {type(self).__name__} of {self.numbers} numbers came where {numbers} were expected.")
@@ -107,19 +103,19 @@ class Compressor(Spec, ABC):
     """
 
     is_deterministic: ClassVar[bool] = True
-    """Whether the message follows from the vector (and the memory) alone."""
+    """Whether the message depends only on the vector (and the memory)."""
     is_unbiased: ClassVar[bool] = False
     """Whether E C(x) = x."""
     needs_reference: ClassVar[bool] = False
-    """Whether ``dense`` needs a vector near the one that was sent."""
+    """Whether ``dense`` needs a reference: a vector near the one that was sent."""
 
     @abstractmethod
     def compress(
         self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
     ) -> Compressed:
-        """Return ``x``, flat and finite, as a message; ``shapes`` are the parameter tensors that lie in it end to end.
+        """Return ``x``, flat and finite, as a message; ``shapes`` are those of the parameter tensors in it, in order.
 
-        A NaN or an infinity raises ``ValueError`` with its position. ``x`` is left alone.
+        A NaN or an infinity raises ``ValueError`` with its position. ``x`` is not changed.
         """
 
     def compress_change(
@@ -132,11 +128,10 @@ class Compressor(Spec, ABC):
         dtype: torch.dtype | None = None,
         scale: float = 1.0,
     ) -> Compressed:
-        """Return c = C(x − estimate) and add it, times ``scale``, to ``estimate`` in place, as whoever receives it
-        will: the step of EF21.
+        """Return c = C(x − estimate) and add it, times ``scale``, to ``estimate`` in place: the step of EF21.
 
-        The difference is taken in the wider of the two dtypes and sent in ``dtype``, that of ``x`` unless told.
-        Whatever raises leaves the estimate as it was.
+        The difference is computed in the wider of the two dtypes and sent in ``dtype``, by default that of ``x``. If
+        this raises, the estimate is unchanged.
         """
         message = self.compress((x - estimate).to(dtype or x.dtype), random, memory, shapes)
         message.add_into(estimate, scale)
@@ -151,20 +146,16 @@ class Compressor(Spec, ABC):
         return None
 
     def contraction_within(self, dimension: int) -> float | None:
-        """Return an α for all vectors of at most ``dimension`` numbers; override where a shorter vector can have a
-        smaller one.
-        """
+        """Return an α for all vectors of at most ``dimension`` numbers; override where a shorter one can have less."""
         return self.contraction(dimension)
 
     def variance_within(self, dimension: int) -> float | None:
-        """Return an ω for all vectors of at most ``dimension`` numbers; override where a shorter vector can have a
-        larger one.
-        """
+        """Return an ω for all vectors of at most ``dimension`` numbers; override where a shorter one can have more."""
         return self.variance(dimension)
 
 
 def contraction_of_unbiased(omega: float) -> float | None:
-    """Return α = 1 − ω of an unbiased compressor, or None for ω ≥ 1: only scaled by 1/(1 + ω) would it contract."""
+    """Return α = 1 − ω of an unbiased compressor, or None for ω ≥ 1, where only its scaled form is contractive."""
     return 1 - omega if omega < 1 else None
 
 
@@ -176,9 +167,7 @@ def require_vector(x: Tensor) -> None:
 
 
 def require_finite(x: Tensor, whole: Tensor | None = None) -> None:
-    """Raise ``ValueError`` with the first position that holds NaN or an infinity, at the cost of one sum; ``whole`` is
-    what ``x`` was taken from.
-    """
+    """Raise ``ValueError`` with the first position of ``whole`` (default ``x``) that holds NaN or an infinity."""
     if x.numel() and not math.isfinite(float(x.sum(dtype=wide(x.dtype)))):  # a finite sum has finite terms
         report_not_finite(x if whole is None else whole)
 
@@ -200,7 +189,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def pieces(numbers: int, shapes: Sequence[torch.Size]) -> Iterator[tuple[int, int, torch.Size]]:
-    """Yield begin, end and shape of each parameter tensor within a flat vector of so many ``numbers``."""
+    """Yield begin, end and shape of each parameter tensor within a flat vector of ``numbers`` numbers."""
     total = sum(shape.numel() for shape in shapes)
     require(
         total == numbers,
@@ -226,7 +215,7 @@ def require_tensor(
         raise ValueError(f"{name} is a {type(value).__name__} and must be a tensor.")
     if value.dtype not in dtypes or value.dim() != dimensions:
         raise ValueError(
-            f"{name} is {value.dtype} with {value.dim()} dimensions and must be one of {list(dtypes)} with {dimensions}."
+            f"{name} is {value.dtype} with {value.dim()} dimensions; it must be of {list(dtypes)} with {dimensions}."
         )
     if numbers is not None and value.numel() != numbers:
-        raise ValueError(f"{name} holds {value.numel()} numbers where {numbers} belong.")
+        raise ValueError(f"{name} holds {value.numel()} numbers and must hold {numbers}.")

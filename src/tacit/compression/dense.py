@@ -1,4 +1,4 @@
-"""Every number travels: ``Dense`` as it is, ``BFloat16`` in half the bytes."""
+"""Compressors that send every number: ``Dense`` without loss, ``BFloat16`` in two bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tacit.compression.compressor import (
 from tacit.compression.kernels.magnitudes import peak
 from tacit.errors import require
 
-_EDGE: Final = torch.finfo(torch.bfloat16).max
+_LARGEST: Final = torch.finfo(torch.bfloat16).max
 DTYPES: Final = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS}
 
 
@@ -64,7 +64,7 @@ class BFloat16Vector(Compressed, wire="bf16"):
 
 @dataclass(frozen=True)
 class Dense(Compressor):
-    """Every number as it is: nothing is lost and nothing saved."""
+    """No compression: every number without loss."""
 
     is_unbiased: ClassVar[bool] = True
 
@@ -87,7 +87,7 @@ class BFloat16(Compressor):
     """Every number rounded to bfloat16: two bytes each, eight bits of significand.
 
     α = 1 − 2⁻¹⁶ for numbers in its normal range, 10⁻³⁸ to 3.4·10³⁸; smaller ones lose digits, larger ones (of float64)
-    are refused.
+    raise ``ValueError``.
     """
 
     def compress(
@@ -96,9 +96,9 @@ class BFloat16(Compressor):
         require_vector(x)
         largest = peak(x.detach())
         values = x.detach().to(torch.bfloat16, copy=True)
-        if largest > _EDGE:
-            require(largest <= torch.finfo(torch.float32).max, f"{largest:.6g} is beyond bfloat16; send it as Dense().")
-            values.clamp_(-_EDGE, _EDGE)  # the last half step of float32 would round to infinity
+        if largest > _LARGEST:
+            require(largest <= torch.finfo(torch.float32).max, f"{largest:.6g} is too large for bfloat16; use Dense().")
+            values.clamp_(-_LARGEST, _LARGEST)  # the last half step of float32 would round to infinity
         dtype = str(x.dtype).removeprefix("torch.")
         return BFloat16Vector(values, dtype).owned()
 

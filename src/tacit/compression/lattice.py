@@ -3,11 +3,10 @@
     encode(x):     c = round(x / s) mod q                                b bits each, q = 2^b
     decode(c, y):  z = s c + q s round((y − s c) / (q s))                y is the receiver's own vector
 
-If |x − y| < s (q − 1)/2 everywhere then z = s round(x / s), so |z − x| ≤ s/2: the error depends on how far apart the
-two are and not on how large. Rounded at random instead (unbiased) the error is below s and the radius s (q/2 − 1).
-Beyond the radius a coordinate is wrong by a multiple of q s, and nothing in c tells. Hence the check value that
-travels; ``fused.lattice`` says how it is made. One coordinate beyond the radius is always found, several are missed
-once in 2³¹.
+If |x − y| < s (q − 1)/2 everywhere then z = s round(x / s), so |z − x| ≤ s/2: the error depends on the distance of x
+and y, not on their size. With random rounding (unbiased) the error is below s and the radius is s (q/2 − 1). Beyond the
+radius a coordinate is wrong by a multiple of q s, which c does not show. So the message holds a check value; see
+``kernels.lattice``. One coordinate beyond the radius is always detected, several are missed with probability 2⁻³¹.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import LatticeOverflow, require
 
 _FINEST: Final = 2.0**-30
-"""The side is never fitted to be a smaller part of the largest number: points have 32 bits."""
+"""Smallest side that is fitted, relative to the largest number: points have 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class LatticeVector(Compressed, wire="latt"):
     length: int
     bits: int
     side: float
-    is_random: bool  # how it was rounded
+    is_random: bool  # whether it was rounded at random
     dtype: str  # of the vector
     check: int
     codes: Tensor
@@ -59,10 +58,10 @@ class LatticeVector(Compressed, wire="latt"):
             raise ValueError(f"bits={self.bits} must be at least 2.")
         if not (isinstance(self.side, float) and _is_side(self.side)):
             raise ValueError(f"side={self.side!r} must be a number from 2^-126 to 2^100.")
-        require(isinstance(self.is_random, bool), "is_random must be True or False.")
+        require(isinstance(self.is_random, bool), f"is_random={self.is_random!r} must be True or False.")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}.")
-        require(isinstance(self.check, int), "check must be a whole number.")
+        require(isinstance(self.check, int), f"check={self.check!r} must be a whole number.")
         require_tensor("codes", self.codes, (torch.uint8,), packed_bytes(self.length, self.bits))
 
     @property
@@ -71,7 +70,7 @@ class LatticeVector(Compressed, wire="latt"):
 
     @property
     def radius(self) -> float:
-        """How far the reference may be from what was sent, in any coordinate."""
+        """Largest distance between the reference and the vector that was sent, in any coordinate."""
         return _radius(self.side, self.bits, self.is_random)
 
     @property
@@ -79,12 +78,16 @@ class LatticeVector(Compressed, wire="latt"):
         return True
 
     def dense(self, reference: Tensor | None = None) -> Tensor:
-        """Return the vector decoded against ``reference``, or raise ``LatticeOverflow`` where that is too far away."""
+        """Return the vector decoded against ``reference``; raise ``LatticeOverflow`` where it is too far away."""
         if reference is None:
-            raise ValueError("a Lattice is decoded against a vector near the one that was sent; give dense(reference).")
+            raise ValueError(
+                "reference=None: a Lattice is decoded against a vector near the one that was sent; give one."
+            )
         require_vector(reference)
         if reference.numel() != self.length:
-            raise ValueError(f"the reference holds {reference.numel()} numbers and the message {self.length}.")
+            raise ValueError(
+                f"reference holds {reference.numel()} numbers and must hold {self.length}, as the message."
+            )
         codes = unpack(self.codes.to(reference.device), self.bits, self.length)
         found = decode(codes, reference.detach(), self.side, self.bits, DTYPES[self.dtype])
         if not found.is_in_range or found.check != self.check:
@@ -94,12 +97,12 @@ class LatticeVector(Compressed, wire="latt"):
 
 @dataclass(frozen=True, kw_only=True)
 class Lattice(Compressor):
-    """Numbers modulo 2^bits on a grid of ``side``, decoded against a vector nearby (Davies et al., arXiv 2002.09268).
+    """Numbers modulo 2^bits on a grid of ``side``, decoded against a nearby vector (Davies et al., arXiv 2002.09268).
 
     The error is at most side/2 in every coordinate, however large the numbers are, if the receiver's reference is
     within the radius of side (2^bits − 1)/2; if not, ``dense`` raises ``LatticeOverflow``. ``side=None`` fits the side
-    to twice the distance that ``observe`` was told of, kept in the memory; before that to references no larger than x
-    itself. There is no α or ω: the error has nothing to do with ‖x‖.
+    to twice the distance that ``observe`` has recorded in the memory; before that, to references no larger than x
+    itself. There is no α or ω: the error does not depend on ‖x‖.
     """
 
     bits: int = field(default=8, metadata=ALWAYS_SPELLED)
@@ -115,7 +118,8 @@ class Lattice(Compressor):
         )
         require(
             self.side is None or _is_side(self.side),
-            f"side={self.side} must be positive (2^-126 to 2^100); twice the largest |x − y| over 2^bits − 1 is the finest that is safe.",
+            f"side={self.side} must be from 2^-126 to 2^100; the finest safe side is twice the largest |x − y| over "
+            f"2^bits − 1.",
         )
         object.__setattr__(self, "is_deterministic", not self.stochastic)
         object.__setattr__(self, "is_unbiased", self.stochastic)
@@ -128,25 +132,22 @@ class Lattice(Compressor):
     def compress_with_points(
         self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, far: float | None = None
     ) -> tuple[LatticeVector, Tensor]:
-        """Return the message and its points: to the bit what ``dense`` makes of any reference within the radius and of
-        the dtype of ``x``.
+        """Return the message and its points: what ``dense`` returns for any reference within the radius, to the bit.
 
-        A side that is not given is fitted to references up to ``far`` away, where that is known, instead of to what the
-        memory holds.
+        The reference must have the dtype of ``x``. Without ``side`` the side is fitted to references up to ``far``
+        away, or, where ``far`` is None, to the distance in the memory.
         """
         message, points = self._compressed(x, random, memory, far, with_points=True)
         assert points is not None
         return message, points
 
     def observe(self, memory: Memory, distance: float) -> None:
-        """Remember that a vector sent and its reference were up to ``distance`` apart; after ``LatticeOverflow`` say
-        twice its radius.
-        """
+        """Record the ``distance`` of a sent vector and its reference; after ``LatticeOverflow``, twice its radius."""
         old = float(memory["distance"]) if "distance" in memory else 0.0
         memory["distance"] = torch.tensor(max(distance, 0.9 * old), dtype=torch.float64)
 
     def radius(self, side: float) -> float:
-        """Return how far a reference may be from x in any coordinate."""
+        """Return the largest distance between a reference and x in any coordinate."""
         return _radius(side, self.bits, self.stochastic)
 
     def contraction(self, dimension: int) -> None:
@@ -167,7 +168,9 @@ class Lattice(Compressor):
         codes, check, is_in_range, points = encode(x, side, self.bits, seed, with_points)
         if not is_in_range:
             report_not_finite(x)
-            raise ValueError(f"side={side} is too fine for numbers of {peak(x):.6g}; use at least a 2³¹st of them.")
+            raise ValueError(
+                f"side={side} is too fine for numbers of {peak(x):.6g}; use a side of at least 2⁻³¹ of them."
+            )
         dtype, packed = str(x.dtype).removeprefix("torch."), pack(codes, self.bits)
         return LatticeVector(x.numel(), self.bits, side, self.stochastic, dtype, check, packed).owned(), points
 
@@ -182,7 +185,7 @@ class Lattice(Compressor):
 
 
 def _is_side(side: float) -> bool:
-    """Return whether a side, and one over it, are ordinary numbers of float32."""
+    """Return whether ``side`` and 1/``side`` are normal numbers of float32."""
     return 2.0**-126 <= side <= 2.0**100
 
 

@@ -1,4 +1,4 @@
-"""``Layerwise``: every parameter tensor compressed for itself, the tiny ones sent as they are."""
+"""``Layerwise``: each parameter tensor compressed separately, small ones uncompressed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tacit.errors import BadMessage, require
 
 @dataclass(frozen=True)
 class LayerwiseVector(Compressed, wire="layers"):
-    """Segments end to end, each a message of its own or, where it is exact, its numbers."""
+    """Consecutive segments, each a message or, where it is exact, its numbers."""
 
     sizes: Tensor  # numbers of each segment, int64
     is_exact: Tensor  # which segments are, bool
@@ -42,7 +42,10 @@ class LayerwiseVector(Compressed, wire="layers"):
             require_count("size", size)
         require_count("numbers", self.numbers)
         coded = self.sizes.numel() - int(self.is_exact.sum())
-        require(len(self.parts) == coded, f"{len(self.parts)} parts came for {coded} segments that are not exact.")
+        require(
+            len(self.parts) == coded,
+            f"{len(self.parts)} parts came and {coded} segments are not exact; there must be one part for each.",
+        )
         for part in self.parts:
             if not isinstance(part, Compressed) or isinstance(part, LayerwiseVector):
                 raise ValueError(f"a {type(part).__name__} cannot be a segment of a {type(self).__name__}.")
@@ -79,11 +82,11 @@ class LayerwiseVector(Compressed, wire="layers"):
 
 @dataclass(frozen=True)
 class Layerwise(Compressor):
-    """``compressor`` on every parameter tensor for itself: a share, a scale or a bucket never spans two of them.
+    """``compressor`` on each parameter tensor separately: no share, scale or bucket spans two tensors.
 
-    Tensors of fewer than ``exempt_below`` numbers (biases, norms) travel as they are: compressing them saves nothing,
-    and they steer much. Without ``shapes`` the vector is one tensor. A sparse compressor's parts make one sparse
-    message; other parts cost some 40 to 100 bytes each.
+    Tensors of fewer than ``exempt_below`` numbers (biases, norms) are sent uncompressed: compression saves little, and
+    these parameters matter much. Without ``shapes`` the vector is one tensor. The parts of a sparse compressor make
+    one sparse message; other parts cost 40 to 100 bytes each.
     """
 
     compressor: Compressor
@@ -105,14 +108,14 @@ class Layerwise(Compressor):
         self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
     ) -> Compressed:
         require_vector(x)
-        require_finite(x)  # so that the position in a complaint is that in x
+        require_finite(x)  # so that the error names the position in x
         x, memory = x.detach(), {} if memory is None else memory
         if not shapes:
             return self.compressor.compress(x, random, memory)
         segments, messages = list(pieces(x.numel(), shapes)), []
         for index, (begin, end, shape) in enumerate(segments):
             if not self._is_exempt(shape):
-                own = _within(memory, index)
+                own = _segment_memory(memory, index)
                 messages.append(self.compressor.compress(x[begin:end], random, own, (shape,)))
                 memory.update({f"{index}/{name}": value for name, value in own.items()})
         if any(isinstance(message, SparseVector) and isinstance(message.values, Tensor) for message in messages):
@@ -131,7 +134,7 @@ class Layerwise(Compressor):
     def _merged(
         self, x: Tensor, segments: Sequence[tuple[int, int, torch.Size]], messages: Sequence[Compressed]
     ) -> SparseVector:
-        """Return sparse parts as one sparse vector, whose places are coded together."""
+        """Return sparse parts as one sparse vector with common indices."""
         positions, values, rest = [], [], iter(messages)
         for begin, end, shape in segments:
             if self._is_exempt(shape):
@@ -152,7 +155,7 @@ class Layerwise(Compressor):
         return self.compressor.variance_within(dimension)
 
 
-def _within(memory: Memory, index: int) -> Memory:
-    """Return what is remembered of one segment."""
+def _segment_memory(memory: Memory, index: int) -> Memory:
+    """Return the memory of one segment."""
     lead = f"{index}/"
     return {name.removeprefix(lead): value for name, value in memory.items() if name.startswith(lead)}

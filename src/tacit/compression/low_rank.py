@@ -1,4 +1,4 @@
-"""``LowRank``: matrices travel as two thin factors (PowerSGD, Vogels et al., arXiv 1905.13727)."""
+"""``LowRank``: each matrix as two thin factors (PowerSGD, Vogels et al., arXiv 1905.13727)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tacit.errors import require
 
 @dataclass(frozen=True)
 class LowRankVector(Compressed, wire="factor"):
-    """Matrices as P Qᵀ and everything else as it is."""
+    """Matrices as P Qᵀ, all other tensors uncompressed."""
 
     rank: int
     sizes: Tensor  # rows and columns of each tensor, int64 [tensors, 2]; 0 columns: so many numbers, exact
@@ -37,7 +37,7 @@ class LowRankVector(Compressed, wire="factor"):
 
     def __post_init__(self) -> None:
         require_count("rank", self.rank)
-        require(self.rank >= 1, "rank=0 must be at least 1.")
+        require(self.rank >= 1, f"rank={self.rank} must be at least 1.")
         require_tensor("sizes", self.sizes, (torch.int64,), dimensions=2)
         require(self.sizes.shape[1] == 2, f"sizes has {self.sizes.shape[1]} columns and must have 2.")
         for size in self.sizes.view(-1).tolist():
@@ -77,13 +77,12 @@ class LowRankVector(Compressed, wire="factor"):
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank(Compressor):
-    """Each matrix M by its projection on r directions: P = orthonormal(M Q), sent with Mᵀ P; Q is what the last call
-    sent.
+    """Each matrix M projected on r directions: P = orthonormal(M Q), sent with Mᵀ P, the next call's Q.
 
-    Tensors of more dimensions count as matrices of (first, all others). Vectors, and matrices whose factors would be
-    more than half as many numbers, are sent as they are; without ``shapes`` that is everything. From a random Q (drawn
-    for the shorter side, m) E‖M − P Pᵀ M‖² ≤ (1 − r/m)‖M‖²; a warm start that captures less than r/m is dropped for a
-    random one, so α = r/⌊√d⌋ holds for every call.
+    Tensors of more dimensions are matrices of (first, all others). Vectors, and matrices whose factors would have more
+    than half as many numbers, are sent uncompressed; without ``shapes`` that is the whole vector. From a random Q
+    (drawn for the shorter side, m) E‖M − P Pᵀ M‖² ≤ (1 − r/m)‖M‖². A warm start that captures less than r/m is
+    replaced by a random one, so α = r/⌊√d⌋ holds for every call.
     """
 
     rank: int = field(default=2, metadata=ALWAYS_SPELLED)
@@ -114,7 +113,7 @@ class LowRank(Compressor):
         return LowRankVector(self.rank, table, torch.cat(factors), torch.cat(values)).owned()
 
     def _factors(self, matrix: Tensor, random: np.random.Generator, memory: Memory, key: str) -> tuple[Tensor, Tensor]:
-        """Return P and Q with ``matrix`` ≈ P Qᵀ, and remember the directions."""
+        """Return P and Q with ``matrix`` ≈ P Qᵀ, and store the directions."""
         is_wide = matrix.shape[1] > matrix.shape[0]
         tall = matrix.T if is_wide else matrix
         start = memory.get(key)

@@ -1,4 +1,4 @@
-"""Every coordinate travels in a few bits: ``QSGD`` rounds at random, ``Sign`` keeps one bit."""
+"""Compressors that send every number in a few bits: ``QSGD`` rounds at random, ``Sign`` keeps one bit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class QuantizedVector(Compressed, wire="qsgd"):
         require_count("length", self.length)
         require_count("bits", self.bits, 8)
         require_count("bucket", self.bucket)
-        require(self.bits >= 2 and self.bucket >= 1, f"bits={self.bits}, bucket={self.bucket} are too small.")
+        require(
+            self.bits >= 2 and self.bucket >= 1,
+            f"bits={self.bits} must be at least 2, and bucket={self.bucket} at least 1.",
+        )
         require_tensor("codes", self.codes, (torch.uint8,), packed_bytes(self.length, self.bits))
         require_tensor("scales", self.scales, numbers=-(-self.length // self.bucket))
 
@@ -62,10 +65,10 @@ class QuantizedVector(Compressed, wire="qsgd"):
 class QSGD(Compressor):
     """Random rounding to 2^bits − 1 levels per bucket (Alistarh et al., arXiv 1610.02132); unbiased.
 
-    With L = 2^(bits−1) − 1 and M the largest magnitude in the bucket, v becomes M/L · (⌊L v/M⌋ or the next, so that the
-    mean is v). Scaled by M, as in the paper's experiments, and not by ‖v‖₂: the steps are never coarser, and ω =
-    min(B/4L², √B/L) for B numbers in a bucket holds for both. ``compiled`` rounds through ``torch.compile`` where there
-    is no GPU: less than half the time for long vectors, after up to a minute of compiling, which needs a C++ compiler.
+    With L = 2^(bits−1) − 1 and M the largest magnitude in the bucket, v becomes M/L · ⌊L v/M⌋ or M/L · (⌊L v/M⌋ + 1),
+    at random with mean v. The scale is M, as in the paper's experiments, and not ‖v‖₂: the steps are never coarser, and
+    ω = min(B/4L², √B/L) for B numbers in a bucket holds for both. ``compiled`` uses ``torch.compile`` on the CPU: less
+    than half the time for long vectors, after up to a minute of compilation, which needs a C++ compiler.
     """
 
     bits: int = field(default=8, metadata=ALWAYS_SPELLED)
@@ -82,7 +85,7 @@ class QSGD(Compressor):
         )
         require(
             isinstance(self.bucket, int) and self.bucket >= 1,
-            f"bucket={self.bucket} must be a whole number above 0; smaller = more exact, more scales to send.",
+            f"bucket={self.bucket} must be a whole number above 0; smaller is more exact and sends more scales.",
         )
 
     def compress(
@@ -107,7 +110,7 @@ class QSGD(Compressor):
 
 @dataclass(frozen=True)
 class SignVector(Compressed, wire="sign"):
-    """One bit for each number, and the magnitude that all share."""
+    """One bit for each number, and one common magnitude."""
 
     length: int
     scale: Tensor  # one number, in the dtype of the vector
@@ -124,14 +127,14 @@ class SignVector(Compressed, wire="sign"):
 
     def dense(self, reference: Tensor | None = None) -> Tensor:
         signs = unpack(self.signs, 1, self.length)
-        if signs.is_cpu:  # an eighth of the time of ``where``, which is the quick one elsewhere
+        if signs.is_cpu:  # an eighth of the time of ``where``, which is faster on a GPU
             return signs.to(self.scale.dtype).mul_(2).sub_(1).mul_(self.scale)
         return torch.where(signs.view(torch.bool), self.scale, -self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sign(Compressor):
-    """One bit a number, ± the mean magnitude (Karimireddy et al., arXiv 1901.09847); α = ‖x‖₁²/(d‖x‖²), at least 1/d."""
+    """Signs times the mean magnitude (Karimireddy et al., arXiv 1901.09847); α = ‖x‖₁²/(d‖x‖²), at least 1/d."""
 
     def compress(
         self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()

@@ -1,8 +1,7 @@
-"""A few coordinates travel: the largest (``TopK``), random ones (``RandomK``), the largest of every block
-(``BlockTopK``); ``Chain`` shrinks them.
+"""Compressors that send some coordinates: ``TopK``, ``RandomK`` and ``BlockTopK``, and their message.
 
-Selections are exact, and the same on every device; among equal magnitudes the lower position is taken, and a zero is
-never sent by ``TopK``.
+Selections are exact, and the same on every device. Among equal magnitudes the lower position is selected, and ``TopK``
+never sends a zero.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -28,7 +27,7 @@ from tacit.compression.compressor import (
     require_tensor,
     require_vector,
 )
-from tacit.compression.kernels.selection import Chosen, largest, largest_of_blocks, step
+from tacit.compression.kernels.selection import Selection, largest, largest_of_blocks, step
 from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import BadMessage, require
@@ -36,21 +35,31 @@ from tacit.errors import BadMessage, require
 
 @dataclass(frozen=True)
 class SparseVector(Compressed, wire="sparse"):
-    """Some coordinates of a vector, the others zero. ``values`` are the numbers; of a ``Chain``, a message of them."""
+    """Some coordinates of a vector, the others zero. ``values``: their numbers, or a message of these (``Chain``)."""
 
     length: int
     count: int
     coding: int
     parameter: int
-    places: Tensor
+    packed_indices: Tensor
     values: Tensor | Compressed
+    known_indices: InitVar[CodedIndices | None] = None  # the first five fields, where they are checked already
 
     holds_messages: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        where = self._where  # making it checks the first five fields
+    def __post_init__(self, known_indices: CodedIndices | None) -> None:
+        if known_indices is not None:
+            object.__setattr__(self, "_indices", known_indices)
+        indices = self._indices  # the constructor checks the first five fields
         if not isinstance(self.values, Message):
-            require_tensor("values", self.values, numbers=where.count)
+            require_tensor("values", self.values, numbers=indices.count)
+
+    @classmethod
+    def of(cls, indices: CodedIndices, values: Tensor | Compressed) -> SparseVector:
+        """Return a vector with ``values`` at ``indices``."""
+        return cls(
+            indices.length, indices.count, int(indices.coding), indices.parameter, indices.packed, values, indices
+        )
 
     @property
     def numbers(self) -> int:
@@ -58,30 +67,30 @@ class SparseVector(Compressed, wire="sparse"):
 
     def dense(self, reference: Tensor | None = None) -> Tensor:
         values = self._values()
-        return values.new_zeros(self.length).index_copy_(0, self._where.positions, values)
+        return values.new_zeros(self.length).index_copy_(0, self.positions(), values)
 
     def add_into(self, target: Tensor, scale: float = 1.0) -> None:
-        """Add to the coordinates that were sent: the others are not touched."""
+        """Add to the coordinates that were sent; the others are not read."""
         here = self.of_length(target.numel()).on(target.device)
         values = here._values().to(target.dtype)
         target.index_add_(0, here.positions(), values if scale == 1.0 else values * scale)
 
     def positions(self) -> Tensor:
         """Return the ascending coordinates, as int64."""
-        return self._where.positions
+        return self._indices.positions
 
     @cached_property
-    def _where(self) -> CodedIndices:
-        return CodedIndices(self.length, self.count, self.coding, self.parameter, self.places)
+    def _indices(self) -> CodedIndices:
+        return CodedIndices(self.length, self.count, self.coding, self.parameter, self.packed_indices)
 
     def _values(self) -> Tensor:
-        """Return the numbers, where the places are."""
+        """Return the numbers, on the device of the indices."""
         if isinstance(self.values, Tensor):
             return self.values
         inner = self.values
         if not isinstance(inner, Compressed) or inner.holds_messages or inner.needs_reference:
             raise BadMessage(f"a {type(inner).__name__} cannot hold the values of a {type(self).__name__}.")
-        return inner.of_length(self.count).on(self.places.device).dense()
+        return inner.of_length(self.count).on(self.packed_indices.device).dense()
 
 
 class Selector(Compressor):
@@ -90,62 +99,50 @@ class Selector(Compressor):
     def compress(
         self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
     ) -> SparseVector:
-        places, values = self.select(x, random, shapes)
-        return _message(places, values)
+        return SparseVector.of(*self.select(x, random, shapes)).owned()
 
     @abstractmethod
     def select(
         self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]
     ) -> tuple[CodedIndices, Tensor]:
-        """Return where the chosen coordinates are and what they hold."""
+        """Return the selected coordinates and their values."""
 
     @abstractmethod
     def most(self, dimension: int) -> int:
-        """Return how many coordinates of ``dimension`` travel at most."""
+        """Return the largest number of coordinates that a message about ``dimension`` numbers holds."""
 
 
 def sparse(positions: Tensor, values: Tensor, length: int) -> SparseVector:
-    """Return a vector of ``length`` numbers that holds ``values`` at the ascending ``positions`` (int64) and zeros
-    elsewhere.
+    """Return a vector of ``length`` numbers: ``values`` at the ascending ``positions`` (int64), zeros elsewhere."""
+    return SparseVector.of(encode(positions, length), values).owned()
+
+
+def _encoded(selection: Selection, length: int) -> tuple[CodedIndices, Tensor]:
+    """Return the coordinates and values of a selection, without zeros.
+
+    Encoding waits for a GPU; afterwards ``nonzero`` does not have to.
     """
-    return _message(encode(positions, length), values)
+    indices = encode(selection.positions, length)
+    positions, values = selection.nonzero()
+    return (indices if positions is selection.positions else encode(positions, length)), values
 
 
-def _message(places: CodedIndices, values: Tensor | Compressed) -> SparseVector:
-    message = object.__new__(SparseVector)  # nothing to check: the places are, and the values are ours
-    message.__dict__.update(
-        length=places.length, count=places.count, coding=int(places.coding), parameter=places.parameter
-    )
-    message.__dict__.update(places=places.packed, values=values, _where=places)
-    return message.owned()
-
-
-def _places(chosen: Chosen, length: int) -> tuple[CodedIndices, Tensor]:
-    """Return where the chosen are and what they hold.
-
-    Coding the places waits for a GPU, so that what is settled then is known already.
-    """
-    places = encode(chosen.positions, length)
-    positions, values = chosen.settled()
-    return (places if positions is chosen.positions else encode(positions, length)), values
-
-
-def _share_of(k: int | None, fraction: float | None) -> float | None:
-    """Return the fraction, after a check: 1 % where neither k nor a fraction is given, so that it prints."""
-    require(k is None or fraction is None, f"k={k} and fraction={fraction} say the same thing twice; give one of them.")
+def _checked_fraction(k: int | None, fraction: float | None) -> float | None:
+    """Return the fraction after a check; 1 % where neither is given, so that it is printed."""
+    require(k is None or fraction is None, f"k={k} and fraction={fraction} exclude each other; give one of them.")
     require(k is None or (isinstance(k, int) and k >= 1), f"k={k} must be a whole number, at least 1.")
     require(fraction is None or 0 < fraction <= 1, f"fraction={fraction} must be above 0 and at most 1.")
     return 0.01 if k is None and fraction is None else fraction
 
 
-def _share(k: int | None, fraction: float | None, dimension: int) -> int:
-    """Return how many of ``dimension`` coordinates ``k`` or ``fraction`` stand for: at least one, at most all."""
+def _count(k: int | None, fraction: float | None, dimension: int) -> int:
+    """Return how many of ``dimension`` coordinates ``k`` or ``fraction`` selects: at least one, at most all."""
     wanted = k if k is not None else math.ceil((fraction or 0.0) * dimension - 1e-9)
     return min(max(1, wanted), dimension)
 
 
-def _least_share(k: int | None, fraction: float | None, dimension: int) -> float:
-    """Return the smallest share that is sent of any vector of at most ``dimension`` numbers."""
+def _least_count(k: int | None, fraction: float | None, dimension: int) -> float:
+    """Return the smallest share that is selected from any vector of at most ``dimension`` numbers."""
     if k is not None:
         return min(1.0, k / max(1, dimension))
     return fraction or 0.0  # rounded up, so never less
@@ -159,13 +156,13 @@ class TopK(Selector):
     fraction: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fraction", _share_of(self.k, self.fraction))
+        object.__setattr__(self, "fraction", _checked_fraction(self.k, self.fraction))
 
     def select(
         self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]
     ) -> tuple[CodedIndices, Tensor]:
         require_vector(x)
-        return _places(largest(x.detach(), self.most(x.numel())), x.numel())
+        return _encoded(largest(x.detach(), self.most(x.numel())), x.numel())
 
     def compress_change(
         self,
@@ -177,28 +174,29 @@ class TopK(Selector):
         dtype: torch.dtype | None = None,
         scale: float = 1.0,
     ) -> Compressed:
-        if scale != 1.0:  # never of a selection
+        if scale != 1.0:  # Top-k is contractive, so no feedback scales it
             return super().compress_change(x, estimate, random, memory, shapes, dtype, scale)
         require_vector(x)
         require_vector(estimate)
-        return _message(*_places(step(x.detach(), estimate, self.most(x.numel()), dtype or x.dtype), x.numel()))
+        selection = step(x.detach(), estimate, self.most(x.numel()), dtype or x.dtype)
+        return SparseVector.of(*_encoded(selection, x.numel())).owned()
 
     def most(self, dimension: int) -> int:
-        return _share(self.k, self.fraction, dimension)
+        return _count(self.k, self.fraction, dimension)
 
     def contraction(self, dimension: int) -> float:
         return self.most(dimension) / dimension if dimension else 1.0
 
     def contraction_within(self, dimension: int) -> float:
-        return _least_share(self.k, self.fraction, dimension)
+        return _least_count(self.k, self.fraction, dimension)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomK(Selector):
     """k numbers drawn without replacement. Without k and fraction, 1 % of them.
 
-    As it is, it contracts, α = k/d, which is what error feedback needs; hence the default. ``scaled`` by d/k it is
-    unbiased, ω = d/k − 1, which is what plain averaging needs.
+    Unscaled (default) it is contractive, α = k/d, as error feedback needs. ``scaled`` by d/k it is unbiased,
+    ω = d/k − 1, as plain averaging needs.
     """
 
     k: int | None = None
@@ -208,7 +206,7 @@ class RandomK(Selector):
     is_deterministic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fraction", _share_of(self.k, self.fraction))
+        object.__setattr__(self, "fraction", _checked_fraction(self.k, self.fraction))
         object.__setattr__(self, "is_unbiased", self.scaled)
 
     def select(
@@ -223,11 +221,11 @@ class RandomK(Selector):
         values = x.detach()[positions]
         if self.scaled and k < n:
             values = values * (n / k)
-            require(bool(values.isfinite().all()), f"a number scaled by d/k={n / k:.6g} leaves {x.dtype}; use float32.")
+            require(bool(values.isfinite().all()), f"a number times d/k={n / k:.6g} overflows {x.dtype}; use float32.")
         return encode(positions, n), values
 
     def most(self, dimension: int) -> int:
-        return _share(self.k, self.fraction, dimension)
+        return _count(self.k, self.fraction, dimension)
 
     def contraction(self, dimension: int) -> float | None:
         omega = self.variance(dimension)
@@ -242,17 +240,17 @@ class RandomK(Selector):
 
     def contraction_within(self, dimension: int) -> float | None:
         omega = self.variance_within(dimension)
-        return _least_share(self.k, self.fraction, dimension) if omega is None else contraction_of_unbiased(omega)
+        return _least_count(self.k, self.fraction, dimension) if omega is None else contraction_of_unbiased(omega)
 
     def variance_within(self, dimension: int) -> float | None:
-        return 1 / _least_share(self.k, self.fraction, dimension) - 1 if self.scaled else None
+        return 1 / _least_count(self.k, self.fraction, dimension) - 1 if self.scaled else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTopK(Selector):
     """The k numbers largest in magnitude of every block of neighbours; α = k/block.
 
-    Much cheaper to select than ``TopK``, a place takes ⌈log₂ block⌉ bits, and no part of the model is left out.
+    Selection is much cheaper than that of ``TopK``, an index takes ⌈log₂ block⌉ bits, and every block is represented.
     """
 
     block: int = field(default=128, metadata=ALWAYS_SPELLED)
@@ -271,73 +269,12 @@ class BlockTopK(Selector):
         require_vector(x)
         block = min(self.block, max(1, x.numel()))
         within, positions, values = largest_of_blocks(x.detach(), block, min(self.k, block))
-        places = encode_blocks(within, x.numel(), block)
-        places.__dict__["positions"] = positions  # known, as in ``encode``
+        indices = encode_blocks(within, x.numel(), block, positions)
         require_finite(values, x)  # last: it waits for a GPU
-        return places, values
+        return indices, values
 
     def most(self, dimension: int) -> int:
         return min(dimension, -(-dimension // self.block) * self.k)
 
     def contraction(self, dimension: int) -> float:
         return min(1.0, self.k / min(self.block, dimension)) if dimension else 1.0
-
-
-@dataclass(frozen=True)
-class Chain(Compressor):
-    """Two in a row: ``first`` selects coordinates, ``second`` sends their values, as in ``Chain(TopK(fraction=0.01),
-    QSGD(bits=8))``.
-
-    What is not selected and what the second loses are orthogonal, so α = α₁ α₂; where both are unbiased, 1 + ω = (1 +
-    ω₁)(1 + ω₂).
-    """
-
-    first: Selector
-    second: Compressor
-
-    def __post_init__(self) -> None:
-        require(
-            isinstance(self.first, Selector), f"first={self.first} must select coordinates: TopK, RandomK, BlockTopK."
-        )
-        require(
-            isinstance(self.second, Compressor) and not isinstance(self.second, Selector | Chain),
-            f"second={self.second} must send every value it is given: QSGD, BFloat16, Sign, Dense.",
-        )
-        require(not self.second.needs_reference, f"second={self.second} needs a reference; chain QSGD instead.")
-        both = (self.first, self.second)
-        object.__setattr__(self, "is_deterministic", all(part.is_deterministic for part in both))
-        object.__setattr__(self, "is_unbiased", all(part.is_unbiased for part in both))
-
-    def compress(
-        self, x: Tensor, random: np.random.Generator, memory: Memory | None = None, shapes: Sequence[torch.Size] = ()
-    ) -> SparseVector:
-        places, values = self.first.select(x, random, shapes)
-        message = self.second.compress(values, random, memory)
-        return _message(places, message if message.is_owned else message.snapshot())
-
-    def contraction(self, dimension: int) -> float | None:
-        most = self.first.most(dimension)
-        return self._contraction(
-            self.variance(dimension), self.first.contraction(dimension), self.second.contraction(most)
-        )
-
-    def variance(self, dimension: int) -> float | None:
-        return _variance(self.first.variance(dimension), self.second.variance(self.first.most(dimension)))
-
-    def contraction_within(self, dimension: int) -> float | None:
-        omega = self.variance_within(dimension)
-        most = self.first.most(dimension)
-        return self._contraction(omega, self.first.contraction_within(dimension), self.second.contraction_within(most))
-
-    def variance_within(self, dimension: int) -> float | None:
-        most = self.first.most(dimension)
-        return _variance(self.first.variance_within(dimension), self.second.variance_within(most))
-
-    def _contraction(self, omega: float | None, selecting: float | None, sending: float | None) -> float | None:
-        if omega is not None or self.first.is_unbiased:
-            return None if omega is None else contraction_of_unbiased(omega)
-        return None if selecting is None or sending is None else selecting * sending
-
-
-def _variance(selecting: float | None, sending: float | None) -> float | None:
-    return None if selecting is None or sending is None else (1 + selecting) * (1 + sending) - 1

@@ -1,4 +1,4 @@
-"""A communication hook for ``DistributedDataParallel``: compressed gradients, bucket by bucket, during the backward pass.
+"""A communication hook for ``DistributedDataParallel``: compressed gradients, bucket by bucket, during backward.
 
     state = tacit.hooks.Compression(tacit.TopK(fraction=0.01), tacit.EF21())
     model = DistributedDataParallel(model)
@@ -109,7 +109,7 @@ class Compression(Parameters):
         for name, value in mine.items():
             if stored[name] != value:
                 raise TacitError(
-                    f"the stored state has {name}={stored[name]} and the hook has {value}; construct the hook as before."
+                    f"the stored state has {name}={stored[name]}, the hook has {value}; construct the hook as before."
                 )
         restore_generator(self._random, stored["random"])
         restore_generator(self._shared_random, stored["shared_random"])
@@ -169,8 +169,8 @@ class Compression(Parameters):
         known = next(iter({**state.own, **state.shared}.values()), vector)
         if known.shape != vector.shape:
             raise TacitError(
-                f"DDP's bucket {index} had {known.numel()} numbers and has {vector.numel()} now; buckets must not change: "
-                f"use a static graph and no find_unused_parameters."
+                f"DDP's bucket {index} had {known.numel()} numbers and has {vector.numel()} now; buckets must not "
+                f"change: use a static graph and no find_unused_parameters."
             )
         return state
 

@@ -60,7 +60,10 @@ class CompressedAllReduce:
                 f'message; use "gather".',
             )
             require(
-                all(range_split(part, 1, 4) is not None for part in (compressor, *_masters(feedback))),
+                all(
+                    range_split(part, 1, 4) is not None
+                    for part in (compressor, getattr(feedback, "master", compressor))
+                ),
                 f'aggregate="scatter" needs messages that split by coordinates, and those of {compressor} with '
                 f'{feedback} do not; use "gather".',
             )
@@ -133,11 +136,6 @@ class CompressedAllReduce:
         for place, one in enumerate(replies):
             one.of_length(bounds[place + 1] - bounds[place])
         return feedback.decode_replies(state, own, updates, replies, codec), updates
-
-
-def _masters(feedback: Feedback) -> list[Compressor]:
-    master = getattr(feedback, "master", None)
-    return [] if master is None else [master]
 
 
 def _check_kind(messages: Sequence[object], kind: type) -> None:

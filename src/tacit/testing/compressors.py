@@ -1,11 +1,11 @@
-"""Checks of a compressor: ``check_compressor(mine)`` tests its promises on drawn and adversarial vectors.
+"""Checks for compressors: ``check_compressor(mine)`` tests its guarantees on random and on adversarial vectors.
 
     from tacit.testing import check_compressor
 
-    def test_mine_keeps_its_promises():
+    def test_my_compressor():
         check_compressor(Mine())
 
-A broken promise is an ``AssertionError`` that names the promise, the vector and the size of the error.
+A violation raises an ``AssertionError`` that names the guarantee, the vector and the size of the violation.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tacit.errors import BadMessage
 DIMENSIONS: Final = (0, 1, 2, 13, 64, 3000)
 _CONTRACTION_DRAWS: Final = 40
 _UNSEEN: Final = 14.0
-"""An event of probability 14/n is missing from n draws once in a million times."""
+"""An event of probability 14/n is missing from n draws with probability 10⁻⁶."""
 _BIAS_DRAWS: Final = 1000
 _BIAS_DIRECTIONS: Final = 8
 _FAR_T: Final = 6.0
-"""A t value that luck reaches once in 10⁸ directions."""
+"""A t value that chance exceeds in one of 10⁸ directions."""
 
 
 class Case(NamedTuple):
-    """A vector to try a compressor on, and how it came about."""
+    """A vector to test a compressor with, and its name."""
 
     name: str
     x: Tensor
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 
 def check_compressor(compressor: Compressor, dimensions: Sequence[int] = DIMENSIONS, seed: int = 0) -> None:
-    """Check the promises of ``compressor``: messages, constants, random stream, and that it refuses bad numbers."""
+    """Check the wire format, the constants, the use of the random stream, and the errors for NaN and infinity."""
     for case in cases(dimensions, seed):
         check_wire(compressor, case, seed)
         check_repeats(compressor, case, seed)
@@ -59,7 +59,7 @@ def check_compressor(compressor: Compressor, dimensions: Sequence[int] = DIMENSI
 
 
 def cases(dimensions: Sequence[int] = DIMENSIONS, seed: int = 0) -> Iterator[Case]:
-    """Yield vectors that are ordinary, and vectors chosen to hurt."""
+    """Yield ordinary and adversarial vectors."""
     random = torch.Generator().manual_seed(seed)
     for d in dimensions:
         normal = torch.randn(d, generator=random)
@@ -81,12 +81,12 @@ def cases(dimensions: Sequence[int] = DIMENSIONS, seed: int = 0) -> Iterator[Cas
 
 
 def check_wire(compressor: Compressor, case: Case, seed: int = 0) -> None:
-    """Check that the message packs to ``size_bytes`` and back, and that the vector keeps its dtype and length."""
+    """Check that the message packs to ``size_bytes`` and unpacks to an equal message, with an equal vector."""
     before = case.x.clone()
     message = _compress(compressor, case, seed)
     who = f"{compressor}: {case}"
     assert torch.equal(case.x, before), f"{who}: compress() changed its argument."
-    assert message.numbers == case.x.numel(), f"{who}: the message stands for {message.numbers} numbers."
+    assert message.numbers == case.x.numel(), f"{who}: the message has {message.numbers} numbers."
     packed = message.pack()
     assert len(packed) == message.size_bytes, f"{who}: packs to {len(packed)} bytes, size_bytes={message.size_bytes}."
     back = unpack(packed)
@@ -95,31 +95,31 @@ def check_wire(compressor: Compressor, case: Case, seed: int = 0) -> None:
     assert torch.equal(decoded, _dense(back, case)), f"{who}: the vector changed on the wire."
     assert torch.equal(case.x, before), f"{who}: dense() changed its reference."
     assert decoded.dtype == case.x.dtype and decoded.shape == case.x.shape, (
-        f"{who}: came back as {decoded.dtype} of shape {tuple(decoded.shape)}."
+        f"{who}: decodes to {decoded.dtype} of shape {tuple(decoded.shape)}."
     )
-    assert bool(decoded.isfinite().all()), f"{who}: came back with numbers that are not finite."
+    assert bool(decoded.isfinite().all()), f"{who}: decodes to numbers that are not finite."
     if not compressor.needs_reference:
         target = torch.ones(case.x.numel(), dtype=torch.float64)
         back.add_into(target, 0.5)
-        assert torch.equal(target, 1 + 0.5 * decoded.double()), f"{who}: add_into() adds something else than dense()."
+        assert torch.equal(target, 1 + 0.5 * decoded.double()), f"{who}: add_into() does not add dense()."
     try:
         message.of_length(case.x.numel() + 1)
     except BadMessage:
         return
-    raise AssertionError(f"{who}: of_length() takes any length.")
+    raise AssertionError(f"{who}: of_length() accepts a wrong length.")
 
 
 def check_repeats(compressor: Compressor, case: Case, seed: int = 0) -> None:
-    """Check that equal streams and memories make equal messages; for deterministic compressors any streams do."""
+    """Check that equal streams and memories give equal messages, and any streams for deterministic compressors."""
     memories: list[Memory] = [{}, {}]
     streams = (seed, seed + 1 if compressor.is_deterministic else seed)
     for call in ("first", "second"):
         packed = [
             _compress(compressor, case, stream, memory).pack() for stream, memory in zip(streams, memories, strict=True)
         ]
-        assert packed[0] == packed[1], f"{compressor}: {case}: the {call} message differs when everything is repeated."
+        assert packed[0] == packed[1], f"{compressor}: {case}: the {call} message differs in a repetition."
     for name, tensor in memories[0].items():
-        assert isinstance(tensor, Tensor), f"{compressor}: the memory holds {name}, which is no tensor."
+        assert isinstance(tensor, Tensor), f"{compressor}: memory[{name!r}] is not a tensor."
 
 
 def check_contraction(compressor: Compressor, case: Case, seed: int = 0) -> None:
@@ -139,16 +139,17 @@ def check_contraction(compressor: Compressor, case: Case, seed: int = 0) -> None
         ]
     )
     slack = 1e-6
-    if draws > 1:  # what luck can do, also where the one large number was chosen in no draw
+    if draws > 1:  # the spread of the mean, also where no draw selects the one large number
         peak = float(x.square().max()) / norm
         slack += _FAR_T * float(losses.std(ddof=1)) / math.sqrt(draws) + _UNSEEN / draws * peak
     assert losses.mean() <= bound + slack, (
-        f"{compressor}: {case}: loses {losses.mean():.6g} of ‖x‖² on average over {draws} draws, promised {bound:.6g}."
+        f"{compressor}: {case}: loses {losses.mean():.6g} of ‖x‖² on average over {draws} draws; "
+        f"the bound is {bound:.6g}."
     )
 
 
 def check_unbiased(compressor: Compressor, dimension: int, seed: int = 0) -> None:
-    """Check E C(x) = x: the mean of many draws, along random directions, is as near to x as chance allows."""
+    """Check E C(x) = x: along random directions, the mean of many draws is within chance of x."""
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(dimension, generator=random, dtype=torch.float64)
     directions = torch.randn(_BIAS_DIRECTIONS, dimension, generator=random, dtype=torch.float64)
@@ -157,8 +158,8 @@ def check_unbiased(compressor: Compressor, dimension: int, seed: int = 0) -> Non
     mean, deviation = errors.mean(0), errors.std(0) / math.sqrt(_BIAS_DRAWS)
     t = mean.abs() / (deviation + 1e-9 * x.norm())
     assert bool((t < _FAR_T).all()), (
-        f"{compressor}: the mean of {_BIAS_DRAWS} draws of a vector of {dimension} is off by t={float(t.max()):.3g}; "
-        f"it is biased."
+        f"{compressor}: the mean of {_BIAS_DRAWS} draws of a vector of {dimension} has t={float(t.max()):.3g}; "
+        f"the compressor is biased."
     )
 
 
@@ -170,25 +171,29 @@ def check_refuses(compressor: Compressor, wrong: float) -> None:
         try:
             compressor.compress(x, np.random.default_rng(0))
         except ValueError as error:
-            assert "41" in str(error), f"{compressor}: the complaint about x[41]={wrong} does not name it: {error}"
+            assert "41" in str(error), (
+                f"{compressor}: the error about x[41]={wrong} does not name the position: {error}"
+            )
         else:
             raise AssertionError(
-                f"{compressor}: took a {dtype} vector with {wrong} in it; call require_finite(x) first."
+                f"{compressor}: accepts a {dtype} vector that holds {wrong}; call require_finite(x) first."
             )
 
 
 def _compress(compressor: Compressor, case: Case, seed: int, memory: Memory | None = None) -> Compressed:
     message = compressor.compress(case.x, np.random.default_rng(seed), memory, case.shapes)
-    assert dataclasses.is_dataclass(message) and isinstance(message, Compressed), f"{compressor}: made no message."
+    assert dataclasses.is_dataclass(message) and isinstance(message, Compressed), (
+        f"{compressor}: compress() returned no message."
+    )
     return message
 
 
 def _dense(message: Compressed, case: Case) -> Tensor:
-    """Decode against the vector itself: every reference within reach gives the same."""
+    """Decode against the vector itself; every reference within the radius gives the same."""
     return message.dense(case.x)
 
 
 def _shapes(dimension: int) -> tuple[torch.Size, ...]:
-    """Return shapes of so many numbers: a matrix as large as fits, and a vector."""
+    """Return shapes of ``dimension`` numbers: the largest square matrix, and a vector."""
     side = math.isqrt(dimension)
     return (torch.Size((side, side)), torch.Size((dimension - side * side,)))

@@ -1,4 +1,4 @@
-"""Numbers of a few bits each, laid end to end in bytes: the first number in the lowest bits of the first byte."""
+"""Bit packing: numbers of a few bits each in bytes, the first number in the lowest bits of the first byte."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tacit.compression.kernels.backend import MOST, on_device_of, uses_triton
 
 _WHOLE: Final = (torch.uint8, torch.int64, torch.int32, torch.bool)
 _FEW: Final = 256
-"""Up to so many numbers are spread into single bits, in a few calls; more are shifted into place, in many."""
+"""Largest count that is packed through single bits, in few calls; longer vectors are shifted lane by lane."""
 
 
 def packed_bytes(count: int, width: int) -> int:
-    """Return how many bytes ``count`` numbers of ``width`` bits take."""
+    """Return the size in bytes of ``count`` numbers of ``width`` bits."""
     return (count * width + 7) // 8
 
 
@@ -39,7 +39,7 @@ def pack(codes: Tensor, width: int) -> Tensor:
         return torch.from_numpy(np.packbits(planes.astype(np.uint8), bitorder="little"))
     group, stride = _repeat(width)
     rows = -(-codes.numel() // group)
-    lanes = codes.to(_work(width))
+    lanes = codes.to(_shift_dtype(width))
     if lanes.numel() < rows * group:
         lanes = torch.cat([lanes, lanes.new_zeros(rows * group - lanes.numel())])
     lanes = lanes.view(rows, group)
@@ -53,7 +53,7 @@ def pack(codes: Tensor, width: int) -> Tensor:
 
 
 def unpack(packed: Tensor, width: int, count: int) -> Tensor:
-    """Return the ``count`` numbers that ``pack`` laid into ``packed``; uint8 up to 8 bits each, else int64."""
+    """Return the ``count`` numbers that ``pack`` packed; uint8 up to 8 bits each, else int64."""
     if width == 8:
         return packed if packed.numel() == count else packed[:count]
     if width == 0 or not count:
@@ -76,21 +76,21 @@ def unpack(packed: Tensor, width: int, count: int) -> Tensor:
     codes = torch.empty(rows, group, dtype=torch.uint8 if width < 8 else torch.int64, device=packed.device)
     for lane in range(group):
         first, shift = divmod(lane * width, 8)
-        code = padded[:, first].to(_work(width))
+        code = padded[:, first].to(_shift_dtype(width))
         for byte in range(1, packed_bytes(1, shift + width)):
-            code = code | padded[:, first + byte].to(_work(width)) << 8 * byte
+            code = code | padded[:, first + byte].to(_shift_dtype(width)) << 8 * byte
         codes[:, lane] = (code >> shift) & ((1 << width) - 1)
     return codes.view(-1)[:count]
 
 
 def _repeat(width: int) -> tuple[int, int]:
-    """Return after how many numbers, and bytes, the pattern of shifts repeats."""
+    """Return the period of the pattern of shifts, in numbers and in bytes."""
     group = 8 // math.gcd(8, width)
     return group, width * group // 8
 
 
-def _work(width: int) -> torch.dtype:
-    """Return the dtype to shift in: the smallest, for speed, that holds a number shifted by up to seven bits."""
+def _shift_dtype(width: int) -> torch.dtype:
+    """Return the smallest dtype that holds a number shifted by up to seven bits."""
     if 8 % width == 0:
-        return torch.uint8  # never over the end of a byte
+        return torch.uint8  # a number never crosses a byte
     return torch.int32 if width <= 24 else torch.int64

@@ -1,18 +1,18 @@
-"""Places: which coordinates of a long vector travel, in the fewest bits that pay.
+"""Coded indices: which coordinates of a long vector a message holds, in few bits.
 
-Five codings, the smallest chosen message by message; every size is known before anything is packed:
+The smallest of five codings is chosen for each message; every size is known before anything is packed:
 
-    ALL     nothing: every coordinate travels
+    ALL     nothing: the message holds every coordinate
     BITMAP  one bit per coordinate of the vector
-    RAW     each place in ⌈log₂ d⌉ bits
-    DELTA   the gap before each place, Rice-coded: its low r bits packed, then the rest in unary; about log₂(d/k) + 1.5 bits
-    BLOCKS  each place within its block of B coordinates, in ⌈log₂ B⌉ bits, for selections with equally many in every block
+    RAW     each index in ⌈log₂ d⌉ bits
+    DELTA   the gap before each index, Rice-coded: its low r bits packed, then the rest in unary; log₂(d/k) + 1.5 bits
+    BLOCKS  each index within its block of B coordinates, in ⌈log₂ B⌉ bits, for equally many indices in every block
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Final
@@ -30,7 +30,7 @@ _WIDEST: Final = 40
 
 
 class Coding(IntEnum):
-    """How places are packed; the numbers travel."""
+    """How indices are packed; the numbers are part of the wire format."""
 
     ALL = 0
     BITMAP = 1
@@ -48,13 +48,16 @@ class CodedIndices:
     coding: int
     parameter: int  # DELTA: r; BLOCKS: B; else 0
     packed: Tensor  # uint8
+    known_positions: InitVar[Tensor | None] = None  # the coordinates, where the encoder has them
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, known_positions: Tensor | None) -> None:
+        if known_positions is not None:
+            object.__setattr__(self, "positions", known_positions)
         require_count("length", self.length)
         require_count("count", self.count, self.length)
         require_count("coding", self.coding, Coding.BLOCKS)
         require_count("parameter", self.parameter)
-        require_tensor("packed places", self.packed, (torch.uint8,))
+        require_tensor("packed indices", self.packed, (torch.uint8,))
         size = self.packed.numel()
         match self.coding:
             case Coding.ALL:
@@ -69,11 +72,11 @@ class CodedIndices:
             case _:
                 fits = self.parameter > 0 and size == packed_bytes(self.count, _width(self.parameter))
                 fits = fits and (self.count == 0) == (self.length == 0)
-        require(fits, f"{size} bytes do not hold {self.count} places of {self.length} in coding {self.coding}.")
+        require(fits, f"{size} bytes do not hold {self.count} indices of {self.length} in coding {self.coding}.")
 
     @cached_property
     def positions(self) -> Tensor:
-        """The coordinates as int64; asking may raise ``BadMessage`` where they are not ascending or reach past the end."""
+        """The coordinates as int64; raises ``BadMessage`` where they do not ascend or reach past the end."""
         match self.coding:
             case Coding.ALL:
                 return torch.arange(self.length, device=self.packed.device)
@@ -86,9 +89,9 @@ class CodedIndices:
             case _:
                 found = self._from_blocks()
         if found.numel() != self.count:
-            raise BadMessage(f"{found.numel()} places came where {self.count} are announced.")
+            raise BadMessage(f"{found.numel()} indices came where {self.count} are announced.")
         if self.count and (int(found[-1]) >= self.length or bool((found[1:] <= found[:-1]).any())):
-            raise BadMessage(f"places that do not ascend, or reach past the {self.length} numbers of the vector.")
+            raise BadMessage(f"indices do not ascend, or reach past the {self.length} numbers of the vector.")
         return found
 
     def _from_gaps(self) -> Tensor:
@@ -96,10 +99,10 @@ class CodedIndices:
         unary = self.packed[low_bytes:]
         ends = unpack(unary, 1, 8 * unary.numel()).nonzero().view(-1)
         if ends.numel() != self.count or (self.count and packed_bytes(int(ends[-1]) + 1, 1) != unary.numel()):
-            raise BadMessage(f"the gaps of {ends.numel()} places came where {self.count} are announced.")
+            raise BadMessage(f"the gaps of {ends.numel()} indices came where {self.count} are announced.")
         quotients = torch.diff(ends, prepend=ends.new_full((1,), -1)) - 1
         if self.count and int(quotients.sum()) > self.length >> r:  # also keeps the shift and the sum within 64 bits
-            raise BadMessage(f"gaps that reach past the {self.length} numbers of the vector.")
+            raise BadMessage(f"gaps reach past the {self.length} numbers of the vector.")
         gaps = (quotients << r) + unpack(self.packed[:low_bytes], r, self.count)
         return (gaps + 1).cumsum(0) - 1
 
@@ -107,56 +110,50 @@ class CodedIndices:
         block, blocks = self.parameter, -(-self.length // self.parameter)
         last = self.length - block * (blocks - 1)
         each, rest = divmod(self.count, max(1, blocks))
-        if rest or each > last:  # the last block is too short for its share and gives all it has
+        if rest or each > last:  # the last block is shorter than its share: all of it is selected
             each, rest = divmod(self.count - last, max(1, blocks - 1))
         if blocks and (rest or each > block or self.count != each * (blocks - 1) + min(each, last)):
-            raise BadMessage(f"{self.count} places are not equally many in {blocks} blocks.")
+            raise BadMessage(f"{self.count} indices are not equally many in {blocks} blocks.")
         within = unpack(self.packed, _width(block), self.count).to(torch.int64)
         if self.count and int(within.max()) >= block:
-            raise BadMessage(f"a place past the end of its block of {block}.")
+            raise BadMessage(f"an index is past the end of its block of {block}.")
         return within + torch.arange(self.count, device=within.device).div(max(1, each), rounding_mode="floor") * block
 
 
 def encode(positions: Tensor, length: int) -> CodedIndices:
     """Return ascending ``positions`` (int64) within ``length`` numbers in the smallest coding."""
-    places = _encoded(positions, length)
-    places.__dict__["positions"] = positions  # known: who made the message need not unpack it
-    return places
+    count, width = positions.numel(), _width(length)
+    raw_bytes = packed_bytes(count, width)
 
+    def coded(coding: Coding, parameter: int, packed: Tensor) -> CodedIndices:
+        return CodedIndices(length, count, coding, parameter, packed, positions)
 
-def _encoded(positions: Tensor, length: int) -> CodedIndices:
-    count = positions.numel()
     if count == length:
-        return CodedIndices(length, count, Coding.ALL, 0, _nothing(positions))
-    width = _width(length)
-    if packed_bytes(count, width) <= packed_bytes(count, 1):  # one place or so: nothing is smaller
-        return CodedIndices(length, count, Coding.RAW, 0, pack(positions, width))
+        return coded(Coding.ALL, 0, torch.empty(0, dtype=torch.uint8, device=positions.device))
+    if raw_bytes <= packed_bytes(count, 1):  # one index or so: no coding is smaller
+        return coded(Coding.RAW, 0, pack(positions, width))
     gaps, r = _rice(positions, length)
-    sizes = {
-        Coding.RAW: packed_bytes(count, width),
-        Coding.BITMAP: packed_bytes(length, 1),
-        Coding.DELTA: gaps.size_bytes(r),
-    }
-    coding = min(sizes, key=sizes.__getitem__)
-    if coding == Coding.RAW:
-        return CodedIndices(length, count, Coding.RAW, 0, pack(positions, width))
-    if coding == Coding.BITMAP:
+    sizes = {Coding.RAW: raw_bytes, Coding.BITMAP: packed_bytes(length, 1), Coding.DELTA: gaps.size_bytes(r)}
+    smallest = min(sizes, key=sizes.__getitem__)
+    if smallest == Coding.RAW:
+        return coded(Coding.RAW, 0, pack(positions, width))
+    if smallest == Coding.BITMAP:
         flags = torch.zeros(length, dtype=torch.bool, device=positions.device)
         flags[positions] = True
-        return CodedIndices(length, count, Coding.BITMAP, 0, pack(flags, 1))
-    return CodedIndices(length, count, Coding.DELTA, r, gaps.coded(r))
+        return coded(Coding.BITMAP, 0, pack(flags, 1))
+    return coded(Coding.DELTA, r, gaps.coded(r))
 
 
-def encode_blocks(within: Tensor, length: int, block: int) -> CodedIndices:
-    """Return places given as offsets ``within`` their blocks, equally many in every block but perhaps the last."""
-    return CodedIndices(length, within.numel(), Coding.BLOCKS, block, pack(within, _width(block)))
+def encode_blocks(within: Tensor, length: int, block: int, positions: Tensor | None = None) -> CodedIndices:
+    """Return indices given as offsets ``within`` their blocks, equally many in every block except the last."""
+    return CodedIndices(length, within.numel(), Coding.BLOCKS, block, pack(within, _width(block)), positions)
 
 
 def _rice(positions: Tensor, length: int) -> tuple[Gaps, int]:
     """Return the gaps and the Rice parameter r that takes the fewest bytes, the smallest of such.
 
-    The bits k (r + 1) + Σ ⌊gap / 2^r⌋ are convex in r, so the way down from a good guess, log₂(ln 2 · mean gap), ends
-    at their minimum; and since bytes are rounded up twice, neighbours within 14 bits of it are looked at too.
+    The bits k (r + 1) + Σ ⌊gap / 2^r⌋ are convex in r, so a descent from a good guess, log₂(ln 2 · mean gap), ends at
+    their minimum. Bytes are rounded up twice, so neighbours within 14 bits of it are tried too.
     """
     count = positions.numel()
     guess = best = max(0, math.floor(math.log2(max(1.0, 0.69 * (length - count) / max(1, count)))))
@@ -177,9 +174,5 @@ def _rice(positions: Tensor, length: int) -> tuple[Gaps, int]:
 
 
 def _width(length: int) -> int:
-    """Return the bits of a coordinate of so long a vector."""
+    """Return the number of bits of a coordinate of a vector of ``length`` numbers."""
     return max(0, length - 1).bit_length()
-
-
-def _nothing(like: Tensor) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=like.device)

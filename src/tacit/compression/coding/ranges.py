@@ -1,16 +1,15 @@
-"""A message cut by ranges of coordinates, so that each range can be summed somewhere else.
+"""Messages split by ranges of coordinates, so that each range can be summed by another rank.
 
-Where n ranks gather each other's messages, everybody receives n − 1 of them. Where each rank sums one range of
-coordinates for all, it receives an n-th of each; for that a message must be made of parts that stand for themselves:
+Where n ranks gather messages, every rank receives n − 1 of them. Where each rank sums one range of coordinates, it
+receives an n-th of each message. For that a message must split into parts that are messages themselves:
 
-    sparse         by place; those of ``BlockTopK`` between blocks, whose coding they keep
+    sparse         at any coordinate; those of ``BlockTopK`` between blocks, so that they keep their coding
     quantized      between buckets, each with its scale
     sign           between bytes, each part with the scale
-    dense, bf16    anywhere
+    dense, bf16    at any coordinate
 
-A part decodes to the very numbers that stand in its range of the whole. ``LowRank`` (factors of whole matrices),
-``Lattice`` (a check value over everything), ``Chain`` (values compressed together) and ``Layerwise`` of anything but a
-selection have no such parts.
+A part decodes to exactly the numbers of its range. ``LowRank`` (factors of whole matrices), ``Lattice`` (one check
+value for the vector), ``Chain`` (values compressed together) and ``Layerwise`` of anything but a selector do not split.
 """
 
 from __future__ import annotations
@@ -35,17 +34,15 @@ from tacit.errors import require
 
 
 class RangeSplit(NamedTuple):
-    """How a compressor's messages come apart, and how large they are without their headers."""
+    """How a compressor's messages split, and how large they are without their headers."""
 
     multiple: int  # ranges begin at multiples of this
-    share: float  # of the coordinates that travel
-    size_bytes: float  # nominal: as if all that may travel did
+    share: float  # of the coordinates that are sent
+    size_bytes: float  # nominal: as if every coordinate that may be sent is sent
 
 
 def range_bounds(numbers: int, ranges: int, multiple: int = 1) -> list[int]:
-    """Return where ``ranges`` ranges of a vector of ``numbers`` begin and end, as equal as multiples of ``multiple``
-    let them be.
-    """
+    """Return the bounds of ``ranges`` ranges in ``numbers`` numbers: multiples of ``multiple``, nearly equal."""
     units = -(-numbers // multiple)
     return [min(numbers, units * place // ranges * multiple) for place in range(ranges + 1)]
 
@@ -62,9 +59,9 @@ def split(message: Compressed, bounds: Sequence[int]) -> list[Compressed]:
 
 @singledispatch
 def range_split(compressor: Compressor, dimension: int, element_bytes: int) -> RangeSplit | None:
-    """Return how messages of ``dimension`` numbers of so many bytes each come apart; None where they do not.
+    """Return how messages of ``dimension`` numbers of ``element_bytes`` each split; None where they do not.
 
-    Register your own.
+    Register a function for your own compressor.
     """
     return None
 
@@ -108,14 +105,14 @@ def _(compressor: BlockTopK, dimension: int, element_bytes: int) -> RangeSplit:
 def _(compressor: Layerwise, dimension: int, element_bytes: int) -> RangeSplit | None:
     if not isinstance(compressor.compressor, TopK | RandomK | BlockTopK):
         return None
-    share = compressor.compressor.most(dimension) / max(1, dimension)  # roughly: what is exempt depends on the tensors
+    share = compressor.compressor.most(dimension) / max(
+        1, dimension
+    )  # approximate: the exempt tensors are not known here
     return RangeSplit(1, share, sparse_bytes(share, dimension, element_bytes))
 
 
 def sparse_bytes(share: float, dimension: int, element_bytes: int) -> float:
-    """Return what a ``share`` of the numbers takes, with its places: as a bitmap, or in log₂(d/k) + 1.5 bits each
-    (``places``).
-    """
+    """Return the bytes of a ``share`` of the numbers with their indices: a bitmap, or log₂(d/k) + 1.5 bits each."""
     if share <= 0:
         return 0.0
     bits = 0.0 if share >= 1 else min(1 / share, math.log2(1 / share) + 1.5)
@@ -124,7 +121,7 @@ def sparse_bytes(share: float, dimension: int, element_bytes: int) -> float:
 
 @singledispatch
 def _cut(message: Compressed, bounds: Sequence[int]) -> list[Compressed]:
-    raise TypeError(f"a {type(message).__name__} cannot be cut by coordinates; gather it whole.")
+    raise TypeError(f"a {type(message).__name__} does not split by coordinates; gather it.")
 
 
 @_cut.register
@@ -143,7 +140,8 @@ def _(message: QuantizedVector, bounds: Sequence[int]) -> list[Compressed]:
     for begin, end in pairwise(bounds):
         require(
             begin == end or (begin % bucket == 0 and begin * bits % 8 == 0),
-            f"a range that begins at {begin} cuts through a bucket of {bucket} or a byte; ranges begin at multiples of {math.lcm(bucket, 8)}.",
+            f"a range that begins at {begin} splits a bucket of {bucket} or a byte; "
+            f"ranges must begin at multiples of {math.lcm(bucket, 8)}.",
         )
         codes = message.codes[begin * bits // 8 : begin * bits // 8 + packed_bytes(end - begin, bits)]
         scales = message.scales[begin // bucket : -(-end // bucket)] if end > begin else message.scales[:0]
@@ -155,7 +153,7 @@ def _(message: QuantizedVector, bounds: Sequence[int]) -> list[Compressed]:
 def _(message: SparseVector, bounds: Sequence[int]) -> list[Compressed]:
     values = message.values
     if not isinstance(values, Tensor):
-        raise TypeError(f"the values of this {type(message).__name__} were compressed together; gather it whole.")
+        raise TypeError(f"the values of this {type(message).__name__} were compressed together; gather it.")
     positions, block = message.positions(), message.parameter
     edges = torch.tensor(bounds, device=positions.device)
     cuts = torch.searchsorted(positions, edges).tolist()
@@ -163,12 +161,9 @@ def _(message: SparseVector, bounds: Sequence[int]) -> list[Compressed]:
     parts = []
     for (begin, end), (first, last) in zip(pairwise(bounds), pairwise(cuts), strict=True):
         within = positions[first:last] - begin
-        places = encode_blocks(within % block, end - begin, block) if keeps_blocks else encode(within, end - begin)
-        own = SparseVector(
-            places.length, places.count, int(places.coding), places.parameter, places.packed, values[first:last]
-        )
-        own.__dict__["_where"] = places  # with the positions it knows
-        parts.append(own)
+        size = end - begin
+        indices = encode_blocks(within % block, size, block, within) if keeps_blocks else encode(within, size)
+        parts.append(SparseVector.of(indices, values[first:last]))
     return list(parts)
 
 
@@ -176,7 +171,7 @@ def _(message: SparseVector, bounds: Sequence[int]) -> list[Compressed]:
 def _(message: SignVector, bounds: Sequence[int]) -> list[Compressed]:
     parts = []
     for begin, end in pairwise(bounds):
-        require(begin == end or begin % 8 == 0, f"a range that begins at {begin} cuts through a byte of eight signs.")
+        require(begin == end or begin % 8 == 0, f"a range that begins at {begin} splits a byte of eight signs.")
         signs = message.signs[begin // 8 : begin // 8 + packed_bytes(end - begin, 1)]
         parts.append(SignVector(end - begin, message.scale, signs))
     return list(parts)
@@ -186,6 +181,6 @@ def _(message: SignVector, bounds: Sequence[int]) -> list[Compressed]:
 def _(message: LayerwiseVector, bounds: Sequence[int]) -> list[Compressed]:
     if message.parts:
         raise TypeError(
-            f"a {type(message).__name__} of whole tensors' messages cannot be cut by coordinates; gather it whole."
+            f"a {type(message).__name__} with a message per tensor does not split by coordinates; gather it."
         )
-    return _cut(DenseVector(message.values), bounds)  # every tensor was exempt
+    return _cut(DenseVector(message.values), bounds)  # every tensor is exempt

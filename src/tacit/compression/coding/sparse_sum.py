@@ -1,8 +1,8 @@
-"""The sum of several ranks' words on its way back to them, exact to the last bit.
+"""The sum of several ranks' messages as one message, exact to the last bit.
 
-Words are added in float64. A place where one rank alone spoke holds a number of the words' own dtype and travels as
-such; where several spoke, eight bytes are needed. So what travels is never more than the words that went in: two of
-four bytes make one of eight, and fewer places.
+Messages are added in float64. A coordinate that one rank sent holds a number of the messages' own dtype and is sent in
+it; a coordinate that several ranks sent takes eight bytes. So the sum is never larger than the messages together: two
+numbers of four bytes become one of eight, and share an index.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.compression.sparse import SparseVector, sparse
 
 @dataclass(frozen=True)
 class SumVector(Compressed, wire="sum"):
-    """A float64 vector: the numbers that a smaller dtype holds exactly, and the others; None where there are none."""
+    """A sparse float64 vector: the numbers that a smaller dtype holds exactly, and the others; None for no numbers."""
 
     length: int
     narrow: SparseVector | None
@@ -34,20 +34,18 @@ class SumVector(Compressed, wire="sum"):
         for name in ("narrow", "wide"):
             part = getattr(self, name)
             if part is not None and not (isinstance(part, SparseVector) and isinstance(part.values, Tensor)):
-                raise ValueError(f"{name} is a {type(part).__name__} and must be some numbers of the sum.")
+                raise ValueError(f"{name} is a {type(part).__name__} and must be a SparseVector of numbers, or None.")
 
     @classmethod
-    def of(cls, total: Tensor, words: Iterable[Compressed], dtype: torch.dtype) -> Self:
-        """Return ``total``, the sum of ``words`` in float64, perhaps each times a factor; ``dtype`` is that of their
-        numbers.
+    def of(cls, total: Tensor, messages: Iterable[Compressed], dtype: torch.dtype) -> Self:
+        """Return ``total``, the float64 sum of ``messages``, perhaps times factors; ``dtype`` is that of their numbers.
 
-        A sum of several may by luck fit into ``dtype``; it goes wide all the same, so that sizes do not depend on last
-        bits.
+        A sum of several numbers is sent wide even where it fits into ``dtype``: sizes do not depend on last bits.
         """
         positions = total.nonzero().view(-1)
         values = total[positions]
         small = values.to(dtype)
-        is_narrow = (_voices(words, total)[positions] <= 1) & (small.double() == values)
+        is_narrow = (_senders(messages, total)[positions] <= 1) & (small.double() == values)
         narrow = _some(positions[is_narrow], small[is_narrow], total.numel())
         return cls(total.numel(), narrow, _some(positions[~is_narrow], values[~is_narrow], total.numel())).owned()
 
@@ -67,26 +65,25 @@ class SumVector(Compressed, wire="sum"):
 
 
 def expected_sum_bytes(share: float, ranks: int, dimension: int, element_bytes: int) -> float:
-    """Return how large the sum of ``ranks`` words would be that each hold a ``share`` of the coordinates, drawn
-    independently.
+    """Return the expected size of the sum of ``ranks`` messages, each with a random ``share`` of the coordinates.
 
-    Ranks that learn from similar data choose similar coordinates, and their sum is smaller.
+    Ranks with similar data select similar coordinates, and their sum is smaller.
     """
-    silent = (1 - share) ** (ranks - 1)
-    alone, any_spoke = ranks * share * silent, 1 - silent * (1 - share)
-    several = max(0.0, any_spoke - alone)
-    return sparse_bytes(alone, dimension, element_bytes) + sparse_bytes(several, dimension, 8)
+    no_other = (1 - share) ** (ranks - 1)
+    one_sender, any_sender = ranks * share * no_other, 1 - no_other * (1 - share)
+    several = max(0.0, any_sender - one_sender)
+    return sparse_bytes(one_sender, dimension, element_bytes) + sparse_bytes(several, dimension, 8)
 
 
-def _voices(words: Iterable[Compressed], like: Tensor) -> Tensor:
-    """Return how many of the messages speak of each coordinate."""
-    voices = torch.zeros_like(like, dtype=torch.int32)
-    for message in words:
+def _senders(messages: Iterable[Compressed], like: Tensor) -> Tensor:
+    """Return how many of the messages hold each coordinate."""
+    senders = torch.zeros_like(like, dtype=torch.int32)
+    for message in messages:
         if isinstance(message, SparseVector):
-            voices[message.positions().to(like.device)] += 1
+            senders[message.positions().to(like.device)] += 1
         else:
-            voices += 1
-    return voices
+            senders += 1
+    return senders
 
 
 def _some(positions: Tensor, values: Tensor, length: int) -> SparseVector | None:

@@ -56,7 +56,7 @@ class Codec:
         return _owned(Dense().compress(unscaled, self.random, None, self.shapes))
 
     def add(self, target: Tensor, message: Compressed, factor: float = 1.0) -> None:
-        """Add ``factor`` times the decoded message to ``target`` in place; reads only the coordinates that were sent."""
+        """Add ``factor`` times the decoded message to ``target`` in place; reads only coordinates that were sent."""
         message.add_into(target, self.scale * factor)
 
     def decode(self, message: Compressed) -> Tensor:

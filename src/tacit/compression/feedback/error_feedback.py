@@ -96,5 +96,5 @@ class ErrorFeedback(SummableFeedback):
 
 
 def _rounds_twice(codec: Codec) -> bool:
-    """Return whether a sum may be compressed again: a second rounding keeps it unbiased, a second selection loses it."""
+    """Return whether a sum may be compressed again: unbiased rounding may, a second selection would lose most of it."""
     return codec.compressor.is_unbiased and not isinstance(codec.compressor, Selector)

@@ -14,7 +14,7 @@ size; with equal batches, or ``weights="equal"`` of the strategy, w_i = 1 and th
     0 < w_i, no data     the rank has no vector in this step (its GradScaler skips): no message, the state is kept
     w_i = 0              the rank's data has ended: ``encode_last`` decides what it still sends
 
-Sums of messages are exact enough to be shared: rank order, float64, the same on every rank.
+Sums are taken in rank order and in float64 on every rank, so that models stay equal to the last bit.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Feedback(Spec, ABC):
 
     @abstractmethod
     def decode_updates(self, state: FeedbackState, updates: Sequence[Update], codec: Codec) -> Tensor:
-        """Return the mean of the ranks' vectors as far as ``updates``, in rank order, tell; zero where no rank has one."""
+        """Return the mean of the ranks' vectors from their ``updates``, in rank order; zero where no rank has one."""
 
     @abstractmethod
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
@@ -141,9 +141,9 @@ class SummableFeedback(Feedback):
     # Each rank sums one range of coordinates, and replies to all.
 
     def reply(self, state: FeedbackState, updates: Sequence[Update], begin: int, codec: Codec) -> Compressed:
-        """Return this rank's reply to all, given their parts of the range of ``codec.dimension`` numbers from ``begin``.
+        """Return this rank's reply to all, given their parts of its range: ``codec.dimension`` numbers from ``begin``.
 
-        It is the exact sum unless a subclass overrides it; decoding is then equal to the last bit to ``decode_updates``.
+        It is the exact sum unless a subclass overrides it; the mean is then that of ``decode_updates`` to the bit.
         """
         return SumVector.of(self.sum(updates, codec), [one.message for one in updates if one.body], codec.dtype)
 
@@ -154,7 +154,7 @@ class SummableFeedback(Feedback):
     def decode_replies(
         self, state: FeedbackState, own: Update, updates: Sequence[Update], replies: Sequence[Compressed], codec: Codec
     ) -> Tensor:
-        """Return the mean, given this rank's ``own`` update, all parts of this rank's range, and all ranges' replies."""
+        """Return the mean, given this rank's ``own`` update, all parts of its range, and the replies of all ranges."""
         return self._decode(state, own, updates, codec.concatenate(replies), codec)
 
     def _decode(

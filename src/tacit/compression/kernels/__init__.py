@@ -1,6 +1,5 @@
-"""Compressors' inner loops in one or two passes over memory: Triton kernels on a GPU, torch in cache-sized pieces
-elsewhere.
+"""Inner loops of compressors in one or two passes over memory: Triton on a GPU, torch in cache-sized pieces elsewhere.
 
-One module for each operation, which picks the form: ``selection``, ``quantization``, ``lattice``. Both forms give the
-same, to the bit where nothing is drawn and by the same law where something is.
+One module for each operation chooses the implementation: ``selection``, ``quantization``, ``lattice``. Both
+implementations give the same result to the bit; where random numbers are drawn, the same distribution.
 """

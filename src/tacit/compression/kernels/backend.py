@@ -1,4 +1,4 @@
-"""Where Triton's kernels run, and in which pieces torch works where they do not."""
+"""The choice between Triton and torch, and what both implementations share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ import torch
 from torch import Tensor
 
 PIECE: Final = 2**16
-"""Numbers in a piece on the CPU: with its scratch it fits into a core's second-level cache."""
+"""Numbers in a piece on the CPU; with its scratch memory it fits into a core's second-level cache."""
 MOST: Final = 2**30
-"""Longest vector for the kernels, which count in 32 bits; a longer one takes the torch path."""
+"""Longest vector for the kernels, which count in 32 bits; longer vectors use torch."""
 
 INTEGERS: Final = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By the bytes of a floating-point number: the integers to read its bits as."""
+"""Integer dtype for the bits of a floating-point number, by its size in bytes."""
 
 
 def uses_triton(x: Tensor, *dtypes: torch.dtype) -> bool:
-    """Return whether the kernels take ``x``: of ``dtypes`` (float32 unless told), on a GPU with Triton, or anywhere
-    under TRITON_INTERPRET=1.
-    """
+    """Return whether kernels accept ``x``: of ``dtypes`` (default float32), on a GPU or under TRITON_INTERPRET=1."""
     is_reachable = x.is_cuda or (x.is_cpu and os.environ.get("TRITON_INTERPRET") == "1")
     return is_reachable and x.dtype in (dtypes or (torch.float32,)) and 0 < x.numel() <= MOST and _has_triton()
 
@@ -36,13 +34,13 @@ def _has_triton() -> bool:
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[None]:
-    """Make the GPU of ``x`` the current one meanwhile: that is where kernels start."""
+    """Return a context in which the GPU of ``x`` is the current one: kernels start there."""
     context: AbstractContextManager[None] = torch.cuda.device_of(x)  # type: ignore[no-untyped-call]
     return context
 
 
 def spans(x: Tensor, multiple: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of the pieces in which to walk ``x``, each but the last a multiple of ``multiple`` long."""
+    """Yield begin and end of the pieces of ``x``; the length of each but the last is a multiple of ``multiple``."""
     n = x.numel()
     piece = max(1, (PIECE if x.is_cpu else MOST) // multiple) * multiple
     for begin in range(0, n, piece):
@@ -50,15 +48,13 @@ def spans(x: Tensor, multiple: int = 1) -> Iterator[tuple[int, int]]:
 
 
 def keys(x: Tensor) -> Tensor:
-    """Return integers in the order of the magnitudes: −0 = 0 < … < ∞ < NaN. A new tensor."""
+    """Return a new tensor of integers in the order of the magnitudes: −0 = 0 < … < ∞ < NaN."""
     integers = INTEGERS[x.element_size()]
     return x.view(integers) & torch.iinfo(integers).max
 
 
 class Coins:
-    """Numbers that are uniform in (0, 1), 16 bits each, a function of the seed alone on the CPU, and of the seed and
-    the device elsewhere.
-    """
+    """Uniform numbers in (0, 1), 16 bits each: a function of the seed, and of the device where that is not the CPU."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._is_cpu = device.type == "cpu"
@@ -68,7 +64,7 @@ class Coins:
             self._generator = torch.Generator(device).manual_seed(seed)
 
     def add_to(self, x: Tensor, scratch: Tensor) -> Tensor:
-        """Add one of them to each number of ``x`` in place; ``scratch`` is as long and is overwritten."""
+        """Add one of them to each number of ``x`` in place; ``scratch`` has the same length and is overwritten."""
         if self._is_cpu:
             drawn = np.asarray(self._raw.random_raw(-(-x.numel() // 4))).view(np.int16)[: x.numel()]
             scratch.copy_(torch.from_numpy(drawn))
@@ -77,10 +73,8 @@ class Coins:
         return x.add_(scratch, alpha=2**-16).add_(0.5 + 2**-17)
 
 
-class Coming:
-    """A few numbers on their way from a GPU: whoever reads them waits for these alone, and not at all if something
-    later was waited for.
-    """
+class PendingNumbers:
+    """A few numbers that are copied from a GPU; ``read`` waits only for them."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers, self._arrival = numbers, None

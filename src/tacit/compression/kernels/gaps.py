@@ -1,4 +1,4 @@
-"""The gaps before ascending places, and their Rice code: the low r bits of each packed, then the rest in unary."""
+"""The gaps before ascending indices, and their Rice code: the low r bits of each packed, then the rest in unary."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tacit.compression.kernels.backend import on_device_of, uses_triton
 
 _BELOW: Final = 3
 _WIDEST: Final = 25
-"""A guess up to which the kernel's eight r stay within the 32 bits it writes at once."""
+"""Largest guess for which the kernel's eight r fit into the 32 bits that it writes at once."""
 
 
 class Gaps:
-    """How many coordinates lie before each place since the last one.
+    """The number of coordinates between each index and the one before it.
 
-    ``r`` is a guess of the low bits that are best. A GPU counts for a few r around it and codes with the best of these
-    before it is waited for.
+    ``r`` is a guess of the best number of low bits. A GPU counts the bits for a few r around it and encodes with the
+    best of these in one launch, before the CPU waits.
     """
 
     def __init__(self, positions: Tensor, length: int, r: int) -> None:
@@ -38,17 +38,17 @@ class Gaps:
         self._sums = sums.tolist()
 
     def unary_bits(self, r: int) -> int:
-        """Return how many bits the unary part takes: Σ (⌊gap / 2^r⌋ + 1)."""
+        """Return the number of bits of the unary part: Σ (⌊gap / 2^r⌋ + 1)."""
         is_known = 0 <= r - self._first < len(self._sums)
         return self._gaps.numel() + (self._sums[r - self._first] if is_known else self._sum(r))
 
     def size_bytes(self, r: int) -> int:
-        """Return how many bytes the code takes with ``r`` low bits."""
+        """Return the size in bytes of the code with ``r`` low bits."""
         return packed_bytes(self._gaps.numel(), r) + packed_bytes(self.unary_bits(r), 1)
 
     def _sum(self, r: int) -> int:
-        quick = self._gaps.numpy() if self._gaps.is_cpu else self._gaps  # a tenth of torch's time for a short vector
-        return int((quick >> r).sum())
+        gaps = self._gaps.numpy() if self._gaps.is_cpu else self._gaps  # a tenth of torch's time for a short vector
+        return int((gaps >> r).sum())
 
     def coded(self, r: int) -> Tensor:
         """Return the code with ``r`` low bits, as bytes."""

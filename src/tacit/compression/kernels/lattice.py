@@ -1,11 +1,11 @@
-"""The cubic lattice with modulo coding (algorithms §2.4; Davies et al., ICLR 2021, arXiv 2002.09268).
+"""The cubic lattice with modulo coding (Davies et al., ICLR 2021, arXiv 2002.09268).
 
-With side s and q = 2^bits, the sender's point is s·p, p = round(x/s); p = c + q·h, and only c in [0, q) travels. The
+With side s and q = 2^bits, the sender's point is s·p, p = round(x/s); p = c + q·h, and only c in [0, q) is sent. The
 receiver takes the point of that class nearest to its own y: h' = round((y/s − c)/q), z = s·(c + q·h'). If |x − y| < s(q
-− 1)/2 everywhere, h' = h and |z − x| ≤ s/2; if not, some h' is wrong, and nothing in c shows it. So a check value
-travels too: Σ wᵢ·hᵢ modulo 2³², with odd weights wᵢ that hash the position. One wrong coordinate always changes it,
-since |h| and |h'| are kept below 2³¹; several leave it as it was with probability of about 2⁻³¹. A plain sum would not
-do: half of all pairs of overflows cancel in it. Integers add up in any order, so every device gets the same value.
+− 1)/2 everywhere, h' = h and |z − x| ≤ s/2; if not, some h' is wrong, and c does not show it. So a check value
+is sent too: Σ wᵢ·hᵢ modulo 2³², with odd weights wᵢ that hash the position. One wrong coordinate always changes it,
+since |h| and |h'| are kept below 2³¹; several leave it unchanged with a probability of about 2⁻³¹. In a plain sum
+half of all pairs of overflows would cancel. Integers add up in any order, so every device gets the same value.
 """
 
 from __future__ import annotations
@@ -20,38 +20,34 @@ from tacit.compression.compressor import wide
 from tacit.compression.kernels.backend import PIECE, Coins, on_device_of, spans, uses_triton
 
 FARTHEST: Final = 2.0**31
-"""Points and what they are decoded to are 32-bit integers: |x| must stay below so many sides."""
+"""Points are 32-bit integers: |x| must stay below this many sides."""
 
 
 class Encoded(NamedTuple):
-    """What ``encode`` returns."""
+    """The result of ``encode``."""
 
     codes: Tensor
     """c of each coordinate: uint8 up to 8 bits, else int32."""
     check: int
     """The check value, from −2³¹ to 2³¹ − 1."""
     is_in_range: bool
-    """Every |x| is finite and below ``FARTHEST`` sides. If not, the codes mean nothing."""
+    """Whether every |x| is finite and below ``FARTHEST`` sides; if not, the codes are invalid."""
     points: Tensor | None = None
-    """s·p in the dtype of x, where they were asked for: to the bit what ``decode`` finds from any reference of that
-    dtype within the radius.
-    """
+    """s·p in the dtype of x, where requested: what ``decode`` returns for any such reference within the radius."""
 
 
 class Decoded(NamedTuple):
-    """What ``decode`` returns."""
+    """The result of ``decode``."""
 
     x: Tensor
     check: int
-    """The check value of what was decoded: that of the sender if no coordinate overflowed."""
+    """The check value of the decoded vector: the sender's if no coordinate overflowed."""
     is_in_range: bool
-    """The reference is finite and near enough to zero; if not, the vector means nothing."""
+    """Whether the reference is finite and below ``FARTHEST`` sides; if not, the vector is invalid."""
 
 
 def encode(x: Tensor, side: float, bits: int, seed: int | None = None, with_points: bool = False) -> Encoded:
-    """Return the classes of the lattice points nearest to ``x`` (ties to even; with a ``seed``, of one of the two
-    around it, without bias).
-    """
+    """Return the classes of the lattice points nearest to ``x``, ties to even; with a ``seed``, of random rounding."""
     x = x.contiguous()
     if not uses_triton(x):
         return encode_in_torch(x, side, bits, seed, with_points)
@@ -59,13 +55,13 @@ def encode(x: Tensor, side: float, bits: int, seed: int | None = None, with_poin
 
     with on_device_of(x):
         codes, found = triton_lattice.encode(x, 1 / side, bits, seed)
-    return Encoded(codes, *_told(found), decode(codes, x, side, bits, x.dtype).x if with_points else None)
+    return Encoded(codes, *_check_of(found), decode(codes, x, side, bits, x.dtype).x if with_points else None)
 
 
 def decode(codes: Tensor, reference: Tensor, side: float, bits: int, dtype: torch.dtype) -> Decoded:
-    """Return the vector sent, as seen from ``reference`` and in ``dtype``; check it.
+    """Return the vector decoded against ``reference``, in ``dtype``, and its check value.
 
-    Where the check value is not the sender's, some coordinate is off by a multiple of side·2^bits: do not use the
+    Where the check value is not the sender's, some coordinate is wrong by a multiple of side·2^bits: do not use the
     vector.
     """
     reference = reference.to(torch.promote_types(wide(dtype), wide(reference.dtype))).contiguous()
@@ -75,18 +71,18 @@ def decode(codes: Tensor, reference: Tensor, side: float, bits: int, dtype: torc
     from tacit.compression.kernels import triton_lattice
 
     with on_device_of(reference):
-        x, told = triton_lattice.decode(codes, reference, side, 1 / side, bits)
-    return Decoded(x.to(dtype), *_told(told))
+        x, checked = triton_lattice.decode(codes, reference, side, 1 / side, bits)
+    return Decoded(x.to(dtype), *_check_of(checked))
 
 
-def _told(found: Tensor) -> tuple[int, bool]:
-    """Return the check value and whether nothing was out of range: the one wait for a GPU."""
+def _check_of(found: Tensor) -> tuple[int, bool]:
+    """Return the check value and whether every number was in range; this waits for the GPU."""
     both = int(found.view(torch.int64))
     return _wrapped(both), both >> 32 == 0
 
 
 def encode_in_torch(x: Tensor, side: float, bits: int, seed: int | None = None, with_points: bool = False) -> Encoded:
-    """Return what the kernel finds, in as few calls as will do: for a small vector they cost more than the numbers."""
+    """Return the result of the kernel, in few torch calls, which dominate the time for a small vector."""
     codes = torch.empty(x.numel(), dtype=torch.int32 if bits > 8 else torch.uint8, device=x.device)
     points = torch.empty_like(x) if with_points else None
     check, is_in_range = 0, True
@@ -101,15 +97,15 @@ def encode_in_torch(x: Tensor, side: float, bits: int, seed: int | None = None, 
         whole = scaled.to(torch.int32)  # p
         codes[begin:end] = whole if bits == 8 else whole & (2**bits - 1)
         if points is not None:
-            points[begin:end] = scaled.copy_(whole).mul_(side)  # by way of the integers, which know no −0
+            points[begin:end] = scaled.copy_(whole).mul_(side)  # through the integers, which have no −0
         check += _check(whole.bitwise_right_shift_(bits), begin)  # h
     return Encoded(codes, _wrapped(check), is_in_range, points)
 
 
 def decode_in_torch(codes: Tensor, reference: Tensor, side: float, bits: int) -> Decoded:
-    """Return what the kernel finds, in the dtype of the reference.
+    """Return the result of the kernel, in the dtype of the reference.
 
-    c + q·h' is added up in floating point, where q·h' is exact: one rounding, as if the integers had been converted.
+    c + q·h' is computed in floating point, where q·h' is exact: one rounding, as if the integers had been converted.
     """
     x = torch.empty_like(reference)
     check, is_in_range = 0, True
@@ -125,7 +121,7 @@ def decode_in_torch(codes: Tensor, reference: Tensor, side: float, bits: int) ->
 
 def _is_in_range(scaled: Tensor) -> bool:
     least, most = torch.aminmax(scaled)
-    return float(least) > -FARTHEST and float(most) < FARTHEST  # not of a NaN
+    return float(least) > -FARTHEST and float(most) < FARTHEST  # False for a NaN
 
 
 def _check(turns: Tensor, begin: int) -> int:
@@ -141,7 +137,7 @@ def _wrapped(check: int) -> int:
 
 @lru_cache(maxsize=8)
 def _weights_of_piece(begin: int) -> Tensor:
-    """Return the weights of a whole piece on the CPU: remembered, since making them takes longer than using them."""
+    """Return the weights of a whole piece on the CPU; cached, because computing them takes longer than using them."""
     return weights(begin, begin + PIECE, torch.device("cpu"))
 
 

@@ -1,4 +1,4 @@
-"""How large the numbers of a vector are, having made sure that all are finite."""
+"""The magnitudes of a vector's numbers; numbers that are not finite raise ``ValueError``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def peak(x: Tensor) -> float:
 
 
 def mean_magnitude(x: Tensor) -> float:
-    """Return the mean of |x|, summed in pieces so that rounding does not grow with the length."""
+    """Return the mean of |x|, summed in pieces so that the rounding error does not grow with the length."""
     if x.is_cpu:
         total = sum(float(x[begin:end].abs().sum(dtype=wide(x.dtype))) for begin, end in spans(x))
-    else:  # one pass there, and a tree of sums; ten passes on the CPU
+    else:  # one pass and a tree of sums on a GPU; ten passes on the CPU
         total = float(torch.linalg.vector_norm(x, 1, dtype=wide(x.dtype)))
     if not math.isfinite(total):
         report_not_finite(x)

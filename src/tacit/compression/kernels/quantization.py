@@ -1,11 +1,10 @@
-"""QSGD: random rounding to a few levels per bucket (algorithms §5.5).
+"""QSGD: random rounding to a few levels per bucket (Alistarh et al., arXiv 1610.02132).
 
 With L levels on each side and M the bucket's scale, a number x becomes the integer l = ⌊L·x/M + u⌋, u uniform in (0,
-1), and is read as l/L·M: unbiased, and off by less than M/L. M is the *largest magnitude* of the bucket, not the 2-norm
+1), and is decoded as l/L·M: unbiased, error below M/L. M is the *largest magnitude* of the bucket, not the 2-norm
 of the paper's theorem: it is never larger, so neither is that bound, and the integers use their whole range. On the CPU
-u has 16 bits, so the bias is at most 2⁻¹⁷ of a level: what rounding does to L·x/M anyway. There it comes from a
-generator, a pass of its own, or from a hash of seed and position, which ``torch.compile`` can merge with all the rest
-into one loop.
+u has 16 bits, so the bias is at most 2⁻¹⁷ of a level, as much as the rounding error of L·x/M. There it comes from a
+generator in a separate pass, or from a hash of seed and position, which ``torch.compile`` merges into one loop.
 """
 
 from __future__ import annotations
@@ -21,16 +20,15 @@ from tacit.compression.compressor import wide
 from tacit.compression.kernels.backend import Coins, on_device_of, spans, uses_triton
 
 WIDEST_BUCKET: Final = 2**14
-"""A program of the kernel holds a bucket in registers; wider ones take the torch path."""
+"""A program of the kernel holds a bucket in registers; wider buckets use torch."""
 
 
 def quantize(x: Tensor, levels: int, bucket: int, seed: int, is_compiled: bool = False) -> tuple[Tensor, Tensor]:
-    """Return ``x`` as integers from −levels to ``levels`` (int8) and the largest magnitude of every bucket, in float32
-    or float64.
+    """Return ``x`` as integers from −levels to ``levels`` (int8), and the largest magnitude of every bucket.
 
-    What is not finite makes its bucket's magnitude not finite: look there. ``seed`` decides the rounding, in its own
-    way on each kind of device and through ``torch.compile`` (``is_compiled``), which is for torch: Triton's kernel is
-    one loop already.
+    The magnitudes are float32 or float64; that of a bucket with NaN or infinity is not finite. ``seed`` determines the
+    rounding, differently on each kind of device and with ``torch.compile`` (``is_compiled``), which Triton's kernel
+    ignores.
     """
     x = x.contiguous()
     if uses_triton(x) and bucket <= WIDEST_BUCKET:
@@ -52,7 +50,7 @@ def dequantize(codes: Tensor, scales: Tensor, levels: int, bucket: int) -> Tenso
 
 
 def quantize_in_torch(x: Tensor, levels: int, bucket: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Do what the kernel does, with coins of its own."""
+    """Return the result of the kernel, with other random numbers."""
     n, dtype, coins = x.numel(), wide(x.dtype), Coins(seed, x.device)
     codes = torch.empty(n, dtype=torch.int8, device=x.device)
     scales = torch.empty(-(-n // bucket), dtype=dtype, device=x.device)
@@ -93,9 +91,7 @@ def _compiled() -> Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]]:
 
 
 def quantize_by_hash(table: Tensor, levels: int, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what the kernel does to buckets that are the rows of ``table``, with a hash of position and ``seed`` (two
-    int32) for coins.
-    """
+    """Return the result of the kernel for the buckets in the rows of ``table``; a hash of ``seed`` gives the coins."""
     table = table.to(wide(table.dtype))
     scale = table.abs().amax(1)
     position = torch.arange(table.numel(), dtype=torch.int32, device=table.device).view(table.shape)
@@ -106,16 +102,18 @@ def quantize_by_hash(table: Tensor, levels: int, seed: Tensor) -> tuple[Tensor, 
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """Return int32 with every bit of ``word`` in every bit of it: the last lines of MurmurHash3."""
+    """Return int32 in which every bit depends on every bit of ``word``: the finalizer of MurmurHash3."""
     word = (word ^ (word >> 16 & 0xFFFF)) * -2048144789
     word = (word ^ (word >> 13 & 0x7FFFF)) * -1028477387
     return word ^ (word >> 16 & 0xFFFF)
 
 
 def dequantize_in_torch(codes: Tensor, scales: Tensor, levels: int, bucket: int) -> Tensor:
-    """Do what the kernel does, to the bit."""
+    """Return the result of the kernel, to the bit."""
     x = torch.empty(codes.numel(), dtype=scales.dtype, device=codes.device)
-    most = scales.new_full((), levels, dtype=wide(scales.dtype))  # a number would be multiplied by its inverse on a GPU
+    most = scales.new_full(
+        (), levels, dtype=wide(scales.dtype)
+    )  # a Python number would become a multiplication by its inverse on a GPU
     for begin, end in spans(codes, bucket):
         shares = codes[begin:end].to(wide(scales.dtype)).div_(most)  # so that ±levels is ±scale exactly
         whole = (end - begin) // bucket

@@ -1,12 +1,12 @@
 """Exact selection of the k largest magnitudes, of the whole vector or of every block, and the step of EF21 around it.
 
 The order is that of the bits of |x| read as an integer, which is the order of the magnitudes, with −0 = 0 < … < ∞ <
-NaN; ties go to the lower position, and zeros are left out. So the result is a function of the input, on every device: a
-sample of 2¹⁶ numbers gives a threshold that all of the k largest are expected to pass; those that pass are set aside in
-order (one pass over memory); among these few the k-th largest is found exactly. Where the sample misled (fewer than k
-passed, or too many: many equal numbers, say) the exact search runs over the whole vector instead.
+NaN; ties go to the lower position, and zeros are left out. So the result depends only on the input, on every device. A
+sample of 2¹⁶ numbers gives a threshold that all of the k largest are expected to pass. The numbers that pass are copied
+in order (one pass over memory), and among these few the k-th largest is found exactly. Where the sample was misleading
+(fewer than k passed, or too many, such as many equal numbers) the exact search runs over the whole vector.
 
-What is not finite is larger than any number, so it is among the values if there is one; looking there is enough.
+Infinities and NaN are larger than any number, so checking the selected values is enough to find them.
 """
 
 from __future__ import annotations
@@ -19,38 +19,33 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import report_not_finite
-from tacit.compression.kernels.backend import INTEGERS, PIECE, Coming, keys, on_device_of, spans, uses_triton
+from tacit.compression.kernels.backend import INTEGERS, PIECE, PendingNumbers, keys, on_device_of, spans, uses_triton
 from tacit.errors import require
 
 SAMPLE: Final = 2**16
 WORTH_SAMPLING: Final = 2**18
-"""A shorter vector is searched whole."""
+"""Shortest vector for which a sample is drawn."""
 GOLDEN: Final = 0x9E3779B1
-"""2³² over the golden ratio: multiples of it modulo 2³² are spread evenly and follow no stride of the data."""
+"""2³² over the golden ratio: its multiples modulo 2³² are spread evenly and match no stride of the data."""
 WIDEST_BLOCK: Final = 2**13
-"""A program of the kernel holds a block in registers; wider ones take the torch path."""
+"""A program of the kernel holds a block in registers; wider blocks use torch."""
 
 _FEW: Final = 8
-"""Up to so many of a block are found one after the other, each by a pass; more by sorting."""
+"""Largest k for which a block's numbers are found one by one, each in a pass; for more the block is sorted."""
 
 
-class Chosen:
-    """What was selected.
-
-    ``settled`` tells whether it may be sent as it is, at best after a GPU was waited for anyway.
-    """
+class Selection:
+    """Selected coordinates; ``nonzero`` checks them, and is best called after another wait for the GPU."""
 
     def __init__(self, found: tuple[Tensor, Tensor], x: Tensor, estimate: Tensor | None) -> None:
         self.positions, self.values = found
         """Ascending (int64), and the numbers there; zeros among them where there are too few others."""
         self._x, self._estimate = x, estimate
         extremes = torch.aminmax(self.values.abs()) if self.values.numel() else (torch.ones(()), torch.ones(()))
-        self._extremes = Coming(torch.stack(extremes))
+        self._extremes = PendingNumbers(torch.stack(extremes))
 
-    def settled(self) -> tuple[Tensor, Tensor]:
-        """Return positions and values without zeros, the same tensors if there are none, or raise where a value is not
-        finite.
-        """
+    def nonzero(self) -> tuple[Tensor, Tensor]:
+        """Return positions and values without zeros, the same tensors if there are none; raise for NaN and infinity."""
         least, most = self._extremes.read()
         if not most < math.inf:
             estimate, dtype = self._estimate, self.values.dtype
@@ -61,42 +56,39 @@ class Chosen:
         return self.positions[is_kept], self.values[is_kept]
 
 
-def largest(x: Tensor, k: int) -> Chosen:
+def largest(x: Tensor, k: int) -> Selection:
     """Return the ``k`` numbers largest in magnitude, ties to the lower position, zeros left out."""
     x = x.contiguous()
     if k and uses_triton(x):
         from tacit.compression.kernels import triton_selection
 
         with on_device_of(x):
-            return Chosen(triton_selection.select(x, None, k, sample_rank(x.numel(), k)), x, None)
-    return Chosen(select_in_torch(x, None, k, x.dtype), x, None)
+            return Selection(triton_selection.select(x, None, k, sample_rank(x.numel(), k)), x, None)
+    return Selection(select_in_torch(x, None, k, x.dtype), x, None)
 
 
-def step(x: Tensor, estimate: Tensor, k: int, dtype: torch.dtype) -> Chosen:
-    """Return what ``largest`` does of x − estimate, rounded to ``dtype``, and add it to ``estimate`` in place: c =
-    TopK(x − g), g ← g + c.
+def step(x: Tensor, estimate: Tensor, k: int, dtype: torch.dtype) -> Selection:
+    """Return c = TopK(x − g), rounded to ``dtype``, and set g ← g + c for the ``estimate`` g: the step of EF21.
 
-    The difference, taken in the wider of the two dtypes, is never written as a whole. If a number is not finite the
-    estimate is left as it was.
+    The difference is computed in the wider of the two dtypes and never stored as a whole. If a number is not finite,
+    the estimate is unchanged.
     """
     require(
         estimate.shape == x.shape and estimate.device == x.device and estimate.is_contiguous(),
         f"the estimate has shape {tuple(estimate.shape)} on {estimate.device}, x {tuple(x.shape)} on {x.device}; "
-        f"they must agree, and the estimate be contiguous.",
+        f"they must agree, and the estimate must be contiguous.",
     )
     x, floats = x.contiguous(), (torch.float32, torch.float64)
     if k and dtype == torch.float32 and uses_triton(x, *floats) and estimate.dtype in floats:
         from tacit.compression.kernels import triton_selection
 
         with on_device_of(x):
-            return Chosen(triton_selection.select(x, estimate, k, sample_rank(x.numel(), k)), x, estimate)
-    return Chosen(select_in_torch(x, estimate, k, dtype), x, estimate)
+            return Selection(triton_selection.select(x, estimate, k, sample_rank(x.numel(), k)), x, estimate)
+    return Selection(select_in_torch(x, estimate, k, dtype), x, estimate)
 
 
 def sample_rank(n: int, k: int) -> int:
-    """Return how far down the sorted sample to put the threshold: six standard deviations below where the k-th is
-    expected; 0: do not sample.
-    """
+    """Return the threshold's rank in the sorted sample, six standard deviations below the k-th's; 0: do not sample."""
     if n < WORTH_SAMPLING or 10 * k > n:
         return 0
     expected = SAMPLE * k / n
@@ -104,12 +96,12 @@ def sample_rank(n: int, k: int) -> int:
 
 
 def capacity(n: int, k: int) -> int:
-    """Return how many numbers may pass the sample's threshold before a search of the whole vector is the better way."""
+    """Return how many numbers may pass the threshold before a search of the whole vector is faster."""
     return 2 * k + n // 64
 
 
 def select_in_torch(x: Tensor, estimate: Tensor | None, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` largest, zeros among them where there are too few others or not; the estimate is updated."""
+    """Return the ``k`` largest, zeros included, and update the estimate."""
     rank = sample_rank(x.numel(), k) if k and x.is_cpu else 0
     candidates = _candidates(x, estimate, k, rank, dtype) if rank else None
     if candidates is None:
@@ -125,10 +117,10 @@ def select_in_torch(x: Tensor, estimate: Tensor | None, k: int, dtype: torch.dty
     return positions, values
 
 
-def _entries_at(x: Tensor, estimate: Tensor | None, places: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the numbers to choose from at some places."""
-    entries = x.index_select(0, places)  # a quarter of the time of x[places]
-    return entries if estimate is None else (entries - estimate.index_select(0, places)).to(dtype)
+def _entries_at(x: Tensor, estimate: Tensor | None, positions: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return x, or x − estimate, at ``positions``."""
+    entries = x.index_select(0, positions)  # a quarter of the time of x[positions]
+    return entries if estimate is None else (entries - estimate.index_select(0, positions)).to(dtype)
 
 
 def _largest(found: Tensor, k: int) -> Tensor:
@@ -143,12 +135,10 @@ def _largest(found: Tensor, k: int) -> Tensor:
 
 
 def _candidates(x: Tensor, estimate: Tensor | None, k: int, rank: int, dtype: torch.dtype) -> Tensor | None:
-    """Return ascending positions among which the ``k`` largest are, or all that are not zero, few enough to be worth
-    it; else None.
-    """
+    """Return ascending positions that include the ``k`` largest, or all that are not zero; None where they are many."""
     n = x.numel()
-    places = ((torch.arange(SAMPLE) * GOLDEN) & 0xFFFFFFFF) * n >> 32
-    threshold = torch.topk(keys(_entries_at(x, estimate, places, dtype)), rank, sorted=False).values.min()
+    sample = ((torch.arange(SAMPLE) * GOLDEN) & 0xFFFFFFFF) * n >> 32
+    threshold = torch.topk(keys(_entries_at(x, estimate, sample, dtype)), rank, sorted=False).values.min()
     is_sparse = bool(threshold == 0)
     found, total, most = [], 0, capacity(n, k)
     difference = torch.empty(PIECE, dtype=x.dtype if estimate is None else torch.promote_types(x.dtype, estimate.dtype))
@@ -172,11 +162,10 @@ def _candidates(x: Tensor, estimate: Tensor | None, k: int, rank: int, dtype: to
 
 
 def largest_of_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the ``k`` numbers of every block largest in magnitude, ties to the lower one: offsets within their blocks,
-    positions, and values.
+    """Return the ``k`` largest magnitudes of every block, ties to the lower: offsets in blocks, positions, and values.
 
-    A last block of fewer than ``k`` numbers gives all it has. Zeros go too: the places say how many there are of each
-    block, not which have any. What is not finite is chosen first: look among the values.
+    Of a last block with fewer than ``k`` numbers all are selected. Zeros are included, because the coding needs equally
+    many of every block. Infinities and NaN are selected first, so that the caller finds them among the values.
     """
     x = x.contiguous()
     if uses_triton(x) and k <= _FEW and block <= WIDEST_BLOCK:
@@ -197,7 +186,7 @@ def largest_of_blocks(x: Tensor, block: int, k: int) -> tuple[Tensor, Tensor, Te
 
 
 def select_of_blocks_in_torch(x: Tensor, block: int, k: int) -> Tensor:
-    """Return ``k`` offsets of every block; those past the end of the last one come last."""
+    """Return ``k`` offsets of every block; offsets past the end of the last block come last."""
     whole = x.numel() // block * block
     is_quick = x.is_cpu and k <= _FEW
     found = [_few_of_blocks(x[:whole], block, k) if is_quick else _many_of_rows(keys(x[:whole]).view(-1, block), k)]
@@ -215,7 +204,7 @@ def _many_of_rows(found: Tensor, k: int) -> Tensor:
 
 
 def _few_of_blocks(x: Tensor, block: int, k: int) -> Tensor:
-    """Return the ascending offsets of the ``k`` largest of each block, all of them whole, on the CPU."""
+    """Return the ascending offsets of the ``k`` largest of each complete block, on the CPU."""
     source = x.view(INTEGERS[x.element_size()]).numpy()  # numpy's argmax is vectorised, torch's is not
     columns = np.empty((x.numel() // block, k), dtype=np.int64)
     room = np.empty(max(1, PIECE // block) * block, dtype=source.dtype)

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""Triton kernels of packing: numbers of a few bits each into bytes and back, and the gaps between places.
+"""Triton kernels for bit packing: numbers of a few bits each into bytes and back, and the gaps between indices.
 
-Thirty-two numbers of w bits fill w words of 32 bits, so a program that holds groups of thirty-two writes whole words
-and shares none.
+32 numbers of w bits fill w words of 32 bits, so a program that holds groups of 32 numbers writes complete words and
+shares none with other programs.
 """
 
 import torch
@@ -11,11 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 GROUPS, BLOCK = 64, 1024
-AROUND = tl.constexpr(8)  # for how many Rice parameters the bits are counted at once
+AROUND = tl.constexpr(8)  # number of Rice parameters for which the bits are counted at once
 
 
 def pack(codes: Tensor, width: int) -> Tensor:
-    """Return what ``bits.pack`` does."""
+    """Return the result of ``bits.pack``."""
     codes = codes.view(torch.uint8) if codes.dtype == torch.bool else codes
     groups = triton.cdiv(codes.numel(), 32)
     words = torch.empty(groups * width, dtype=torch.int32, device=codes.device)
@@ -24,15 +24,16 @@ def pack(codes: Tensor, width: int) -> Tensor:
 
 
 def unpack(packed: Tensor, width: int, count: int) -> Tensor:
-    """Return what ``bits.unpack`` does."""
+    """Return the result of ``bits.unpack``."""
     codes = torch.empty(count, dtype=torch.uint8 if width <= 8 else torch.int64, device=packed.device)
     _unpack[(triton.cdiv(count, BLOCK),)](packed, codes, packed.numel(), count, WIDTH=width, BLOCK=BLOCK)
     return codes
 
 
 def gaps_of(positions: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gap before each position, and Σ ⌊gap / 2^r⌋ for eight r from ``first`` on: before each block of gaps,
-    and of all. All int64.
+    """Return the gap before each position, and Σ ⌊gap / 2^r⌋ for eight r from ``first``: before each block, and of all.
+
+    All tensors are int64.
     """
     blocks = triton.cdiv(positions.numel(), BLOCK)
     gaps = torch.empty_like(positions)
@@ -43,8 +44,7 @@ def gaps_of(positions: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def rice(gaps: Tensor, before: Tensor, sums: Tensor, first: int, most_bytes: int) -> Tensor:
-    """Return the Rice code with the r of those in ``sums`` that takes the fewest bytes, the smallest of such; zeros up
-    to ``most_bytes`` follow.
+    """Return the Rice code with the best r of those in ``sums``, the smallest of equals, padded to ``most_bytes``.
 
     ``first`` + 7 is at most 32.
     """

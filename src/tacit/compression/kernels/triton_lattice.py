@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels of the lattice: one pass each, the check value added up on the way."""
+"""Triton kernels for the lattice: one pass each, which also sums the check value."""
 
 import os
 
@@ -9,12 +9,12 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK, WARPS = 8192, 8
-# PTX rounds and converts in one instruction; the interpreter and other makes of GPU take the arithmetic way.
+# PTX rounds and converts in one instruction; the interpreter and GPUs of other vendors use arithmetic.
 IS_PTX = torch.version.cuda is not None and os.environ.get("TRITON_INTERPRET") != "1"
 
 
 def encode(x: Tensor, inverse: float, bits: int, seed: int | None) -> tuple[Tensor, Tensor]:
-    """Return what ``encode_in_torch`` does, to the bit where there is no seed."""
+    """Return the result of ``encode_in_torch``, to the bit where there is no seed."""
     codes = torch.empty(x.numel(), dtype=torch.int32 if bits > 8 else torch.uint8, device=x.device)
     found = torch.zeros(2, dtype=torch.int32, device=x.device)
     _encode[(triton.cdiv(x.numel(), BLOCK),)](
@@ -35,7 +35,7 @@ def encode(x: Tensor, inverse: float, bits: int, seed: int | None) -> tuple[Tens
 
 
 def decode(codes: Tensor, reference: Tensor, side: float, inverse: float, bits: int) -> tuple[Tensor, Tensor]:
-    """Return what ``decode_in_torch`` does, to the bit."""
+    """Return the result of ``decode_in_torch``, to the bit."""
     x = torch.empty_like(reference)
     found = torch.zeros(2, dtype=torch.int32, device=reference.device)
     _decode[(triton.cdiv(reference.numel(), BLOCK),)](
@@ -79,7 +79,7 @@ def _weight(at):
 
 @triton.jit
 def _total(x, IS_PTX: tl.constexpr):
-    """Return the sum modulo 2^32; the interpreter refuses to wrap."""
+    """Return the sum modulo 2^32; the interpreter raises on overflow."""
     return tl.sum(x, 0) if IS_PTX else tl.sum(x.to(tl.int64), 0).to(tl.int32)
 
 

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""Triton kernels of QSGD.
+"""Triton kernels for QSGD.
 
-Philox gives four words at a time, so each program reads its buckets in four quarters and none is thrown away.
+Philox gives four words at a time, so each program reads its buckets in four quarters and uses all words.
 """
 
 import torch
@@ -14,7 +14,7 @@ ROUNDS = tl.constexpr(7)  # Philox-4x32-7 passes BigCrush (Salmon et al., SC 201
 
 
 def encode(x: Tensor, levels: int, bucket: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return what ``quantize_in_torch`` does, the coins drawn by a counter: the same for each ``seed`` and GPU."""
+    """Return the result of ``quantize_in_torch`` with coins from a counter: the same for each ``seed`` on every GPU."""
     buckets = triton.cdiv(x.numel(), bucket)
     quarter = triton.cdiv(bucket, 4)
     width = triton.next_power_of_2(quarter)
@@ -39,7 +39,7 @@ def encode(x: Tensor, levels: int, bucket: int, seed: int) -> tuple[Tensor, Tens
 
 
 def decode(codes: Tensor, scales: Tensor, levels: int, bucket: int) -> Tensor:
-    """Return what ``dequantize_in_torch`` does, to the bit."""
+    """Return the result of ``dequantize_in_torch``, to the bit."""
     x = torch.empty(codes.numel(), dtype=torch.float32, device=codes.device)
     _decode[(triton.cdiv(x.numel(), ELEMENTS),)](
         codes, scales, x, x.numel(), LEVELS=levels, BUCKET=bucket, BLOCK=ELEMENTS, num_warps=WARPS

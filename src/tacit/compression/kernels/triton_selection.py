@@ -1,12 +1,12 @@
 # mypy: ignore-errors
 # ruff: noqa: SIM108 (a branch on a number of the device cannot be an expression)
-"""Triton kernels of exact selection; ``selection`` tells the method, this file how it is laid out.
+"""Triton kernels for exact selection; ``selection`` describes the method.
 
-``_sample`` finds the threshold; ``_mark`` writes a bit for each number that passes it and counts them tile by tile;
-running sums of these tell ``_compact`` where each tile's share belongs, so that all are set aside in order. ``_refine``
-runs four times, each time fixing 8 more bits (at last 7) of the k-th largest key by a histogram; ``_count`` counts what
-is above and equal in each tile, and ``_write`` puts them in their places. The last three read either what was set aside
-or, where that is too little or too much, the vector itself: the choice is made on the device, so nobody waits.
+``_sample`` finds the threshold. ``_mark`` writes a bit for each number that passes it and counts them tile by tile.
+``_compact`` copies these candidates in order, to the offsets that running sums of the counts give. ``_refine`` runs
+four times, and each run determines 8 more bits (the last one 7) of the k-th largest key by a histogram. ``_count``
+counts the numbers above and equal in each tile, and ``_write`` writes them in order. The last three read the candidates
+or, where these are too few or too many, the whole vector; the device decides, so the CPU does not wait.
 """
 
 import torch
@@ -22,17 +22,17 @@ BINS = tl.constexpr(256)
 SAMPLE_ROWS = tl.constexpr(256)
 SAMPLE_COLUMNS = tl.constexpr(128)
 SAMPLE_SHIFT = tl.constexpr(16)  # 31 bits of key into 2^15 bins, less than 1 % of a value wide
-# Places in the state vector.
+# Offsets in the state vector.
 FLOOR = tl.constexpr(0)  # the threshold's key
-PREFIX = tl.constexpr(1)  # leading bits of the k-th largest key, at last all of them
-WANTED = tl.constexpr(2)  # how many of the k have this prefix, at last how many ties to take
-TICKETS = tl.constexpr(3)  # how many programs of each launch are done
+PREFIX = tl.constexpr(1)  # leading bits of the k-th largest key, finally all of them
+WANTED = tl.constexpr(2)  # how many of the k have this prefix, finally how many ties to take
+TICKETS = tl.constexpr(3)  # number of finished programs of each launch
 HISTOGRAMS = tl.constexpr(16)
 SAMPLE_HISTOGRAM = tl.constexpr(16 + 4 * 256)
 
 
 def select(x: Tensor, estimate: Tensor | None, k: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Return what ``select_in_torch`` does in float32; ``rank`` 0 means that no sample is worth it."""
+    """Return the result of ``select_in_torch`` in float32; ``rank`` 0 means no sample."""
     n, device = x.numel(), x.device
     most = capacity(n, k) if rank else 0
     tiles = triton.cdiv(n, TILE)
@@ -68,7 +68,7 @@ def select(x: Tensor, estimate: Tensor | None, k: int, rank: int) -> tuple[Tenso
 
 
 def select_of_blocks(x: Tensor, block: int, k: int) -> Tensor:
-    """Return what ``select_of_blocks_in_torch`` does."""
+    """Return the result of ``select_of_blocks_in_torch``."""
     blocks, width = triton.cdiv(x.numel(), block), triton.next_power_of_2(block)
     rows = max(1, 4096 // width)
     offsets = torch.empty(blocks * k, dtype=torch.int64, device=x.device)
@@ -123,7 +123,7 @@ def _find(counts, bins, wanted):
 
 @triton.jit
 def _is_last(ticket):
-    """Return whether all other programs are done; what they added is then visible to loads past the first-level cache."""
+    """Return whether all other programs are done; their sums are then visible to loads past the first-level cache."""
     tl.debug_barrier()
     return tl.atomic_add(ticket, 1, sem="acq_rel") == tl.num_programs(0) - 1
 
@@ -203,7 +203,7 @@ def _compact(
 
 @triton.jit
 def _read(x, estimate, passed_values, at, mask, is_narrowed, IS_DIFFERENCE: tl.constexpr):
-    """Return numbers that were set aside, or of the vector."""
+    """Return candidates, or numbers of the vector."""
     if is_narrowed:
         value = tl.load(passed_values + at, mask=mask, other=0.0)
     else:
