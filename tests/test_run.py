@@ -179,12 +179,12 @@ def test_bad_kinds_of_arguments_are_told():
 PUBLIC_NAMES = """
     AdaCommPeriod AdaSync AllReduce AsynchronousDPSGD BFloat16 BadData BadMessage BlockTopK CHOCO Chain Cluster
     Complete Compressed CompressedGradient Compressor Constant Cosine Crash DPSGD Deadlock Dense Disagreement
-    Diverged EF21 EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every
+    EF21 EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every
     Exponential ExponentialGraph FolderExists Geometric Graph HyperExponential Hypercube Interrupted
     InverseStaleness InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise
     LinearPeriod Link LocalSGD LogNormal Loss LossPeriod LowRank Message MisplacedCall NoFeedback NotFinite OnePeer
     OneShot OuterAdam OuterSGD Pareto Partition Pause PeerLost PeriodList PullSwarm QSGD RandomK RandomRegular
-    Recorded RescaledRate Ring Ringleader Run RunError SERVER SGP ScriptFailed Session ShiftedExponential Sign Slow
+    Recorded ReplayDiverged RescaledRate Ring Ringleader Run RunError SERVER SGP ScriptFailed Session ShiftedExponential Sign Slow
     SlowMo SpeedBias Spell StalenessRate Star StepDecay Strategy SwarmSGD TacitError TimedOut TopK Topology Torus
     VariancePeriod attach hooks rank shared simulate size strategy theory workloads
 """

@@ -7,8 +7,8 @@ happens *during* a run is here:
     ├── RunError              a run could not go on; ``error.run`` holds what there is of it
     │   ├── PeerLost          a worker that others wait for is gone
     │   ├── TimedOut          a worker that others wait for did not answer in time
-    │   ├── Deadlock          nothing is left that could wake a waiting worker
-    │   ├── Diverged          a replay cannot follow the run that it was given
+    │   ├── Deadlock          workers wait, and no event is pending that could wake them
+    │   ├── ReplayDiverged    a replay does something else than the recorded run
     │   ├── NotFinite         a loss or a gradient became NaN or infinite
     │   ├── Disagreement      ranks that must agree do not
     │   ├── ScriptFailed      a user's script raised an error, or ended too early
@@ -87,26 +87,28 @@ class TimedOut(RunError):
 
 
 class Deadlock(RunError):
-    """Workers wait and nothing is left that could wake them. ``waiting`` lists (rank, what, since_s)."""
+    """Workers wait, and no event is pending that could wake them. ``waiting`` lists (rank, call, since_s)."""
 
     def __init__(self, waiting: Iterable[tuple[int, str, float]], now_s: float, seed: int) -> None:
         self.waiting, self.now_s, self.seed = tuple(waiting), now_s, seed
-        shown = [f"  {_who(rank)} waits for {what} since {since_s:.6g} s" for rank, what, since_s in self.waiting[:8]]
+        shown = [f"  {_who(rank)} waits in {call} since {since_s:.6g} s" for rank, call, since_s in self.waiting[:8]]
         if len(self.waiting) > 8:
             shown.append(f"  … and {len(self.waiting) - 8} more")
         super().__init__(
-            f"deadlock at {now_s:.6g} s with seed={seed}: nothing is left that could wake\n" + "\n".join(shown)
+            f"deadlock at {now_s:.6g} s with seed={seed}: no event is pending, and these calls never return:\n"
+            + "\n".join(shown)
         )
 
 
-class Diverged(RunError):
-    """In a replay, ``rank`` ``does`` something that the recorded run did not do there; it did what ``recorded`` says."""
+class ReplayDiverged(RunError):
+    """A replay does something else than the recorded run: ``rank`` ``does`` one thing, ``recorded`` is the other."""
 
     def __init__(self, rank: int, does: str, recorded: str) -> None:
         self.rank, self.does, self.recorded = rank, does, recorded
         super().__init__(
-            f"the replay left its record: {_who(rank)} {does} where the real run has {recorded}; a replay needs the very workload, strategy, seed, "
-            f"steps and learning rates of the run, and a run from its beginning, not resumed from a checkpoint."
+            f"the replay diverged from its record: {_who(rank)} {does} where the real run has {recorded}; "
+            f"a replay needs the workload, strategy, seed, steps and learning rates of the run, "
+            f"and a run that was not resumed from a checkpoint."
         )
 
 

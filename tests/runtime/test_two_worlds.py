@@ -132,12 +132,14 @@ def test_a_replay_that_leaves_its_record_says_where():
     workload, strategy = workloads.quadratic(dimension=7), tacit.SwarmSGD(local_steps=2)
     settings = {"steps": 20, "seed": SEED}
     [run] = together(2, record, [strategy], workload, settings)[0]
-    with pytest.raises(tacit.Diverged, match="left its record: worker . .* where the real run has") as caught:
+    with pytest.raises(
+        tacit.ReplayDiverged, match="diverged from its record: worker . .* where the real run has"
+    ) as caught:
         tacit.simulate(workload, tacit.SwarmSGD(local_steps=3), **settings, replay=run)
     assert caught.value.run is not None
     with pytest.raises(ValueError, match="leave cluster=… out"):
         tacit.simulate(workload, strategy, **settings, replay=run, cluster=tacit.Cluster(workers=2))
     with pytest.raises(ValueError, match="sends no messages"):
         tacit.simulate(workload, tacit.AllReduce(), **settings, replay=run)
-    with pytest.raises(ValueError, match="was not on real processes"):
+    with pytest.raises(ValueError, match="was not made on real processes"):
         tacit.simulate(workload, strategy, **settings, replay=tacit.simulate(workload, strategy, **settings))

@@ -139,7 +139,7 @@ def test_lost_messages_cost_collectives_time_and_others_the_message():
     lossy = simulate(faults=[tacit.MessageLoss(probability=0.5, retry_s=0.1)])
     assert lossy.summary()["time_s"] > 12.0
     assert lossy.summary()["rounds"] == 3
-    with pytest.raises(tacit.Deadlock, match="waits for Answer"):
+    with pytest.raises(tacit.Deadlock, match=r"waits in receive\(Answer"):
         simulate(AskAround(every=1), steps=50, faults=[tacit.MessageLoss(probability=0.2)])
 
 

@@ -11,6 +11,7 @@ import torch
 
 import tacit
 from tacit import workloads
+from tacit.record.trace import Trace
 from tacit.simulation.fibers import make_fiber
 from tacit.strategies import Strategy
 from tacit.testing.toys import Answer, AskAround, Ball, FirstOfAll, Gathering, Gradient, NewModel, PingPong, Question
@@ -219,11 +220,31 @@ def test_a_dry_agenda_is_a_deadlock_that_says_who_waits_for_what_since_when():
                 worker.network.receive(Answer, source=3)
 
     with pytest.raises(
-        tacit.Deadlock, match=r"with seed=7.*\n.*worker 2 waits for Answer from 3 since 0\.0\d+ s"
+        tacit.Deadlock, match=r"with seed=7.*\n.*worker 2 waits in receive\(Answer, source=3\) since 0\.0\d+ s"
     ) as caught:
         simulate(Hoping(), seed=7)
-    assert caught.value.waiting[0][:2] == (2, "Answer from 3")
+    assert caught.value.waiting[0][:2] == (2, "receive(Answer, source=3)")
     assert caught.value.run is not None and caught.value.run.status.startswith("failed: deadlock")
+
+
+def test_a_deadlock_in_a_collective_names_the_workers_that_are_missing():
+    @dataclass(frozen=True, kw_only=True)
+    class OnlySome(Strategy[None]):
+        def after_step(self, worker, state):
+            if worker.rank != 1:
+                worker.network.all_reduce_mean(worker.parameters)
+
+    with pytest.raises(tacit.Deadlock, match=r"worker 0 waits in all-reduce 1 for worker 1 since"):
+        simulate(OnlySome())
+
+
+def test_a_run_recorded_with_class_names_as_labels_is_refused():
+    trace = Trace()
+    trace.compute(0, 1, 0.0, 1.0)
+    trace.receive(0, 1, 1.0, 40, "SwarmMessage")
+    run = tacit.Run("quadratic()", "SwarmSGD()", 2, 1, 0, trace=trace, record={"world": "processes"})
+    with pytest.raises(ValueError, match="labelled SwarmMessage, which are no wire names .* record the run again"):
+        tacit.simulate(workloads.quadratic(), tacit.SwarmSGD(), steps=1, replay=run)
 
 
 def test_collectives_that_do_not_match_are_told():
@@ -252,7 +273,7 @@ def test_collectives_that_do_not_match_are_told():
     with pytest.raises(
         tacit.Disagreement,
         match=r"disagree on the size of a round: \(3,\) of torch.float32 on rank 1, \(2,\) of torch.float32 on rank 0; "
-        r"all ranks must give tensors of one shape and type\.",
+        r"all ranks must pass tensors of one shape and type\.",
     ):
         simulate(Uneven())
 

@@ -385,12 +385,16 @@ def test_an_end_too_early_is_an_error_that_says_what_to_add(play, text, message)
 
 
 def test_a_rank_that_never_attaches_is_a_deadlock_that_names_it(play):
-    with pytest.raises(Deadlock, match=r"worker 0 waits for worker 1 to come to tacit\.attach"):
+    with pytest.raises(
+        Deadlock, match=r"worker 0 waits in tacit\.attach for worker 1 \(train.py, line \d+: .*attach\("
+    ):
         play("if rank != 1:\n    session = attach()")
 
 
 def test_a_call_that_only_one_rank_makes_is_a_deadlock_that_says_so(play, tmp_path):
-    with pytest.raises(Deadlock, match=r"worker 0 waits for workers 1, 2 to come to an? .* \(train.py, line") as caught:
+    with pytest.raises(
+        Deadlock, match=r"worker 0 waits in an? .* for workers 1, 2 \(train.py, line \d+: with session"
+    ) as caught:
         play(
             """
             session = attach(tacit.AllReduce())
@@ -400,7 +404,7 @@ def test_a_call_that_only_one_rank_makes_is_a_deadlock_that_says_so(play, tmp_pa
             step()
             """
         )
-    assert f"(train.py, line {line_of('reported_model', tmp_path / 'train.py')})" in str(caught.value)
+    assert f"(train.py, line {line_of('reported_model', tmp_path / 'train.py')}: with session" in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["greenlet", "thread"])

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-DEPRECATED: Final[dict[str, str]] = {"Spell": "SlowSpells", "shared": "load_once"}
+DEPRECATED: Final[dict[str, str]] = {"Diverged": "ReplayDiverged", "Spell": "SlowSpells", "shared": "load_once"}
 """Old public names of ``tacit`` and the new ones."""
 
 SECOND_NAMES: Final[dict[str, str]] = {"Loss": "MessageLoss"}

@@ -40,7 +40,7 @@ class BaseWorld(ABC):
         self.channels: list[Channel] = []
         first = self.open_channel()
         self.trace, self.collectives = first.trace, first.collectives
-        self._paces = [ComputeTimes(cluster, rank, self.streams) for rank in range(cluster.workers)]
+        self._compute_times = [ComputeTimes(cluster, rank, self.streams) for rank in range(cluster.workers)]
         self._streams: dict[tuple[str, int], np.random.Generator] = {}
         self._living, self._serving = cluster.workers, 0
         self._has_pauses = any(isinstance(fault, Pause) for fault in cluster.faults)
@@ -115,14 +115,17 @@ class BaseWorld(ABC):
             self._serving -= 1
 
     def _raise_deadlock(self) -> None:
-        parked = [(e.rank, e.waiting) for e in self.endpoints if e.waiting is not None and not e.fiber.is_over]
-        waiting = [(rank, str(what), since_s) for rank, (what, since_s) in parked]
+        waiting = [
+            (endpoint.rank, endpoint.describe_wait(), endpoint.waiting[1])
+            for endpoint in self.endpoints
+            if endpoint.waiting is not None and not endpoint.fiber.is_over
+        ]
         raise Deadlock(waiting, self.agenda.now_s, self.seed)
 
     # What endpoints need.
 
-    def pace(self, rank: int) -> ComputeTimes:
-        return self._paces[rank]
+    def compute_times(self, rank: int) -> ComputeTimes:
+        return self._compute_times[rank]
 
     def stream(self, purpose: str, rank: int) -> np.random.Generator:
         if (purpose, rank) not in self._streams:
@@ -152,7 +155,7 @@ class BaseWorld(ABC):
     def _awake_from(self, ranks: Sequence[int]) -> float:
         """Return the first moment from now at which none of ``ranks`` is paused."""
         now_s = self.agenda.now_s
-        return max(self._paces[rank].awake_from(now_s) for rank in ranks) if self._has_pauses else now_s
+        return max(self._compute_times[rank].awake_from(now_s) for rank in ranks) if self._has_pauses else now_s
 
     def lost_at(self, rank: int) -> float | None:
         return self._lost_at.get(rank)

@@ -1,4 +1,4 @@
-"""Collectives in the simulator: ranks meet, the last to come starts the exchange, everybody leaves with the result."""
+"""Collectives in the simulator: the last rank that joins starts the exchange, and all ranks leave with the result."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.errors import Disagreement, PeerLost, TimedOut
+from tacit.errors import Disagreement, TimedOut
 from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
-from tacit.simulation.fibers import Fiber
 from tacit.simulation.links import Fabric, Price
+from tacit.simulation.rendezvous import Call, Group, Rendezvous
 
-Group = tuple[int, ...]
 
+class Collective(Call):
+    """One collective of one group; ``joined``: payload, then weight or source or continues, then time."""
 
-class Collective:
-    """One collective of one group."""
+    __slots__ = ("begun_s", "done_s", "results")
 
-    __slots__ = ("begun_s", "done_s", "failure", "group", "index", "joined", "kind", "results", "waiters")
+    joined: dict[int, tuple[Any, float, float]]
 
     def __init__(self, kind: str, group: Group, index: int) -> None:
-        self.kind, self.group, self.index = kind, group, index
-        self.joined: dict[int, tuple[Any, float, float]] = {}  # by rank: payload, weight or source or continues, when
-        self.waiters: dict[int, Fiber] = {}  # by rank: who is parked here
+        super().__init__(kind, group, index)
         self.results: dict[int, Any] = {}
         self.done_s: dict[int, float] = {}
         self.begun_s = 0.0
-        self.failure: BaseException | None = None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.index}"
 
     @property
     def continues(self) -> bool:
-        """Whether it is the second half of an exchange and so no round of its own."""
+        """Whether it is the second half of an exchange and not a round of its own."""
         return self.kind == "all-gather" and all(flag for _, flag, _ in self.joined.values())
 
 
-class Collectives:
-    """All collectives of a simulation, in the order each rank calls them."""
+class Collectives(Rendezvous[Collective]):
+    """All collectives of a session. They take virtual time, are counted and written into the trace."""
+
+    noun = "collective"
 
     def __init__(
         self,
@@ -54,74 +53,14 @@ class Collectives:
         awake_from: Callable[[Sequence[int]], float],
         is_timing: bool,
     ) -> None:
-        self.everyone: Group = tuple(range(workers))
+        super().__init__(workers, Collective)
         self._agenda, self._fabric, self._trace, self._timeout_s = agenda, fabric, trace, timeout_s
         self._awake_from, self._is_timing = awake_from, is_timing
-        self._numbers: dict[Group, int] = {self.everyone: 0}  # a group's number: hashing a long tuple costs
-        self._groups: list[Group] = [self.everyone]
-        self._counts: list[list[int]] = [[0] * workers]  # by group, then rank: collectives joined
-        self._open: dict[tuple[int, int], Collective] = {}
-        self._lost: dict[int, float] = {}
-        self.goes_on = False  # without workers that are lost, instead of failing
         self.rounds = 0
 
     def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Collective:
-        """Enter the group's next collective; the last to come starts it."""
-        number = 0 if group is None else self._number(tuple(group))
-        members, counts = self._groups[number], self._counts[number]
-        counts[rank] += 1
-        key = (number, counts[rank])
-        collective = self._open.get(key)
-        if collective is None:
-            collective = self._open[key] = Collective(kind, members, counts[rank])
-        if collective.kind != kind:
-            raise Disagreement("collective", kind, collective.kind, rank, others=sorted(collective.joined))
-        for lost, at_s in self._lost.items() if not self.goes_on else ():
-            if lost in members:
-                raise PeerLost(lost, at_s, str(collective), need=self._need(collective))
-        collective.joined[rank] = (payload, weight, self._agenda.now_s)
-        self._start_if_all_came(key, collective)
-        return collective
-
-    def _start_if_all_came(self, key: tuple[int, int], collective: Collective) -> None:
-        awaited = len(collective.group) if not self._lost else sum(rank not in self._lost for rank in collective.group)
-        if len(collective.joined) == awaited > 0:
-            del self._open[key]
-            collective.group = (
-                collective.group if not self._lost else tuple(r for r in collective.group if r in collective.joined)
-            )
-            self._start(collective)
-
-    def _number(self, group: Group) -> int:
-        if group not in self._numbers:
-            self._numbers[group] = len(self._groups)
-            self._groups.append(group)
-            self._counts.append([0] * len(self.everyone))
-        return self._numbers[group]
-
-    def lose(self, rank: int, at_s: float) -> None:
-        """Wake everybody who waits for a worker that is gone."""
-        self._lost[rank] = at_s
-        for key, collective in list(self._open.items()):
-            if rank in collective.group and self.goes_on:
-                collective.joined.pop(rank, None)
-                collective.waiters.pop(rank, None)
-                self._start_if_all_came(key, collective)
-            elif rank in collective.group:
-                del self._open[key]
-                self._fail(collective, PeerLost(rank, at_s, str(collective), need=self._need(collective)))
-
-    def _need(self, collective: Collective) -> str:
-        of_some = "" if collective.group == self.everyone else f" of ranks {', '.join(map(str, collective.group))}"
-        return f"needs every worker{of_some}"
-
-    def readmit(self, rank: int) -> None:
-        """Let a fresh worker take part where one was lost: it comes to the next collective that nobody has left yet."""
-        self._lost.pop(rank, None)
-        for group, counts in zip(self._groups, self._counts, strict=True):
-            counts[rank] = min(
-                (counts[other] for other in group if other != rank and other not in self._lost), default=0
-            )
+        """Join the next collective of the group; the last rank starts it."""
+        return self._enter(rank, kind, (payload, weight, self._agenda.now_s), group)
 
     def _start(self, collective: Collective) -> None:
         self._trace.pack_if_long()
@@ -153,13 +92,8 @@ class Collectives:
             if fiber is not None:
                 fiber.resume()
 
-    def _fail(self, collective: Collective, failure: BaseException) -> None:
-        collective.failure = failure
-        for rank in sorted(collective.waiters):
-            collective.waiters.pop(rank).throw(failure)
-
     def _price(self, collective: Collective) -> tuple[Price, list[Any]]:
-        """Return what the collective costs and what each rank, by place in the group, takes away."""
+        """Return time and bytes of the collective, and the result of each rank in the order of the group."""
         group = collective.group
         joined = [collective.joined[rank] for rank in group]
         match collective.kind:
@@ -168,11 +102,11 @@ class Collectives:
                 first = tensors[0]
                 for rank, tensor in zip(group, tensors, strict=True):
                     if tensor.shape != first.shape or tensor.dtype != first.dtype:
-                        rule = "all ranks must give tensors of one shape and type."
+                        rule = "all ranks must pass tensors of one shape and type."
                         raise Disagreement(
                             "size of a round", _described(tensor), _described(first), rank, others=group[:1], rule=rule
                         )
-                elements = first.numel() + 1  # the weight travels too
+                elements = first.numel() + 1  # with the weight
                 price = self._fabric.price_all_reduce(group, elements, first.element_size())
                 return price, tensors if self._is_timing else mean_of(tensors, [weight for _, weight, _ in joined])
             case "all-gather":
@@ -191,7 +125,7 @@ class Collectives:
 
 
 def mean_of(tensors: list[Tensor], weights: list[float]) -> list[Tensor]:
-    """Return Σ wᵢ xᵢ / Σ wᵢ, one shared tensor for all; where all weights are 0 everybody keeps its own."""
+    """Return Σ wᵢ xᵢ / Σ wᵢ as one shared tensor; if all weights are 0, each rank's own tensor."""
     total = sum(weights)
     if total == 0:
         return tensors

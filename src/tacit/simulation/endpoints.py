@@ -19,6 +19,7 @@ from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost
 from tacit.session.server_model import ServerModel
 from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.network import SimulatedNetwork
+from tacit.simulation.rendezvous import Call
 from tacit.simulation.server_models import load_optimizer_state, optimizer_state
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ class Endpoint(ABC):
         self.fiber.park()
         self.waiting = None
 
+    def describe_wait(self) -> str:
+        """Return the call in which the parked endpoint waits, for the text of a deadlock."""
+        what = None if self.waiting is None else self.waiting[0]
+        return what.describe_wait() if isinstance(what, Call) else str(what)
+
     def accept(self, envelope: Envelope) -> None:
         """A message has arrived."""
         self._inbox.append(envelope)
@@ -108,7 +114,7 @@ class Endpoint(ABC):
             self._raise_if_lost(kind, source)
             self._wanted = (session, kind, source)
             since_s = self.world.agenda.now_s
-            self.block(kind.__name__ + ("" if source is None else f" from {source}"))
+            self.block(f"receive({kind.__name__}" + (")" if source is None else f", source={source})"))
             channel.trace.wait(self.rank, since_s, self.world.agenda.now_s, kind.kind or "message")
 
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
@@ -132,7 +138,7 @@ class Endpoint(ABC):
     def await_window(self) -> None:
         while self.in_flight >= WINDOW and not self.is_handling:
             self._window_is_full = True
-            self.block("room in its send window")
+            self.block(f"send for the delivery of one of {WINDOW} messages")
 
 
 class SimulatedServer(Endpoint):

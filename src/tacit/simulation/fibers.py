@@ -9,8 +9,10 @@ saves and restores it. Parking inside ``backward()`` would switch stacks under a
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, Protocol
 
 import torch
@@ -47,6 +49,10 @@ class Fiber(Protocol):
 
     def park(self) -> None:
         """From inside: suspend until resumed."""
+
+    @property
+    def frame(self) -> FrameType | None:
+        """From outside: the innermost frame of a parked body."""
 
 
 def default_host() -> str:
@@ -119,6 +125,11 @@ class GreenletFiber:
         if is_grad_enabled() is not grad:
             set_grad_enabled(grad)
 
+    @property
+    def frame(self) -> FrameType | None:
+        found: FrameType | None = self._greenlet.gr_frame
+        return found
+
 
 class ThreadFiber:
     """A fiber on a thread of its own; a baton makes sure that only one thread runs at a time."""
@@ -169,3 +180,7 @@ class ThreadFiber:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    @property
+    def frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._thread.ident or 0)

@@ -1,9 +1,9 @@
-"""Replay: the simulator follows the order in which real processes took their steps and their messages.
+"""Replay: the simulator repeats the order of steps and messages of a run on real processes.
 
-What an asynchronous strategy computes follows from its seeds and from who came first. The latter a real run's trace
-tells, endpoint by endpoint: when a step was over, a message handled or received, a collective left. Here everybody does
-the same in the same order and, where that holds nobody up, at the same time. Messages themselves are not in the record:
-the simulated workers make them again, and both runs reach the same model.
+The result of an asynchronous strategy depends on its seeds and on the order of events. The trace of a real run contains
+this order for each endpoint: ends of steps, messages handled or received, ends of collectives. In a replay each endpoint
+does the same in the same order, at the recorded time or later. The trace does not contain the messages themselves: the
+simulated workers compute them again, and both runs end with the same model.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from tacit.cluster.cluster import Cluster
+from tacit.core.message_kinds import latest_kinds
 from tacit.core.messages import Message
 from tacit.core.network import Envelope
-from tacit.errors import Deadlock, Diverged, require
+from tacit.errors import Deadlock, ReplayDiverged, require
 from tacit.record.run import Run
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, Event, Trace
 from tacit.session.server_model import ServerModel
@@ -30,54 +31,63 @@ from tacit.strategies import Strategy, may_send
 
 MessageType = TypeVar("MessageType", bound=Message)
 _STEPS: Final = (COMPUTE, CANCELLED)
-_TURNS: Final = (*_STEPS, RECEIVE, EXCHANGE)
+_REPLAYED: Final = (*_STEPS, RECEIVE, EXCHANGE)
 
 Record = Mapping[int, Sequence[Event]]
-"""By endpoint: what it did, in its own order."""
+"""The events of each endpoint, in order."""
 
 
 def check_replay(strategy: Strategy[Any], run: Run) -> None:
-    """Raise unless ``run`` is one whose order can be followed and matters."""
+    """Raise unless ``run`` can be replayed with ``strategy``."""
     require(
         may_send(strategy),
-        f"{strategy} sends no messages whose order a replay could follow; simulated from the same seed it reaches the same model anyway.",
+        f"strategy={strategy} sends no messages, so there is no order to replay; "
+        f"a simulation with the same seed ends with the same model.",
     )
     require(
         run.record.get("world") == "processes",
-        f"this run of {run.strategy} was not on real processes, whose order alone is worth following; give one that tacit train wrote.",
+        f"this run of {run.strategy} was not made on real processes, and only their order can be replayed; "
+        f"pass a run of tacit train.",
     )
     require(
         run.status == "finished",
-        f"this run of {run.strategy} {run.status}; only a finished one can be followed to its end.",
+        f"this run of {run.strategy} has the status {run.status!r}; only a finished run can be replayed.",
     )
     lost = sorted({event.peer for event in run.trace.of(NOTE) if event.label == "lost"})
     require(
         not lost,
-        f"this run of {run.strategy} has lost worker {', '.join(map(str, lost))}, and with it that worker's part of the trace; "
-        f"only a run that all workers finished can be followed.",
+        f"this run of {run.strategy} lost worker {', '.join(map(str, lost))}, and that worker's part of the trace; "
+        f"only a run that all workers finished can be replayed.",
+    )
+    known = {name.decode() for name in latest_kinds()}
+    unknown = sorted({event.label for event in run.trace.of(RECEIVE)} - known)
+    require(
+        not unknown,
+        f"the trace of this run of {run.strategy} contains messages labelled {', '.join(unknown)}, which are no wire names "
+        f"of this version: before 0.2, tacit wrote class names there; record the run again with tacit train.",
     )
 
 
-def turns_of(trace: Trace) -> Record:
-    """Return the events of a trace that somebody's turn comes with."""
+def record_of(trace: Trace) -> Record:
+    """Return the events of a trace that a replay repeats."""
     record: dict[int, list[Event]] = defaultdict(list)
-    for event in trace.of(*_TURNS):
+    for event in trace.of(*_REPLAYED):
         record[event.rank].append(event)
     return record
 
 
 def cluster_of(run: Run) -> Cluster:
-    """Return a cluster on which nothing takes time of its own."""
+    """Return a cluster on which communication takes no time."""
     return Cluster(workers=run.workers, latency_s=0.0, bandwidth_bytes_per_s=float("inf"), cancel="step_end")
 
 
 def described(run: Run) -> str:
-    """Return what a replay of ``run`` has in a cluster's place."""
+    """Return the description of the cluster of a replay."""
     return f"replay of {run.cluster or 'real processes'}"
 
 
 class ReplayCursor:
-    """One endpoint's turns, and the messages that have come before theirs."""
+    """The position of one endpoint in its record, and the messages that arrived before their turn."""
 
     def __init__(
         self,
@@ -88,10 +98,10 @@ class ReplayCursor:
     ) -> None:
         self._end, self._agenda = endpoint, endpoint.world.agenda
         self._left, self._handles, self._handle = deque(events), handles, handle
-        self._here: dict[tuple[int, str], deque[Envelope]] = defaultdict(deque)  # by source and kind
-        self._awaited: tuple[str, ...] = ()  # the kinds of turn that the fiber is parked for
-        self.received_s = 0.0  # when the recorded run received what was received last
-        self._passed = 0  # steps whose turn nobody waits for
+        self._arrived: dict[tuple[int, str], deque[Envelope]] = defaultdict(deque)  # by source and kind
+        self._awaited: tuple[str, ...] = ()  # the kinds of event that the fiber is parked for
+        self.received_s = 0.0  # time of the last received message in the recorded run
+        self._passed = 0  # number of the last step without hooks
         self.may_handle = False
 
     @property
@@ -99,125 +109,125 @@ class ReplayCursor:
         return self._left[0] if self._left else None
 
     def arrived(self, envelope: Envelope) -> None:
-        """Keep a message until its turn comes."""
-        self._here[envelope.source, envelope.message.kind].append(envelope)
-        self.take_place()
+        """Keep a message until its event is the next one."""
+        self._arrived[envelope.source, envelope.message.kind].append(envelope)
+        self.advance()
 
     def pass_steps(self, step: int) -> None:
-        """No hook follows the steps up to ``step`` that are left: their turns hold nobody up."""
+        """Skip the events of steps up to ``step``: no hook follows them."""
         self._passed = step
-        self._agenda.at(self._agenda.now_s, self.take_place)
+        self._agenda.at(self._agenda.now_s, self.advance)
 
-    def wait_for(self, *kinds: str, what: str) -> Event:
-        """Park until a turn of one of ``kinds`` has come."""
-        self._agenda.at(self._agenda.now_s, self.take_place)
+    def wait_for(self, *kinds: str, call: str) -> Event:
+        """Park in ``call`` until the next event is of one of ``kinds``; return the event."""
+        self._agenda.at(self._agenda.now_s, self.advance)
         self._awaited = kinds
-        self._end.block(f"its turn for {what}")
+        self._end.block(call)
         self._awaited = ()
-        self._agenda.at(self._agenda.now_s, self.take_place)  # whatever comes next, once this fiber is parked again
+        self._agenda.at(self._agenda.now_s, self.advance)  # the following event, once this fiber is parked again
         return self._left.popleft()
 
     def receive(self, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
-        """Return the message that the recorded run received here."""
-        turn = self.wait_for(RECEIVE, what=kind.__name__)
-        self.received_s = turn.time_s
-        envelope = self._here[turn.peer, turn.label].popleft()
-        if not envelope.message.is_of(kind) or source not in (None, turn.peer):
-            raise Diverged(self._end.rank, f"receives {kind.__name__}", _described(turn))
+        """Return the message that the recorded run received in this call."""
+        event = self.wait_for(RECEIVE, call=f"receive({kind.__name__})")
+        self.received_s = event.time_s
+        envelope = self._arrived[event.peer, event.label].popleft()
+        if not envelope.message.is_of(kind) or source not in (None, event.peer):
+            raise ReplayDiverged(self._end.rank, f"receives {kind.__name__}", _describe(event))
         return envelope.source, envelope.message.received_as((kind,))  # type: ignore[return-value]
 
-    def take_place(self) -> None:
-        """Let happen what it is time for; no fiber runs meanwhile."""
+    def advance(self) -> None:
+        """Run the handlers, or resume the fiber, whose events are due. Called while no fiber runs."""
         while self._left:
-            turn = self._left[0]
-            if turn.kind in _STEPS and turn.step <= self._passed:
+            event = self._left[0]
+            if event.kind in _STEPS and event.step <= self._passed:
                 self._left.popleft()
                 continue
-            is_handled, is_due = self._readiness(turn)
+            is_handled, is_due = self._readiness(event)
             if not is_due:
                 return
-            if turn.time_s > self._agenda.now_s:
-                self._agenda.at(turn.time_s, self.take_place)
+            if event.time_s > self._agenda.now_s:
+                self._agenda.at(event.time_s, self.advance)
                 return
             if is_handled:
                 self._left.popleft()
-                self._handle(self._here[turn.peer, turn.label].popleft())
+                self._handle(self._arrived[event.peer, event.label].popleft())
             else:
                 self._end.fiber.resume()
                 return
 
-    def _readiness(self, turn: Event) -> tuple[bool, bool]:
-        """Return whether the turn is a handler's, and whether it has come."""
-        if turn.kind != RECEIVE:
-            return False, turn.kind in self._awaited
-        here = self._here[turn.peer, turn.label]
-        if not here:
+    def _readiness(self, event: Event) -> tuple[bool, bool]:
+        """Return whether a handler takes the event, and whether the event can take place."""
+        if event.kind != RECEIVE:
+            return False, event.kind in self._awaited
+        arrived = self._arrived[event.peer, event.label]
+        if not arrived:
             return False, False
-        is_handled = here[0].message.is_of(*self._handles)
+        is_handled = arrived[0].message.is_of(*self._handles)
         return is_handled, self.may_handle if is_handled else RECEIVE in self._awaited
 
 
 class ReplayedNetwork(SimulatedNetwork):
-    """The port of an endpoint that leaves collectives in its turn."""
+    """The network of an endpoint that leaves collectives in the recorded order."""
 
     _end: ReplayedWorker
 
     def leave(self, collective: Collective, since_s: float) -> Any:
-        self._end.turns.pass_steps(self._end.step)
+        self._end.cursor.pass_steps(self._end.step)
         result = super().leave(collective, since_s)
-        self._end.turns.wait_for(EXCHANGE, what=str(collective))
+        self._end.cursor.wait_for(EXCHANGE, call=str(collective))
         return result
 
 
 class ReplayedWorker(SimulatedWorker):
-    """A worker that ends its steps, and takes its messages, when a recorded one did."""
+    """A worker that ends steps and takes messages in the order of a recorded worker."""
 
     def __init__(self, world: World, rank: int, events: Sequence[Event]) -> None:
         super().__init__(world, rank)
-        self.turns = ReplayCursor(self, events, world.strategy.handles, self._handle)
+        self.cursor = ReplayCursor(self, events, world.strategy.handles, self._handle)
         self.network = ReplayedNetwork(self, world.channels[0])
-        self.pace: ComputeTimes = RecordedComputeTimes(
-            self.pace, [event.time_s for event in events if event.kind in _STEPS]
+        self.compute_times: ComputeTimes = RecordedComputeTimes(
+            self.compute_times, [event.time_s for event in events if event.kind in _STEPS]
         )
 
     def accept(self, envelope: Envelope) -> None:
-        self.turns.arrived(envelope)
+        self.cursor.arrived(envelope)
 
     def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
-        return self.turns.receive(kind, source)
+        return self.cursor.receive(kind, source)
 
-    def _fly(self, step_in_progress: StepInProgress, end_s: float, *, is_loud: bool) -> float:
-        self.turns.may_handle = True
-        self.turns.pass_steps(step_in_progress.step - 1)
-        if not is_loud:
-            return super()._fly(step_in_progress, end_s, is_loud=False)
-        turn = self.turns.wait_for(*_STEPS, what=f"the end of step {step_in_progress.step}")
-        if turn.step != step_in_progress.step or (turn.kind == CANCELLED) != step_in_progress.is_abandoned:
-            done = "abandons" if step_in_progress.is_abandoned else "ends"
-            raise Diverged(self.rank, f"{done} step {step_in_progress.step}", _described(turn))
-        step_in_progress.close()
+    def _wait_for_end(self, step: StepInProgress, end_s: float, *, has_hooks: bool) -> float:
+        self.cursor.may_handle = True
+        self.cursor.pass_steps(step.number - 1)
+        if not has_hooks:
+            return super()._wait_for_end(step, end_s, has_hooks=False)
+        event = self.cursor.wait_for(*_STEPS, call=f"step {step.number}")
+        if event.step != step.number or (event.kind == CANCELLED) != step.is_abandoned:
+            done = "abandons" if step.is_abandoned else "ends"
+            raise ReplayDiverged(self.rank, f"{done} step {step.number}", _describe(event))
+        step.close()
         return self.world.agenda.now_s
 
 
 class ReplayedServer(SimulatedServer):
-    """A server that receives in the order of a recorded one."""
+    """A server that receives messages in the order of a recorded server."""
 
     def __init__(self, world: World, shard: int, model: ServerModel, record: Record) -> None:
         super().__init__(world, shard, model)
-        self.turns = ReplayCursor(self, record.get(self.rank, ()), (), self._inbox.append)
+        self.cursor = ReplayCursor(self, record.get(self.rank, ()), (), self._inbox.append)
 
     def now_s(self) -> float:
-        return self.turns.received_s  # decisions by time are those of the recorded run
+        return self.cursor.received_s  # a decision that depends on time is that of the recorded run
 
     def accept(self, envelope: Envelope) -> None:
-        self.turns.arrived(envelope)
+        self.cursor.arrived(envelope)
 
     def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
-        return self.turns.receive(kind, source)
+        return self.cursor.receive(kind, source)
 
 
 class RecordedComputeTimes(ComputeTimes):
-    """Steps that end when they ended."""
+    """Compute times of recorded steps."""
 
     def __init__(self, drawn: ComputeTimes, ends_s: Sequence[float]) -> None:
         self._ends_s, self._next = ends_s, 0
@@ -239,7 +249,7 @@ class RecordedComputeTimes(ComputeTimes):
 
 
 class ReplayWorld(World):
-    """The world of a run that follows another."""
+    """The simulated world of a replay."""
 
     workers: list[ReplayedWorker]  # type: ignore[assignment]
     servers: list[ReplayedServer]  # type: ignore[assignment]
@@ -258,17 +268,18 @@ class ReplayWorld(World):
         try:
             super()._raise_deadlock()
         except Deadlock as stuck:
-            rank, what, _ = min(stuck.waiting, key=lambda one: one[2])
+            rank, call, _ = min(stuck.waiting, key=lambda one: one[2])
             ends: list[ReplayedWorker | ReplayedServer] = [*self.workers, *self.servers]
-            turn = next(end.turns.next for end in ends if end.rank == rank)
-            raise Diverged(rank, f"waits for {what}", "its end" if turn is None else _described(turn)) from stuck
+            event = next(end.cursor.next for end in ends if end.rank == rank)
+            raise ReplayDiverged(rank, f"waits in {call}", "its end" if event is None else _describe(event)) from stuck
 
 
-def _described(turn: Event) -> str:
-    match turn.kind:
+def _describe(event: Event) -> str:
+    match event.kind:
         case "receive":
-            return f"{turn.label} of worker {turn.peer}" if turn.peer >= 0 else f"the server's {turn.label}"
+            sender = f"worker {event.peer}" if event.peer >= 0 else "the server"
+            return f"a message {event.label!r} from {sender}"
         case "exchange":
-            return turn.label
+            return event.label
         case _:
-            return f"step {turn.step}" + (", abandoned" if turn.kind == CANCELLED else "")
+            return f"step {event.step}" + (", abandoned" if event.kind == CANCELLED else "")

@@ -27,7 +27,7 @@ from tacit.simulation.engine.row_optimizer import row_optimizer
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fast_servers import run_fast_servers
 from tacit.simulation.fibers import HOSTS, default_host
-from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, turns_of
+from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, record_of
 from tacit.simulation.server_models import server_models
 from tacit.simulation.world import World
 from tacit.strategies.servers import AdaSync, ParameterServerStrategy
@@ -104,7 +104,7 @@ def simulate(
         evaluator.buffers = made.mean_buffers
     model = first.clone() if strategy.has_server else None
     servers = [] if model is None else server_models(model, shards_of(strategy), problem.layout, factory, factor)
-    kind = World if replay is None else partial(ReplayWorld, turns_of(replay.trace))
+    kind = World if replay is None else partial(ReplayWorld, record_of(replay.trace))
     world = kind(
         strategy,
         cluster,

@@ -1,4 +1,4 @@
-"""A simulated worker: its life from step to step, and what strategies see of it."""
+"""The simulated worker: its loop over steps, and the interface that strategies use."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from tacit.simulation.world import World
 
 _FARTHEST_AHEAD: Final = 256
-"""Quiet steps queued at once: enough to fill the engine's calls, few enough to remember."""
+"""Hook-free steps queued at once: enough to fill the calls of the engine, few enough to fit into memory."""
 
 
 class SimulatedWorker(Endpoint):
-    """A worker whose parameters are a row of the engine's matrix and whose compute time is drawn."""
+    """A worker whose parameters are a row of the engine's matrix and whose compute times are drawn."""
 
     world: World
 
     def __init__(self, world: World, rank: int) -> None:
         super().__init__(world, rank)
-        self.pace = world.pace(rank)
+        self.compute_times = world.compute_times(rank)
         self._take_batches = world.batches(rank)
         self.step = 0
-        self.boundary_s = 0.0  # when the last step landed
+        self.boundary_s = 0.0  # end of the last step
         self.state: Any = None
         self._is_initialised = False
-        self._current = 0  # the step that hooks are about, from 0
-        self._updates = 0  # behind the server's model that this worker holds
-        self._quiet_ends: list[float] = []
+        self._current = 0  # the step that hooks refer to, from 0
+        self._updates = 0  # version of the server's model that this worker has
+        self._hook_free_ends_s: list[float] = []
         self._base_step = 0
         self._update_is_skipped = self._is_abandoned = False
         self._step_in_progress: StepInProgress | None = None
 
-    # What strategies see.
+    # Interface of strategies.
 
     @property
     def parameters(self) -> Tensor:
@@ -82,10 +82,10 @@ class SimulatedWorker(Endpoint):
         return self.world.engine.take_observed(self.rank)
 
     def report_total_weight(self, total_weight: float) -> None:
-        """Nothing follows from it here: data never ends."""
+        """Do nothing: the data of a workload never ends."""
 
     def average_extra_state(self, weight: float) -> None:
-        """Nothing rides: a workload's buffers are its replicas' own."""
+        """Do nothing: each replica of a workload keeps its own buffers."""
 
     def set_model_version(self, updates: int) -> None:
         self._updates = updates
@@ -98,19 +98,19 @@ class SimulatedWorker(Endpoint):
         if self._step_in_progress is not None:
             self._step_in_progress.abandon()
 
-    # Its life.
+    # The loop over steps.
 
     def progress(self) -> int:
-        """Return the steps completed by now, those run ahead not counted."""
-        if not self._quiet_ends:
+        """Return the number of steps completed by now, without those computed ahead."""
+        if not self._hook_free_ends_s:
             return self.step
-        return self._base_step + bisect_right(self._quiet_ends, self.world.agenda.now_s)
+        return self._base_step + bisect_right(self._hook_free_ends_s, self.world.agenda.now_s)
 
     def live_again(self) -> None:
         super().live_again()
-        self.state, self._is_initialised, self._step_in_progress, self._quiet_ends = None, False, None, []
+        self.state, self._is_initialised, self._step_in_progress, self._hook_free_ends_s = None, False, None, []
         self._update_is_skipped = self._is_abandoned = False
-        self.pace.crash_s = self.pace.crash_after(self.world.agenda.now_s)
+        self.compute_times.crash_s = self.compute_times.crash_after(self.world.agenda.now_s)
         self.boundary_s = self.world.agenda.now_s
 
     def live(self) -> None:
@@ -126,7 +126,7 @@ class SimulatedWorker(Endpoint):
         while world.has_server or self.step < world.steps:
             if not self._compute():
                 continue
-            if self._is_abandoned:  # an attempt like any other, but its gradient is dropped
+            if self._is_abandoned:  # the step counts, but its gradient is dropped
                 self._is_abandoned = False
             elif calls_before:
                 self._current = self.step
@@ -157,61 +157,61 @@ class SimulatedWorker(Endpoint):
             world.evaluator.after(self.rank, self.step, share)
 
     def _share(self) -> Tensor | None:
-        """Return this worker's share of the model to evaluate, as it is now; None: its parameters."""
+        """Return this worker's share of the model to evaluate now; None: its parameters."""
         world = self.world
         return world.strategy.reported(self, self.state) if world.calls_reported and not world.is_timing else None
 
     def _compute(self) -> bool:
-        """Spend the time of the coming quiet steps and of one loud one; return whether there was a loud one."""
-        world, rank, first = self.world, self.rank, self.step
+        """Let the time of the next hook-free steps and of one step with hooks pass; return whether one has hooks."""
+        world, rank, first, times = self.world, self.rank, self.step, self.compute_times
         left = world.steps - first if not world.has_server else 1
-        silent = min(hook_free_steps(world.strategy, self, self.state), left)
-        quiet = min(silent, _FARTHEST_AHEAD)
-        has_loud = quiet == silent < left
-        now_s, crash_s = world.agenda.now_s, self.pace.crash_s
-        times_s = self.pace.times_of_steps(now_s, quiet + has_loud) if quiet else [now_s, self.pace.end_of_step(now_s)]
-        batches = self._take_batches(bisect_right(times_s, crash_s, 1) - 1)  # one for each step that no crash cuts off
-        if quiet:
-            self._queue_quiet(batches[:quiet], times_s)
+        hook_free = min(hook_free_steps(world.strategy, self, self.state), left)
+        ahead = min(hook_free, _FARTHEST_AHEAD)
+        has_hooks = ahead == hook_free < left
+        now_s, crash_s = world.agenda.now_s, times.crash_s
+        times_s = times.times_of_steps(now_s, ahead + has_hooks) if ahead else [now_s, times.end_of_step(now_s)]
+        batches = self._take_batches(bisect_right(times_s, crash_s, 1) - 1)  # one per step that ends before a crash
+        if ahead:
+            self._queue_hook_free(batches[:ahead], times_s)
         if times_s[-1] > crash_s:
-            self.block("its own crash")  # ``Stopped`` is raised here
-        if has_loud and not world.cancels:
-            world.queue_step(rank, first + quiet, batches[quiet])
-        start_s, end_s = times_s[quiet], times_s[-1]
-        step_in_progress = self._step_in_progress = StepInProgress(self, start_s, first + quiet + 1, self.world.trace)
-        end_s = self._fly(step_in_progress, end_s, is_loud=has_loud)
+            self.block("a step until its crash")  # ``Stopped`` is raised here
+        if has_hooks and not world.cancels:
+            world.queue_step(rank, first + ahead, batches[ahead])
+        start_s, end_s = times_s[ahead], times_s[-1]
+        step = self._step_in_progress = StepInProgress(self, start_s, first + ahead + 1, world.trace)
+        end_s = self._wait_for_end(step, end_s, has_hooks=has_hooks)
         self._step_in_progress = None
-        self.step, self._quiet_ends = first + quiet, []
+        self.step, self._hook_free_ends_s = first + ahead, []
         self.boundary_s = world.agenda.now_s
-        if not has_loud:
+        if not has_hooks:
             return False
-        if step_in_progress.is_abandoned:
+        if step.is_abandoned:
             self._is_abandoned = True
             return True
         if world.cancels:
-            world.queue_step(rank, self.step, batches[quiet])
+            world.queue_step(rank, self.step, batches[ahead])
         world.trace.compute(rank, self.step + 1, start_s, end_s)
         return True
 
-    def _fly(self, step_in_progress: StepInProgress, end_s: float, *, is_loud: bool) -> float:
-        """Park until the steps under way have landed; return when that was. ``is_loud``: a hook follows."""
+    def _wait_for_end(self, step: StepInProgress, end_s: float, *, has_hooks: bool) -> float:
+        """Park until the step has ended; return its end. ``has_hooks``: a hook follows the step."""
         agenda = self.world.agenda
-        agenda.at(end_s, step_in_progress.land)
-        self.waiting = ("its own computation", agenda.now_s)
+        agenda.at(end_s, step.end)
+        self.waiting = ("a step", agenda.now_s)
         self.fiber.park()
         self.waiting = None
         return end_s
 
-    def _queue_quiet(self, batches: list[Token], times_s: list[float]) -> None:
-        """Queue whole steps in the engine, one for each mini-batch, and the evaluations that are due on the way."""
+    def _queue_hook_free(self, batches: list[Token], times_s: list[float]) -> None:
+        """Queue whole steps in the engine, one per mini-batch, and the evaluations that are due among them."""
         rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
         done = first + len(batches)
-        self._base_step, self._quiet_ends = first, times_s[1 : len(batches) + 1]
+        self._base_step, self._hook_free_ends_s = first, times_s[1 : len(batches) + 1]
         self.world.trace.record_steps(rank, first + 1, times_s[: len(batches) + 1])
         queued = first
         for due in evaluator.due_between(first + 1, done):
             engine.advance(rank, queued, batches[queued - first : due - first])
-            self.step = due  # for ``reported``, which looks at the worker after this step
+            self.step = due  # ``reported`` refers to the worker after this step
             share = self._share()
             engine.snapshot(rank, due, evaluator.both if share is None else evaluator.before)
             if share is not None:
@@ -222,11 +222,9 @@ class SimulatedWorker(Endpoint):
         engine.advance(rank, queued, batches[queued - first :])
 
     def accept(self, envelope: Envelope) -> None:
-        """Give handled kinds to ``on_message``, also after the last step; a paused worker takes nothing before it
-        wakes.
-        """
+        """Pass handled kinds to ``on_message``, also after the last step; a paused worker accepts them when it wakes."""
         agenda = self.world.agenda
-        awake_s = self.pace.awake_from(agenda.now_s)
+        awake_s = self.compute_times.awake_from(agenda.now_s)
         if awake_s > agenda.now_s:
             agenda.at(awake_s, lambda: self.accept(envelope))
         elif self.is_lost:
@@ -250,27 +248,28 @@ class SimulatedWorker(Endpoint):
 
 
 class StepInProgress:
-    """A step being computed: it lands, or is abandoned."""
+    """A step that is being computed. It ends, or it is abandoned."""
 
-    __slots__ = ("_is_over", "_start_s", "_trace", "_worker", "is_abandoned", "step")
+    __slots__ = ("_is_over", "_start_s", "_trace", "_worker", "is_abandoned", "number")
 
-    def __init__(self, worker: Endpoint, start_s: float, step: int, trace: Trace) -> None:
-        self._worker, self._start_s, self.step, self._trace = worker, start_s, step, trace
+    def __init__(self, worker: Endpoint, start_s: float, number: int, trace: Trace) -> None:
+        self._worker, self._start_s, self.number, self._trace = worker, start_s, number, trace
         self.is_abandoned = self._is_over = False
 
-    def land(self) -> None:
+    def end(self) -> None:
+        """End the step and resume its worker."""
         if not self._is_over and not self._worker.is_lost:
             self.close()
             self._worker.fiber.resume()
 
     def close(self) -> None:
-        """Be over, without waking anybody."""
+        """End the step without resuming its worker."""
         self._is_over = True
         if self.is_abandoned:
             self._record()
 
     def abandon(self) -> None:
-        """Drop the gradient: at once, or when it is done, as the cluster says."""
+        """Drop the gradient: now, or at the end of the step, depending on ``Cluster.cancel``."""
         if self.is_abandoned:
             return
         self.is_abandoned = True
@@ -282,4 +281,4 @@ class StepInProgress:
 
     def _record(self) -> None:
         now_s, rank = self._worker.world.agenda.now_s, self._worker.rank
-        self._trace.cancelled(rank, self.step, self._start_s, now_s)
+        self._trace.cancelled(rank, self.number, self._start_s, now_s)

@@ -42,7 +42,7 @@ class World(BaseWorld):
         super().__init__(cluster, seed=seed, host=host, is_timing=is_timing, has_server=strategy.has_server)
         self.strategy, self.engine, self.evaluator, self.steps = strategy, engine, evaluator, steps
         self.cancels = strategy.cancels
-        self.collectives.goes_on = strategy.skips_lost_workers
+        self.collectives.skips_lost = strategy.skips_lost_workers
         evaluator.looks_at_each = strategy.keeps_models_apart
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step

@@ -6,22 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.errors import Disagreement, PeerLost
-from tacit.record.trace import Column, PlainEvent, Trace
+from tacit.errors import Disagreement
+from tacit.record.trace import PlainEvent, Trace
 from tacit.session import Session
 from tacit.session.agreement import first_difference
 from tacit.session.server_model import KeptModel, ServerLoop, ServerModel
-from tacit.simulation.agenda import Agenda
 from tacit.simulation.collectives import Collective, mean_of
-from tacit.simulation.fibers import Fiber
 from tacit.simulation.network import MessageType, SimulatedNetwork
 from tacit.simulation.scripts.process_state import RngState
+from tacit.simulation.scripts.session_trace import SessionTrace
 from tacit.simulation.scripts.step_context import ScriptStep
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class ScriptBackend:
         return mean_of(tensors, [1.0] * len(tensors))[0].to(tensor, copy=True)
 
     def _gather(self, what: str, own: Any) -> list[Any]:
-        return self._worker.world.assemblies(self.channel.session).gather(self._worker, what, own)
+        return self._worker.world.session_collectives(self.channel.session).gather(self._worker, what, own)
 
     # Messages.
 
@@ -204,100 +203,3 @@ class SimulatedContext:
             after.take_up()
         result: Loaded = loaded
         return result
-
-
-class SessionTrace(Trace):
-    """The events of one worker in the trace of all; for rank 0 also those of the servers. Stores no events itself."""
-
-    def __init__(self, whole: Trace, rank: int) -> None:
-        super().__init__()
-        self._whole, self._rank = whole, rank
-        self.rows = whole.rows
-
-    def __len__(self) -> int:
-        return len(self.in_order()["rank"])
-
-    @property
-    def vocabulary(self) -> list[str]:
-        return self._whole.vocabulary
-
-    def in_order(self) -> dict[str, Column]:
-        columns = self._whole.in_order()
-        are_mine = self._are_mine(columns["rank"])
-        return {name: column[are_mine] for name, column in columns.items()}
-
-    def unordered(self, names: Sequence[str], kind: str | None = None, label: str | None = None) -> list[Column]:
-        ranks, *found = self._whole.unordered(["rank", *names], kind, label)
-        are_mine = self._are_mine(ranks)
-        return [column[are_mine] for column in found]
-
-    def _pack(self) -> None:
-        self._whole._pack()
-
-    def _are_mine(self, ranks: Column) -> Column:
-        is_mine: Column = ranks == self._rank
-        return is_mine | (ranks < 0) if self._rank == 0 else is_mine
-
-
-class SessionCollective:
-    """One exchange among all sessions."""
-
-    def __init__(self, what: str, size: int) -> None:
-        self.what, self.size = what, size
-        self.brought: dict[int, Any] = {}
-        self.waiters: dict[int, Fiber] = {}
-        self.failure: BaseException | None = None
-
-    def __str__(self) -> str:
-        missing = [rank for rank in range(self.size) if rank not in self.brought]
-        shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
-        return f"worker{'s' * (len(missing) > 1)} {shown} to come to {self.what}"
-
-
-class Place(NamedTuple):
-    """Where in its script a worker waits, and for which assembly."""
-
-    assembly: SessionCollective
-    line: str
-
-    def __str__(self) -> str:
-        return f"{self.assembly} ({self.line})"
-
-
-class SessionCollectives:
-    """Exchanges among sessions, in the order each rank calls them. They take no virtual time and are not counted."""
-
-    def __init__(self, workers: int, agenda: Agenda) -> None:
-        self._agenda, self._size = agenda, workers
-        self._counts = [0] * workers
-        self._open: dict[int, SessionCollective] = {}
-        self._lost: dict[int, float] = {}
-
-    def gather(self, worker: ScriptWorker, what: str, own: Any) -> list[Any]:
-        """Wait until all have come to their call, and return what they brought, in rank order."""
-        number = self._counts[worker.rank] = self._counts[worker.rank] + 1
-        assembly = self._open.setdefault(number, SessionCollective(what, self._size))
-        if assembly.what != what:
-            others = sorted(assembly.brought)
-            raise Disagreement("call that all ranks make together", what, assembly.what, worker.rank, others=others)
-        for rank, at_s in self._lost.items():
-            raise PeerLost(rank, at_s, what)
-        assembly.brought[worker.rank] = own
-        if len(assembly.brought) == self._size:
-            del self._open[number]
-            self._agenda.at(self._agenda.now_s, lambda: self._wake(assembly))
-        assembly.waiters[worker.rank] = worker.fiber
-        worker.stand_by(Place(assembly, worker.world.script.line()))
-        return [assembly.brought[rank] for rank in range(self._size)]
-
-    def lose(self, rank: int, at_s: float) -> None:
-        """Tell everybody who waits for a worker that is gone."""
-        self._lost[rank] = at_s
-        for assembly in self._open.values():
-            for waiter in sorted(assembly.waiters):
-                assembly.waiters.pop(waiter).throw(PeerLost(rank, at_s, assembly.what))
-        self._open.clear()
-
-    def _wake(self, assembly: SessionCollective) -> None:
-        for rank in sorted(assembly.waiters):
-            assembly.waiters.pop(rank).resume()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +47,7 @@ class ScriptWorker(Endpoint):
 
     def __init__(self, world: ScriptWorld, rank: int) -> None:
         super().__init__(world, rank)
-        self.pace, self.watch = world.pace(rank), ComputeClock()
+        self.compute_times, self.watch = world.compute_times(rank), ComputeClock()
         self.clock_s = 0.0
         self.boundary_s = 0.0  # when the last step landed
         self.is_stopped = False
@@ -110,18 +111,16 @@ class ScriptWorker(Endpoint):
     # Time.
 
     def compute(self, step: int, trace: Trace) -> None:
-        """Let the time of a step pass, whose gradient the script has just computed, and put it into its session's
-        trace.
-        """
-        world, pace, start_s = self.world, self.pace, self.clock_s
+        """Let the time of a step pass after the script has computed its gradient, and add the step to ``trace``."""
+        world, times, start_s = self.world, self.compute_times, self.clock_s
         work_s = self.watch.read_s() if world.is_measured else None
-        end_s = pace.times_of_steps(start_s, 1)[-1] if work_s is None else pace.end_of_work(start_s, work_s)
-        step_in_progress = self._step_in_progress = StepInProgress(self, start_s, step, trace)
+        end_s = times.times_of_steps(start_s, 1)[-1] if work_s is None else times.end_of_work(start_s, work_s)
+        in_progress = self._step_in_progress = StepInProgress(self, start_s, step, trace)
         if end_s >= world.agenda.now_s:
-            world.agenda.at(end_s, step_in_progress.land)
-            self.block("its own computation")
+            world.agenda.at(end_s, in_progress.end)
+            self.block("a step")
         self._step_in_progress = None
-        if step_in_progress.is_abandoned:
+        if in_progress.is_abandoned:
             self.clock_s = self.boundary_s = world.agenda.now_s
         else:
             self.clock_s = self.boundary_s = end_s
@@ -141,6 +140,9 @@ class ScriptWorker(Endpoint):
             super().block(what)
         self.clock_s = max(self.clock_s, self.world.agenda.now_s)
 
+    def describe_wait(self) -> str:
+        return f"{super().describe_wait()} ({self.world.script.call_in(self.fiber.frame)})"
+
     def stand_by(self, what: object) -> None:
         """Block without letting the own clock move."""
         clock_s = self.clock_s
@@ -159,7 +161,7 @@ class ScriptWorker(Endpoint):
     def accept(self, envelope: Envelope) -> None:
         """Give handled kinds to the handler; a paused worker takes nothing before it wakes."""
         agenda = self.world.agenda
-        awake_s = self.pace.awake_from(agenda.now_s)
+        awake_s = self.compute_times.awake_from(agenda.now_s)
         if awake_s > agenda.now_s:
             agenda.at(awake_s, lambda: self.accept(envelope))
         elif not self.is_lost:
@@ -243,6 +245,10 @@ class ScriptFiber:
 
     def park(self) -> None:
         self._fiber.park()
+
+    @property
+    def frame(self) -> FrameType | None:
+        return self._fiber.frame
 
     def _take(self, go_on: Callable[[], None]) -> None:
         worker, interpreter = self._worker, self._worker.world.interpreter

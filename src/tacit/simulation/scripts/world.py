@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import traceback
@@ -21,8 +22,8 @@ from tacit.session.server_model import ServerLoop, ServerModel
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.channels import Channel
 from tacit.simulation.evaluation import Progress
-from tacit.simulation.scripts.backend import SessionCollectives
 from tacit.simulation.scripts.process_state import Interpreter, RngState
+from tacit.simulation.scripts.session_collectives import SessionCollectives
 from tacit.simulation.scripts.workers import ScriptServer, ScriptWorker
 
 _OURS: Final = Path(tacit.session.__file__).parents[1]
@@ -44,12 +45,25 @@ class Script:
         return module
 
     def line(self) -> str:
-        """Return the line that is being executed, of the script or, where it calls them, of a file beside it."""
-        frame: FrameType | None = sys._getframe()
+        """Return file and line of the script that is being executed; the file is the script or one in its folder."""
+        frame = self._own_frame(sys._getframe())
+        return self.path.name if frame is None else f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+
+    def call_in(self, frame: FrameType | None) -> str:
+        """Return file, line and source text of the call of the script that ``frame``, a suspended one, belongs to."""
+        own = self._own_frame(frame)
+        if own is None:
+            return self.path.name
+        name, line = own.f_code.co_filename, own.f_lineno
+        source = linecache.getline(name, line).strip()
+        return f"{Path(name).name}, line {line}" + (f": {source}" if source else "")
+
+    def _own_frame(self, frame: FrameType | None) -> FrameType | None:
+        """Return the innermost frame, from ``frame`` outwards, of code in the folder of the script."""
         folder = str(self.path.parent)
         while frame is not None and os.path.dirname(frame.f_code.co_filename) != folder:  # noqa: PTH120 - in every frame
             frame = frame.f_back
-        return self.path.name if frame is None else f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+        return frame
 
     def own_lines(self, error: BaseException) -> Iterator[str]:
         """Yield those lines of a traceback that lie in the script or in files beside it."""
@@ -79,7 +93,7 @@ class ScriptWorld(BaseWorld):
         self.script, self.interpreter, self.is_measured, self._progress = script, interpreter, measured, progress
         self.shared_cache: dict[object, tuple[Any, RngState, RngState]] = {}  # what ``tacit.shared`` has loaded
         self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]
-        self._assemblies: dict[int, SessionCollectives] = {}  # by session
+        self._session_collectives: dict[int, SessionCollectives] = {}  # by session
         self._beside: dict[tuple[int, int], ScriptServer] = {}  # servers, by session and the worker they live with
         self.set_endpoints(self.workers)
 
@@ -98,13 +112,13 @@ class ScriptWorld(BaseWorld):
         """Return the channel of the ``session``-th session, which every worker opens in its turn."""
         return self.channels[session] if session < len(self.channels) else self.open_channel()
 
-    def assemblies(self, session: int) -> SessionCollectives:
-        """Return the exchanges among workers of the ``session``-th session."""
-        if session not in self._assemblies:
-            self._assemblies[session] = SessionCollectives(self.cluster.workers, self.agenda)
+    def session_collectives(self, session: int) -> SessionCollectives:
+        """Return the exchanges among the workers of session number ``session``."""
+        if session not in self._session_collectives:
+            self._session_collectives[session] = SessionCollectives(self.cluster.workers, self.agenda)
             for rank, at_s in self._lost_at.items():
-                self._assemblies[session].lose(rank, at_s)
-        return self._assemblies[session]
+                self._session_collectives[session].lose(rank, at_s)
+        return self._session_collectives[session]
 
     def open_server(
         self, worker: ScriptWorker, channel: Channel, loop: ServerLoop, model: ServerModel, steps: int | None, seed: int
@@ -119,7 +133,7 @@ class ScriptWorld(BaseWorld):
             worker.fiber.resume()
 
         self.agenda.at(self.agenda.now_s, open_outside)
-        worker.stand_by("its server")
+        worker.stand_by("tacit.attach for the start of its server")
 
     def join_server(self, worker: ScriptWorker, channel: Channel) -> Tensor | None:
         """Let ``worker`` wait until the server beside it has nothing left to do; return its part of the model."""
@@ -128,12 +142,12 @@ class ScriptWorld(BaseWorld):
             return None
         while not server.fiber.is_over:
             server.waiter = worker.fiber
-            worker.block("its server")
+            worker.block("session.close for the end of its server")
         return server.parameters
 
     def lost(self, rank: int) -> None:
-        for assemblies in self._assemblies.values():
-            assemblies.lose(rank, self.agenda.now_s)
+        for collectives in self._session_collectives.values():
+            collectives.lose(rank, self.agenda.now_s)
 
     def returned(self, rank: int) -> None:
         raise AssertionError("faults that bring a worker in are refused before a script starts")
