@@ -27,7 +27,7 @@ def test_nothing_named_shows_every_kind_that_fits(tacit: Command) -> None:
     shown = tacit("topology", "--workers", "6").output
     for name in ("Complete()", "OnePeer()", "RandomRegular(degree=4)", "Torus()", "Star()"):
         assert f" {name} " in shown
-    assert "Hypercube() is left out: size=6: a hypercube needs a power of two" in shown
+    assert "Hypercube() is left out: size=6 must be a power of two for a hypercube" in shown
 
 
 def test_json_holds_the_numbers_of_the_theory(tacit: Command) -> None:
@@ -69,13 +69,13 @@ def test_the_page_draws_every_graph_and_loads_nothing(tacit: Command) -> None:
         (("LocalSGD",), "LocalSGD is one of the strategies, not of the topologies; those are Complete"),
         (
             ("Hypercube()", "--workers", "6"),
-            "size=6: a hypercube needs a power of two; use Ring() or ExponentialGraph()",
+            "size=6 must be a power of two for a hypercube; use 4 ranks, Ring() or ExponentialGraph()",
         ),
         (("RandomRegular",), "RandomRegular needs degree; its arguments are degree (required), seed=0."),
         (("Ring(4)",), "Ring takes no argument without its name"),
         (("Ring", "--workers", "1"), "workers=1 must be at least 2: one alone has nobody to speak to."),
         (("Graph([(0, 1), (2, 3)])",), "is not connected: there is no path from rank 0 to rank 2"),
-        (('Graph("absent.txt")',), "the edges in absent.txt cannot be read: No such file or directory"),
+        (('Graph("absent.txt")',), "the file of edges absent.txt cannot be read: No such file or directory"),
         (("Graph([(0, 1), (1, 2)])", "--workers", "4"), "size=4: the graph has 3 ranks; use it with 3 workers."),
         (("Ring", "--json", "absent/numbers.json"), "nothing can be written to the folder absent"),
     ],

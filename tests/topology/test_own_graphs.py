@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import re
 from pathlib import Path
 
 import networkx
+import numpy as np
 import pytest
 
 import tacit
@@ -49,11 +51,11 @@ def test_what_networkx_writes_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0 1\n1 x\n", r"edges.txt, line 2: '1 x' is not an edge; write two ranks, such as «0 1»"),
+        ("0 1\n1 x\n", r"edges.txt, line 2: '1 x' is not an edge; write two ranks, such as 0 1"),
         ("0 1 2\n", "line 1: '0 1 2' is not an edge"),
         ("0 -1\n", "line 1: '0 -1' is not an edge"),
         ("0 1\n\n2 2\n", r"line 3: edge \(2, 2\) must be two different ranks"),
-        ("# nothing\n", "edges.txt holds no edge; write two ranks a line"),
+        ("# nothing\n", "edges.txt holds no edge; write two ranks per line"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -63,7 +65,9 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"the edges in .*absent.txt cannot be read: No such file or directory; name a"):
+    with pytest.raises(
+        BadData, match=r"the file of edges .*absent.txt cannot be read: No such file or directory; give a"
+    ):
         Graph(str(tmp_path / "absent.txt"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadData, match="it is not UTF-8 text"):
@@ -81,7 +85,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ([(0, 1, 2)], r"edge \(0, 1, 2\) must be two different ranks"),
         ([(0, 1), (2, 3)], "Graph with size=4 is not connected: there is no path from rank 0 to rank 2"),
         (networkx.empty_graph(3), "is empty; a graph needs at least one edge"),
-        (networkx.Graph({0: [1], 2: []}), "1 of 3 nodes have no edge, rank 2 first; add edges"),
+        (networkx.Graph({0: [1], 2: []}), "1 of 3 nodes have no edge, first rank 2; add edges"),
     ],
 )
 def test_edges_that_make_no_connected_graph_are_refused(edges: object, message: str) -> None:
@@ -105,6 +109,14 @@ def test_a_topology_travels_between_processes() -> None:
     asked = Graph([(0, 1), (1, 2)])
     asked.mixing(3)
     assert pickle.loads(pickle.dumps(asked)) == asked
+
+
+def test_results_that_a_topology_keeps_change_neither_equality_nor_notation() -> None:
+    fresh, used = Graph([(0, 1), (1, 2)]), Graph([(0, 1), (1, 2)])
+    used.mixing(3)
+    used.draw_matching(3, np.random.default_rng(0))
+    assert used == fresh and hash(used) == hash(fresh) and str(used) == str(fresh) and repr(used) == repr(fresh)
+    assert set(vars(used)) == {field.name for field in dataclasses.fields(used)}
 
 
 def test_networkx_is_loaded_only_where_it_is_needed() -> None:

@@ -183,7 +183,7 @@ def test_one_alone_has_nobody_to_speak_to(topology: Topology) -> None:
     assert topology.neighbours(1) == ((),)
     assert topology.mixing(1).tolist() == [[1.0]]
     assert topology.draw_matching(1, np.random.default_rng(0)) == (None,)
-    with pytest.raises(ValueError, match="size=1: a single worker has nobody to meet"):
+    with pytest.raises(ValueError, match="size=1 must be at least 2 to draw an edge"):
         topology.draw_edge(1, np.random.default_rng(0))
 
 
@@ -217,14 +217,18 @@ def test_hypercube_neighbours_differ_in_one_digit() -> None:
 @pytest.mark.parametrize(
     ("topology", "size", "message"),
     [
-        (Hypercube(), 6, r"size=6: a hypercube needs a power of two; use Ring\(\) or ExponentialGraph\(\)"),
-        (Torus(), 7, r"size=7: a torus needs two rows of two ranks at least; use Ring\(\)"),
-        (Torus(rows=3), 8, r"size=8: Torus\(rows=3\) does not hold 8 ranks; leave rows and columns out"),
+        (
+            Hypercube(),
+            6,
+            r"size=6 must be a power of two for a hypercube; use 4 ranks, Ring\(\) or ExponentialGraph\(\)",
+        ),
+        (Torus(), 7, r"size=7: a torus needs at least two rows of two ranks; use Ring\(\)"),
+        (Torus(rows=3), 8, r"size=8: Torus\(rows=3\) does not hold 8 ranks; omit rows and columns"),
         (Torus(columns=3), 8, r"size=8: Torus\(columns=3\) does not hold 8 ranks"),
         (Torus(rows=2, columns=3), 8, r"size=8: Torus\(rows=2, columns=3\) does not hold 8 ranks"),
-        (RandomRegular(degree=8), 8, r"size=8, degree=8: nobody has more than 7 neighbours; .* use Complete\(\)"),
+        (RandomRegular(degree=8), 8, r"size=8, degree=8: degree must be below size; .* use Complete\(\)"),
         (RandomRegular(degree=3), 7, "size=7, degree=3: size or degree must be even"),
-        (RandomRegular(degree=1), 4, "size=4, degree=1: pairs that never meet others cannot agree; use degree=2"),
+        (RandomRegular(degree=1), 4, "size=4, degree=1: the graph would be disconnected pairs; use degree=2"),
         (Ring(), 0, "size=0 must be a whole number, at least 1"),
         (Ring(), True, "size=True must be a whole number, at least 1"),
     ],

@@ -248,7 +248,8 @@ def _read(
 
 
 def _is_spec(value: object) -> bool:
-    return inspect.isclass(value) and issubclass(value, Spec) and dataclasses.is_dataclass(value)
+    is_spec = inspect.isclass(value) and issubclass(value, Spec) and dataclasses.is_dataclass(value)
+    return is_spec and not inspect.isabstract(value)
 
 
 def _is_workload(value: object) -> bool:

@@ -1,6 +1,6 @@
-"""Topologies: with whom to speak.
+"""Topologies: graphs over the ranks, their mixing weights, and random edges and matchings.
 
-A graph over the ranks, its mixing weights, and meetings drawn along its edges; no worker, no network.
+A topology knows neither workers nor the network.
 """
 
 from tacit.topology.directed import ExponentialGraph, OnePeer

@@ -1,8 +1,7 @@
-"""Graphs whose edges carry one way: for push-sum, which sends without an answer (Assran et al., ICML 2019, arXiv
-1811.10792).
+"""Directed graphs, for push-sum (Assran et al., ICML 2019, arXiv 1811.10792).
 
-Both have edges i → i + 2^j (mod n) with 2^j < n, j = 0 … ⌈log₂ n⌉ − 1. Every rank sends and receives equally often, so
-the uniform weights over out-neighbours and self are doubly stochastic here, for any n.
+Both have edges i → i + 2^j (mod n) with 2^j < n, j = 0 … ⌈log₂ n⌉ − 1. Every rank has as many in-neighbours as
+out-neighbours, so the uniform weights over a rank and its out-neighbours are doubly stochastic for any n.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from tacit.topology.topology import Topology
 
 @dataclass(frozen=True)
 class ExponentialGraph(Topology):
-    """Rank i sends to i + 1, i + 2, i + 4, … (mod n) in every round: ⌈log₂ n⌉ neighbours each (Ying et al., arXiv
-    2110.13363).
+    """Exponential graph: rank i sends to i + 1, i + 2, i + 4, … (mod n) in every round (Ying et al., arXiv 2110.13363).
+
+    Each rank has ⌈log₂ n⌉ neighbours.
     """
 
     @property
@@ -29,10 +29,10 @@ class ExponentialGraph(Topology):
 
 @dataclass(frozen=True)
 class OnePeer(Topology):
-    """Rank i sends to one peer a round: in round t to i + 2^(t mod ⌈log₂ n⌉) (mod n).
+    """One-peer exponential graph: rank i sends to one peer, i + 2^(t mod ⌈log₂ n⌉) (mod n), in round t.
 
-    With n a power of two, log₂ n rounds give everybody the exact mean (Ying et al., arXiv 2110.13363); with any other n
-    they come near it, and the rounds go on from there.
+    If n is a power of two, all ranks have the exact mean after log₂ n rounds (Ying et al., arXiv 2110.13363). For other
+    n they approach it.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Any graph: from networkx, from a list of edges, from a file of edges."""
+"""Custom graphs: from networkx, from a list of edges, or from a file of edges."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any, Final, Protocol, runtime_checkable
 from tacit.errors import BadData, require
 from tacit.topology.topology import Topology
 
-# Two ranks with blanks or a comma between them; networkx writes the edge's attributes behind them, in braces.
+# Two ranks separated by blanks or a comma; networkx.write_edgelist appends the edge's attributes in braces.
+# networkx.read_edgelist is not used: its errors name no line, and it accepts one kind of separator only.
 _LINE: Final = re.compile(r"(\d+)(?:\s*,\s*|\s+)(\d+)(?:\s*\{.*\})?")
 
 
 @runtime_checkable
 class NetworkXGraph(Protocol):
-    """What is asked of a ``networkx`` graph, so that networkx need not be loaded for it."""
+    """The part of a ``networkx`` graph that is used; a protocol, so that networkx need not be imported."""
 
     @property
     def nodes(self) -> Any: ...
@@ -29,12 +30,11 @@ class NetworkXGraph(Protocol):
 
 @dataclass(frozen=True)
 class Graph(Topology):
-    """A graph of your own: a networkx graph, edges such as [(0, 1), (1, 2)], or the name of a text file with an edge a
-    line.
+    """Custom graph: a networkx graph, edges such as [(0, 1), (1, 2)], or the name of a text file with an edge per line.
 
-    Ranks are 0 … n−1. The nodes of a networkx graph are the ranks where they are 0 … n−1 themselves, and else numbered
-    in the graph's own order; a DiGraph means ``directed``. A line of a file holds two ranks with blanks or a comma
-    between them; «#» starts a comment. Weights are not used.
+    Ranks are 0 … n−1. If the nodes of a networkx graph are 0 … n−1, they are the ranks; otherwise they are numbered in
+    the order of the graph. A DiGraph implies ``directed``. A line of a file holds two ranks separated by blanks or a
+    comma; "#" starts a comment. Weights are ignored.
     """
 
     edges: Sequence[tuple[int, int]] | str | NetworkXGraph
@@ -95,9 +95,10 @@ def _from_networkx(graph: NetworkXGraph) -> list[tuple[int, int]]:
     are_ranks = all(type(node) is int for node in nodes) and set(nodes) == set(range(len(nodes)))
     rank_of = {node: node if are_ranks else i for i, node in enumerate(nodes)}
     pairs = _from_pairs([(rank_of[edge[0]], rank_of[edge[1]]) for edge in graph.edges])
-    alone = set(range(len(nodes))) - {rank for pair in pairs for rank in pair}
+    isolated = set(range(len(nodes))) - {rank for pair in pairs for rank in pair}
     require(
-        not alone, f"{len(alone)} of {len(nodes)} nodes have no edge, rank {min(alone, default=0)} first; add edges."
+        not isolated,
+        f"{len(isolated)} of {len(nodes)} nodes have no edge, first rank {min(isolated, default=0)}; add edges.",
     )
     return pairs
 
@@ -108,18 +109,18 @@ def _from_file(path: Path) -> list[tuple[int, int]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadData(
-            f"the edges in {path} cannot be read: {reason}; name a text file with two ranks a line."
+            f"the file of edges {path} cannot be read: {reason}; give a text file with two ranks per line."
         ) from None
     pairs = []
     for number, line in enumerate(lines, 1):
         if not (text := line.partition("#")[0].strip()):
             continue
         if (found := _LINE.fullmatch(text)) is None:
-            raise BadData(f"{path}, line {number}: {text[:40]!r} is not an edge; write two ranks, such as «0 1».")
+            raise BadData(f"{path}, line {number}: {text[:40]!r} is not an edge; write two ranks, such as 0 1.")
         try:
             pairs.append(_pair((int(found[1]), int(found[2]))))
         except ValueError as error:
             raise BadData(f"{path}, line {number}: {error}") from None
     if not pairs:
-        raise BadData(f"{path} holds no edge; write two ranks a line, such as «0 1».")
+        raise BadData(f"{path} holds no edge; write two ranks per line, such as 0 1.")
     return pairs

@@ -1,11 +1,10 @@
-"""What every topology answers: who may speak to whom, with which weights, and who meets whom when meetings are drawn."""
+"""Base class of topologies: neighbours, mixing weights, and random edges and matchings."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,9 +14,10 @@ from tacit.core.specs import Spec, with_python_numbers
 from tacit.errors import require
 
 Neighbours = tuple[tuple[int, ...], ...]
-"""Of every rank the ranks it sends to, ascending, itself left out."""
+"""For every rank the other ranks that it sends to, ascending."""
 
 
+@dataclass(frozen=True)
 class Topology(Spec, ABC):
     """Base class of topologies: a graph over the ranks of a run.
 
@@ -35,13 +35,19 @@ class Topology(Spec, ABC):
     ((1,), (0, 2), (1, 3), (2,))
     """
 
+    # Results by size.
+    _neighbours: dict[int, list[Neighbours]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _mixing: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _arcs: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _partners: dict[int, list[list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
     @property
     def is_directed(self) -> bool:
         """Whether an edge i → j lets i send to j without j sending to i."""
         return False
 
     def cycle(self, size: int) -> int:
-        """Return after how many rounds the graphs repeat: 1 for a graph that never changes."""
+        """Return the number of rounds after which the graphs repeat; 1 for a graph that does not change."""
         return 1
 
     @abstractmethod
@@ -50,97 +56,79 @@ class Topology(Spec, ABC):
 
     @with_python_numbers
     def neighbours(self, size: int, round: int = 0) -> Neighbours:
-        """Return of every rank the ranks it sends to in ``round``, ascending, itself left out; refuse a graph in parts."""
+        """Return for every rank the other ranks that it sends to in ``round``, ascending; raise if disconnected."""
         require(_is_whole(size) and size >= 1, f"size={size} must be a whole number, at least 1.")
         require(_is_whole(round) and round >= 0, f"round={round} must be a whole number, at least 0.")
         if size == 1:
             return ((),)
-        rounds = self._known.get(size)
+        rounds = self._neighbours.get(size)
         if rounds is None:
             rounds = [tuple(tuple(sorted(r)) for r in self.targets(size, t)) for t in range(self.cycle(size))]
             _require_connected(rounds, size, self)
-            self._known[size] = rounds
+            self._neighbours[size] = rounds
         return rounds[round % len(rounds)]
 
     @with_python_numbers
     def mixing(self, size: int, round: int = 0) -> Tensor:
-        """Return W, float64 [size, size], such that x ← W x is one exchange with all neighbours; do not write into it.
+        """Return W, float64 [size, size], such that x ← W x averages with all neighbours; do not write to it.
 
-        Undirected graphs: Metropolis–Hastings weights, W_ij = 1/(1 + max(d_i, d_j)) for neighbours and W_ii the rest to
-        1: symmetric and doubly stochastic on every graph, so the mean stays. Directed graphs: rank j keeps 1/(1 + d_j)
-        of its own and sends as much to each of its d_j out-neighbours: columns sum to 1, so the *sum* stays (push-sum
-        divides by the weights that travel along).
+        Undirected graphs: Metropolis–Hastings weights, W_ij = 1/(1 + max(d_i, d_j)) for neighbours, and W_ii such that
+        rows sum to 1. W is symmetric and doubly stochastic on every graph, so the mean is conserved. Directed graphs:
+        rank j keeps 1/(1 + d_j) of its value and sends as much to each of its d_j out-neighbours. Columns sum to 1, so
+        the sum is conserved (push-sum divides by weights that are sent along).
         """
         phase = round % self.cycle(size)
-        if (size, phase) not in self._matrices:
-            self._matrices[size, phase] = _mixing(self.neighbours(size, phase), is_directed=self.is_directed)
-        return self._matrices[size, phase]
+        if (size, phase) not in self._mixing:
+            self._mixing[size, phase] = _mixing_matrix(self.neighbours(size, phase), is_directed=self.is_directed)
+        return self._mixing[size, phase]
 
     @with_python_numbers
     def draw_edge(self, size: int, random: np.random.Generator) -> tuple[int, int]:
-        """Return one edge, each as likely as any other; of an undirected graph either end comes first as likely.
+        """Return a uniformly random edge (source, target); an undirected edge in a random direction.
 
-        Of a graph that changes, the edges of all its rounds count, here and in ``draw_matching``.
+        If the graph changes, the edges of all its rounds count, here and in ``draw_matching``.
         """
-        arcs = self._arcs(size)
+        arcs = self._all_arcs(size)
         source, target = arcs[int(random.integers(len(arcs)))]
         return int(source), int(target)
 
     @with_python_numbers
     def draw_matching(self, size: int, random: np.random.Generator) -> tuple[int | None, ...]:
-        """Return everybody's partner in a random matching along edges, or None: in random order each free rank takes a
-        free neighbour.
+        """Return each rank's partner in a random matching along edges, or None.
 
-        No edge is left between two ranks without a partner, and every edge can occur. Directions of edges do not matter
-        here.
+        In random order each free rank takes a free neighbour. No edge connects two ranks without partner, and every
+        edge can occur. Directions of edges are ignored.
         """
-        beside = self._beside(size)
+        partners = self._all_partners(size)
         partner: list[int | None] = [None] * size
         chances = random.random(size)
         for rank in random.permutation(size).tolist():
-            if partner[rank] is None and (free := [other for other in beside[rank] if partner[other] is None]):
+            if partner[rank] is None and (free := [other for other in partners[rank] if partner[other] is None]):
                 other = free[int(chances[rank] * len(free))]
                 partner[rank], partner[other] = other, rank
         return tuple(partner)
 
-    def _arcs(self, size: int) -> np.ndarray:
-        """Return every (source, target) of any round once: an undirected edge twice, once in each direction."""
-        if ("arcs", size) not in self._drawn:
+    def _all_arcs(self, size: int) -> np.ndarray:
+        """Return every (source, target) of any round once; an undirected edge in both directions."""
+        if size not in self._arcs:
             rounds = [self.neighbours(size, t) for t in range(self.cycle(size))]
             arcs = sorted({(i, j) for neighbours in rounds for i, out in enumerate(neighbours) for j in out})
-            require(
-                len(arcs) > 0, f"size={size}: a single worker has nobody to meet; draw edges for 2 workers or more."
-            )
-            self._drawn["arcs", size] = np.array(arcs)
-        found: np.ndarray = self._drawn["arcs", size]
-        return found
+            require(len(arcs) > 0, f"size={size} must be at least 2 to draw an edge.")
+            self._arcs[size] = np.array(arcs)
+        return self._arcs[size]
 
-    def _beside(self, size: int) -> list[list[int]]:
-        """Return everybody's neighbours of any round, in either direction."""
-        if ("beside", size) not in self._drawn:
+    def _all_partners(self, size: int) -> list[list[int]]:
+        """Return for every rank its neighbours of any round, in either direction."""
+        if size not in self._partners:
             sets: list[set[int]] = [set() for _ in range(size)]
-            for i, j in self._arcs(size).tolist() if size > 1 else ():
+            for i, j in self._all_arcs(size).tolist() if size > 1 else ():
                 sets[i].add(j)
                 sets[j].add(i)
-            self._drawn["beside", size] = [sorted(found) for found in sets]
-        found: list[list[int]] = self._drawn["beside", size]
-        return found
-
-    # Kept beside the fields, which alone decide on equality and spelling.
-    @cached_property
-    def _known(self) -> dict[int, list[Neighbours]]:
-        return {}
-
-    @cached_property
-    def _matrices(self) -> dict[tuple[int, int], Tensor]:
-        return {}
-
-    @cached_property
-    def _drawn(self) -> dict[tuple[str, int], Any]:
-        return {}
+            self._partners[size] = [sorted(ranks) for ranks in sets]
+        return self._partners[size]
 
 
-def _mixing(neighbours: Neighbours, *, is_directed: bool) -> Tensor:
+def _mixing_matrix(neighbours: Neighbours, *, is_directed: bool) -> Tensor:
     weights = torch.zeros(len(neighbours), len(neighbours), dtype=torch.float64)
     degrees = torch.tensor([len(out) for out in neighbours], dtype=torch.float64)
     for i, out in enumerate(neighbours):
@@ -154,7 +142,7 @@ def _mixing(neighbours: Neighbours, *, is_directed: bool) -> Tensor:
 
 
 def _require_connected(rounds: Sequence[Neighbours], size: int, topology: Topology) -> None:
-    """Complain unless news of every rank can come to every other, over the rounds together."""
+    """Raise unless there is a path from every rank to every other, along the edges of all rounds."""
     there: list[set[int]] = [set() for _ in range(size)]
     back: list[set[int]] = [set() for _ in range(size)]
     for neighbours in rounds:
@@ -166,8 +154,9 @@ def _require_connected(rounds: Sequence[Neighbours], size: int, topology: Topolo
         cut_off = sorted(set(range(size)) - _reached(edges))
         require(
             not cut_off,
-            f"{type(topology).__name__} with size={size} is not {'strongly ' * topology.is_directed}connected: there is no path "
-            f"{path.format(cut_off[0]) if cut_off else ''} ({len(cut_off)} of {size} ranks are cut off), so they would never agree; add edges.",
+            f"{type(topology).__name__} with size={size} is not {'strongly ' * topology.is_directed}connected: there "
+            f"is no path {path.format(cut_off[0]) if cut_off else ''} ({len(cut_off)} of {size} ranks are cut off); "
+            f"add edges.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Graphs whose edges carry both ways."""
+"""Undirected graphs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tacit.topology.topology import Topology
 
 @dataclass(frozen=True)
 class Complete(Topology):
-    """Everybody may speak to everybody."""
+    """Complete graph: every rank is a neighbour of every other."""
 
     def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         return [[j for j in range(size) if j != i] for i in range(size)]
 
-    # Drawn by arithmetic: a list of a thousand ranks' million edges is not needed for it.
+    # Computed without the list of all edges, which has a million entries for a thousand ranks.
     def draw_edge(self, size: int, random: np.random.Generator) -> tuple[int, int]:
-        require(size >= 2, f"size={size}: a single worker has nobody to meet; draw edges for 2 workers or more.")
+        require(size >= 2, f"size={size} must be at least 2 to draw an edge.")
         source, step = int(random.integers(size)), 1 + int(random.integers(size - 1))
         return source, (source + step) % size
 
     def draw_matching(self, size: int, random: np.random.Generator) -> tuple[int | None, ...]:
-        """Return everybody's partner in a uniformly random pairing; with an odd ``size`` one rank has None."""
+        """Return each rank's partner in a uniformly random pairing; if ``size`` is odd, one rank has None."""
         partner: list[int | None] = [None] * size
         order = random.permutation(size).tolist()
         for one, other in zip(order[::2], order[1::2], strict=False):
@@ -36,7 +36,7 @@ class Complete(Topology):
 
 @dataclass(frozen=True)
 class Ring(Topology):
-    """Each rank speaks to the one before and the one after it."""
+    """Ring: the neighbours of rank i are i − 1 and i + 1 (mod n)."""
 
     def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         return [{(i - 1) % size, (i + 1) % size} for i in range(size)]
@@ -44,9 +44,10 @@ class Ring(Topology):
 
 @dataclass(frozen=True, kw_only=True)
 class Torus(Topology):
-    """A grid of rows × columns whose opposite borders are joined; each rank speaks to the four around it.
+    """Torus: a grid of rows × columns whose opposite borders are joined; each rank has the four neighbours around it.
 
-    Not given, the two are as near to each other as the size allows: 12 ranks are 3 × 4. Rank = row · columns + column.
+    By default rows and columns are as close to each other as the size permits: 12 ranks are 3 × 4. The rank at (row,
+    column) is row · columns + column.
     """
 
     rows: int | None = None
@@ -70,11 +71,11 @@ class Torus(Topology):
             columns = size // rows
         require(
             rows * columns == size,
-            f"size={size}: {self} does not hold {size} ranks; leave rows and columns out to have them chosen from the size.",
+            f"size={size}: {self} does not hold {size} ranks; omit rows and columns to derive them from the size.",
         )
         require(
             min(rows, columns) >= 2,
-            f"size={size}: a torus needs two rows of two ranks at least; use Ring() for {size}.",
+            f"size={size}: a torus needs at least two rows of two ranks; use Ring() for {size} ranks.",
         )
         return rows, columns
 
@@ -89,19 +90,20 @@ class Torus(Topology):
 
 @dataclass(frozen=True)
 class Hypercube(Topology):
-    """Ranks whose numbers differ in one binary digit speak to each other: log₂ n neighbours each."""
+    """Hypercube: neighbours are ranks whose numbers differ in one binary digit; log₂ n neighbours each."""
 
     def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         require(
             size & (size - 1) == 0,
-            f"size={size}: a hypercube needs a power of two; use Ring() or ExponentialGraph(), or {2 ** (size.bit_length() - 1)} ranks.",
+            f"size={size} must be a power of two for a hypercube; use {1 << (size.bit_length() - 1)} ranks, Ring() or "
+            f"ExponentialGraph().",
         )
         return [[i ^ (1 << digit) for digit in range(size.bit_length() - 1)] for i in range(size)]
 
 
 @dataclass(frozen=True)
 class Star(Topology):
-    """Rank 0 speaks to all others, and they to it alone."""
+    """Star: rank 0 is the only neighbour of all other ranks."""
 
     def targets(self, size: int, round: int) -> Sequence[Collection[int]]:
         return [range(1, size), *([0] for _ in range(1, size))]
@@ -109,11 +111,9 @@ class Star(Topology):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRegular(Topology):
-    """A random connected graph in which everybody has ``degree`` neighbours; ``seed`` decides which, on all ranks
-    alike.
-    """
+    """Random connected graph in which every rank has ``degree`` neighbours; equal ``seed``, equal graph."""
 
-    degree: int  # larger = news spreads in fewer rounds
+    degree: int  # larger = information spreads in fewer rounds
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -125,11 +125,11 @@ class RandomRegular(Topology):
         import networkx  # takes 0.2 s, and few runs need it
 
         degree, name = self.degree, f"size={size}, degree={self.degree}"
-        require(degree < size, f"{name}: nobody has more than {size - 1} neighbours; lower degree or use Complete().")
+        require(degree < size, f"{name}: degree must be below size; lower degree or use Complete().")
         require(size * degree % 2 == 0, f"{name}: size or degree must be even, since every edge has two ends.")
-        require(degree > 1 or size == 2, f"{name}: pairs that never meet others cannot agree; use degree=2 or more.")
+        require(degree > 1 or size == 2, f"{name}: the graph would be disconnected pairs; use degree=2 or more.")
         random = np.random.default_rng(self.seed)
-        while True:  # from degree=3 on nearly the first is connected; of 2-regular graphs about 2/√size
+        while True:  # from degree=3 on nearly all graphs are connected; of 2-regular graphs about 2/√size
             graph = networkx.random_regular_graph(degree, size, seed=random)
             if networkx.is_connected(graph):
                 return [list(graph.adj[i]) for i in range(size)]
