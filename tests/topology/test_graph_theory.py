@@ -209,7 +209,7 @@ def test_two_ranks_agree_in_one_meeting() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="size=1: a graph needs 2 ranks at least"):
+    with pytest.raises(ValueError, match="size=1 must be at least 2"):
         GraphTheory(Ring(), 1)
     with pytest.raises(ValueError, match=r"must be a topology, such as Ring\(\)"):
         GraphTheory("Ring()", 4)  # type: ignore[arg-type]
