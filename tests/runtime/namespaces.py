@@ -3,9 +3,9 @@
     host 0            switch             host 1
     eth0 ─── veth ─── [bridge] ─── veth ─── eth0          one /24, no way out, nothing in the machine's own namespace
 
-Each host has a loopback of its own, so whoever tries 127.0.0.1 across hosts fails as it would between real machines;
-and a name of its own, which it finds at 127.0.1.1 in its own /etc/hosts, as Debian and Ubuntu write it, while the
-others find it at its address.
+Each host has its own loopback, so a process that tries 127.0.0.1 across hosts fails as between real machines. Each host
+has its own name, which it finds at 127.0.1.1 in its own /etc/hosts, as on Debian and Ubuntu; other hosts find it at its
+address.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _write_files(host: Host, members: Sequence[Host]) -> None:
     folder = _FILES / host.namespace
     folder.mkdir(parents=True)
     (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", f"127.0.1.1 {host.name}", *others, ""]))
-    (folder / "resolv.conf").write_text("")  # there is nobody to ask, and asking takes its time
+    (folder / "resolv.conf").write_text("")  # no name server can be reached, and a query takes long
 
 
 def _sweep() -> None:
@@ -184,7 +184,7 @@ def _take_down(name: str) -> None:
             os.kill(int(pid), signal.SIGKILL)
     _run("ip", "netns", "delete", name, check=False)
     shutil.rmtree(_FILES / name, ignore_errors=True)
-    with contextlib.suppress(OSError):  # somebody else's are in it, or it never was
+    with contextlib.suppress(OSError):  # it holds files of another run, or does not exist
         _FILES.rmdir()
 
 

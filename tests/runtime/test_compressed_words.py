@@ -1,4 +1,4 @@
-"""Compressed words on real processes: parts for everybody, buffers beside compressed rounds, ranks that leave."""
+"""Compressed messages on real processes: scattered parts, buffers with compressed rounds, ranks that leave."""
 
 from __future__ import annotations
 

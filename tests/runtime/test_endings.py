@@ -1,7 +1,6 @@
-"""How runs of four and more processes end when one is lost, fails or is asked to end: one cause, the same on every
-survivor, and what is kept.
+"""Ends of runs in which a worker is lost, fails or is asked to end: one cause on all survivors, and rescued states.
 
-Four, because with three everybody is a neighbour in gloo's ring.
+Four workers, because with three all are neighbours in gloo's ring.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ def learn(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None
 
 
 def dying(strategy: Strategy, folder: str, dead: tuple[int, ...], slow: int | None = None) -> str:
-    """Ranks ``dead`` are killed before their tenth step; rank ``slow`` takes longer over that step than anybody should
-    wait for an answer.
+    """Ranks ``dead`` are killed before their tenth step; rank ``slow`` takes longer over that step than
+    others wait for a cause.
     """
     model, optimizer, session = attached(strategy, folder)
     with session:
@@ -76,7 +75,7 @@ def names_of(results: list) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "dead", "slow", "said"),
+    ("strategy", "dead", "slow", "expected"),
     [
         (AVERAGING[0], (2,), None, "worker 2 was lost"),
         (AVERAGING[1], (2,), None, "worker 2 was lost"),
@@ -86,13 +85,14 @@ def names_of(results: list) -> list[str]:
     ids=str,
 )
 def test_every_survivor_names_the_killed_ones_and_all_survivors_are_rescued(
-    tmp_path: Path, strategy: Strategy, dead: tuple[int, ...], slow: int | None, said: str
+    tmp_path: Path, strategy: Strategy, dead: tuple[int, ...], slow: int | None, expected: str
 ):
     results = outcomes(4, dying, strategy, str(tmp_path), dead, slow)
     survivors = [result for rank, result in enumerate(results) if rank not in dead]
     assert names_of(survivors) == ["PeerLost"] * len(survivors), survivors
     assert all(
-        said in survivor.text and "The state of the remaining workers is in" in survivor.text for survivor in survivors
+        expected in survivor.text and "The state of the remaining workers is in" in survivor.text
+        for survivor in survivors
     ), survivors
     assert len(checkpoints.read(tmp_path, 0, 4)) == len(survivors)
     if slow is None:
@@ -109,7 +109,7 @@ def test_eight_workers_name_the_same_one(tmp_path: Path):
 
 
 def dying_with_the_store(folder: str, port: int) -> str:
-    """As without torchrun's agent: rank 0, which is killed, is also the host of the store."""
+    """Run as without torchrun's agent: rank 0, which is killed, also hosts the store."""
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="False", MASTER_PORT=str(port))
     return dying(AVERAGING[1], folder, (0,))
 
@@ -137,10 +137,10 @@ def failing(strategy: Strategy, who: int) -> str:
 
 @pytest.mark.parametrize(
     ("strategy", "who"),
-    [(AVERAGING[1], 2), (tacit.DPSGD(topology=tacit.Ring()), 2), (tacit.KAsync(k=1), 0)],  # 0: beside the server
+    [(AVERAGING[1], 2), (tacit.DPSGD(topology=tacit.Ring()), 2), (tacit.KAsync(k=1), 0)],  # 0: in the server's process
     ids=str,
 )
-def test_an_error_on_one_of_four_is_told_with_its_reason_on_all_others(strategy: Strategy, who: int):
+def test_an_error_on_one_of_four_is_reported_with_its_reason_on_all_others(strategy: Strategy, who: int):
     results = outcomes(4, failing, strategy, who)
     assert names_of(results) == ["ZeroDivisionError" if rank == who else "PeerLost" for rank in range(4)], results
     others = [result.text for rank, result in enumerate(results) if rank != who]
@@ -168,7 +168,7 @@ def test_a_time_out_ends_the_run_while_the_worker_it_names_is_stopped(tmp_path: 
     assert all("no answer from worker 2 within timeout_s=2" in str(result) for result in results), results
 
 
-# Gossip goes on without the lost.
+# Gossip continues without lost workers.
 
 
 def gossiping(strategy: Strategy, dead: int) -> dict:

@@ -1,4 +1,4 @@
-"""Messages between real sockets: order, windows, handlers, strangers, and peers that die."""
+"""Message endpoints on real sockets: order, windows, handlers, foreign processes, and lost peers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def together(*tasks: Callable[[], None]) -> None:
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
+        assert time.monotonic() < deadline_s, "the condition did not become true"
         time.sleep(0.001)
 
 
@@ -323,8 +323,8 @@ def test_what_a_handler_raises_reaches_its_worker():
             owner.endpoint.raise_if_failed()
 
 
-def test_replies_of_handlers_wait_in_line_when_the_peer_does_not_read(monkeypatch: pytest.MonkeyPatch):
-    """They are too small for the window of bytes and fill zmq's queue; no handler blocks, nothing is lost or overtaken."""
+def test_replies_of_handlers_are_queued_while_the_peer_does_not_read(monkeypatch: pytest.MonkeyPatch):
+    """Small replies fill zmq's queue, not the window of bytes; no handler blocks, and all arrive in order."""
     monkeypatch.setattr("tacit.runtime.messaging.reader._INBOX_MESSAGES", 250)
     count = 500  # of 60 KB: more than the kernel and zmq hold between two sockets
 
@@ -427,7 +427,7 @@ def test_encrypting_keeps_memory_unless_the_user_says_what_the_allocator_does(mo
     assert not keep_memory()
 
 
-def test_a_token_in_the_clear_stays_on_the_machine():
+def test_an_unencrypted_token_is_refused_outside_loopback():
     with pytest.raises(ValueError, match="security='token' with host='10.0.0.1' would send token and tensors"):
         End(HashStore(), 0, [1], host="10.0.0.1")
     with pytest.raises(ValueError, match="security='curves' is unknown; did you mean 'curve'"):
@@ -508,6 +508,6 @@ def test_a_killed_peer_is_noticed_by_receive_and_does_not_hold_up_close():
     with pytest.raises(PeerLost, match=why) as lost:
         end.endpoint.receive(Note, source=1)
     assert lost.value.rank == 1
-    end.endpoint.send(1, TensorMessage(torch.zeros(10**7)))  # into the void, without waiting
+    end.endpoint.send(1, TensorMessage(torch.zeros(10**7)))  # dropped, without waiting
     end.endpoint.close()
     assert time.monotonic() - begun_s < 2.0

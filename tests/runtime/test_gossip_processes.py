@@ -77,8 +77,8 @@ def one_dies(strategy: Strategy) -> str:
 
 
 @pytest.mark.parametrize("strategy", ROUNDS, ids=str)
-def test_a_lost_neighbour_is_told_and_nobody_waits_for_ever(strategy: Strategy):
-    """Who waits for the lost one says so; who waits for them hears that they have closed."""
+def test_a_lost_neighbour_is_reported_and_no_worker_waits_for_ever(strategy: Strategy):
+    """Workers that wait for the lost one name it; workers that wait for those report that they have closed."""
     results = outcomes(4, one_dies, strategy)
     survivors = [result for rank, result in enumerate(results) if rank != 2]
     assert all(isinstance(result, Failed) and result.name == "PeerLost" for result in survivors), survivors
@@ -102,7 +102,7 @@ def in_two_parts(folder: str | None, strategies: list[Strategy]) -> list[dict]:
 
 
 def test_a_run_goes_on_from_its_checkpoint_also_with_fewer_nodes(tmp_path: Path):
-    """With as many nodes bit for bit, where nobody is asynchronous; with fewer, from the mean."""
+    """With as many nodes bit for bit, where the strategy is synchronous; with fewer, from the mean."""
     whole = together(4, in_two_parts, str(tmp_path), ALL)
     again = together(4, in_two_parts, str(tmp_path), ALL)
     fewer = together(3, in_two_parts, str(tmp_path), ALL)

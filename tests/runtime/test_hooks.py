@@ -88,14 +88,14 @@ def interrupted(stop: int, steps: int) -> dict:
 
 
 def half_way(stop: int, steps: int, stops: bool) -> torch.Tensor:
-    """Train through, or with everything stored and made anew after ``stop`` steps."""
-    model, parallel, optimizer, state = anew(seed=0)
+    """Train through, or with everything stored and rebuilt after ``stop`` steps."""
+    model, parallel, optimizer, state = rebuilt(seed=0)
     data = data_of(tacit.rank(), steps)
     learn(parallel, optimizer, data[:stop])
     if stops:
         stored, weights = state.state_dict(), {k: v.clone() for k, v in model.state_dict().items()}
         state.close()
-        model, parallel, optimizer, state = anew(seed=9)
+        model, parallel, optimizer, state = rebuilt(seed=9)
         # DDP regroups its buckets after a first step, which is averaged in full: let it pass before going on.
         learn(parallel, optimizer, data[:1])
         state.load_state_dict(stored)
@@ -105,7 +105,7 @@ def half_way(stop: int, steps: int, stops: bool) -> torch.Tensor:
     return flat(model)
 
 
-def anew(seed: int) -> tuple:
+def rebuilt(seed: int) -> tuple:
     model = model_of(seed)
     parallel, state = parallel_of(model), tacit.hooks.Compression(tacit.QSGD(bits=4), tacit.EF21Momentum())
     parallel.register_comm_hook(state, tacit.hooks.compressed)

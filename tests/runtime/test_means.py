@@ -1,4 +1,4 @@
-"""The mean of an all-reduce, written where it is told, in both worlds."""
+"""The mean of an all-reduce, written into a given tensor, in both worlds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.runtime.processes import together
 FOUND: dict[int, tuple[list[float], list[float], float]] = {}
 
 
-class Told(Strategy[None]):
+class MeanInto(Strategy[None]):
     """Averages three numbers, two of them into a tensor of its own; rank 0 weighs ``weight``, the others ``weight`` and
     more.
     """
@@ -32,23 +32,23 @@ class Told(Strategy[None]):
 def attached(weight: float):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with tacit.attach(model, optimizer, Told(weight), steps=1) as session:
+    with tacit.attach(model, optimizer, MeanInto(weight), steps=1) as session:
         optimizer.step()
     return FOUND[session.rank]
 
 
 def expected(weight: float, rank: int, size: int) -> tuple[list[float], list[float], float]:
-    """Ranks weigh 1, 2, … and give as many times their numbers; where nobody weighs anything, everybody keeps its own."""
+    """Rank r has weight r + 1 and contributes r + 1 times the numbers; with weight 0 each rank keeps its own."""
     factor = sum((1 + r) ** 2 for r in range(size)) / sum(1 + r for r in range(size)) if weight else 1 + rank
     return [factor, 2 * factor], [3 * factor], float(1 + rank)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.5, 0.0])
-def test_a_mean_is_written_where_it_is_told_and_the_rest_returned(weight: float):
+def test_a_mean_is_written_into_a_given_tensor_and_the_rest_returned(weight: float):
     simulated = {}
     for size in (1, 2):
         FOUND.clear()
-        tacit.simulate(workloads.quadratic(dimension=3), Told(weight), cluster=tacit.Cluster(workers=size), steps=1)
+        tacit.simulate(workloads.quadratic(dimension=3), MeanInto(weight), cluster=tacit.Cluster(workers=size), steps=1)
         simulated[size] = dict(FOUND)
         for rank in range(size):
             assert flat(FOUND[rank]) == pytest.approx(flat(expected(weight, rank, size)))

@@ -60,7 +60,7 @@ def test_handlers_answer_while_their_workers_compute():
     assert real["loss"][-1] < real["loss"][0]
 
 
-def test_a_server_beside_rank_0_trains_the_model_that_all_report():
+def test_a_server_in_rank_0_trains_the_model_that_all_report():
     results = together(3, play, FirstOfAll(), 20)
     for result in results[1:]:
         assert torch.equal(result["parameters"], results[0]["parameters"])
@@ -98,7 +98,7 @@ class SendsFirst(Strategy[None]):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGDWithMessages(tacit.LocalSGD):
-    """A subclass of a strategy that uses collectives alone may use messages."""
+    """A subclass of a strategy that uses collectives only may use messages."""
 
     def after_step(self, worker, state):
         super().after_step(worker, state)

@@ -101,7 +101,7 @@ def test_the_traces_bytes_are_what_the_kernel_counted(strategy):
     packets that only acknowledge.
 
     How many packets there are depends on how busy the machine is: segments are joined, or not. So headers are taken off
-    by the kernel's own count of packets. What is left is gloo's and the store's own words: 0.02 % of 36 MB. A busy
+    by the kernel's own count of packets. The rest is traffic of gloo and the store: 0.02 % of 36 MB. A busy
     machine drops segments even on an unshaped link, and what TCP then sends again is no part of the run's traffic: a
     run with more than a little of it is repeated.
     """
@@ -109,14 +109,14 @@ def test_the_traces_bytes_are_what_the_kernel_counted(strategy):
     for _ in range(6):
         with namespaces.hosts(2) as hosts:
             results = together(2, on_its_host, hosts, _train, strategy)
-        assert all(2**25 < told <= counted.payload_bytes for told, counted in results)
-        if all(counted.payload_bytes <= 1.005 * told for told, counted in results):
+        assert all(2**25 < recorded <= counted.payload_bytes for recorded, counted in results)
+        if all(counted.payload_bytes <= 1.005 * recorded for recorded, counted in results):
             return
         lost_bytes += sum(counted.sent_again_bytes for _, counted in results)
     if lost_bytes:
         pytest.skip("the link lost many segments in each of six runs: this machine is too busy to count bytes")
-    told, counted = results[0]
-    assert counted.payload_bytes <= 1.005 * told
+    recorded, counted = results[0]
+    assert counted.payload_bytes <= 1.005 * recorded
 
 
 def _train(strategy: Strategy, steps: int = 32) -> tuple[int, namespaces.Traffic]:

@@ -1,6 +1,4 @@
-"""Server strategies on real processes: the server beside a worker, in shards, or apart; ends that nobody hangs at; what
-is kept and gone on from.
-"""
+"""Server strategies on real processes: server in a worker, in shards or in its own process; ends and checkpoints."""
 
 from __future__ import annotations
 
@@ -90,7 +88,7 @@ def test_waiting_for_all_is_the_same_in_both_worlds():
 
 @pytest.mark.parametrize("steps", [None, 30])
 @pytest.mark.parametrize("strategy", KINDS, ids=str)
-def test_ranks_with_fewer_batches_leave_and_nobody_hangs(strategy: tacit.Strategy, steps: int | None):
+def test_ranks_with_fewer_batches_leave_and_no_rank_hangs(strategy: tacit.Strategy, steps: int | None):
     results = together(3, play, strategy, steps, [20, 60, 40])
     assert all(torch.equal(result["model"], results[0]["model"]) for result in results)
     assert results[0]["taken"] <= 20
@@ -101,7 +99,7 @@ def test_ranks_with_fewer_batches_leave_and_nobody_hangs(strategy: tacit.Strateg
         assert made == pytest.approx(pushed / strategy.k, abs=pushed / strategy.k * 0.6) and pushed == 120
 
 
-def test_looking_at_the_reported_model_changes_nothing_and_waits_for_nobody():
+def test_looking_at_the_reported_model_changes_nothing_and_waits_for_no_rank():
     results = together(3, play, tacit.KSync(k=3), 25, [25, 25, 25])
     without = together(3, play, tacit.KSync(k=3), 25, [25, 25, 25])
     torch.testing.assert_close(results[0]["model"], without[0]["model"], rtol=0, atol=0)
@@ -128,7 +126,7 @@ def go_on(folder: str) -> dict:
     return play(tacit.KBatchAsync(k=2), 60, [200, 200], resume=folder)
 
 
-def test_shards_live_beside_several_workers_and_agree_with_one():
+def test_shards_in_several_workers_agree_with_one_server():
     whole, parts = (
         tacit.simulate(DIGITS, tacit.KSync(k=3, shards=shards), cluster=tacit.Cluster(workers=3), steps=120, lr=0.2)
         for shards in (1, 2)
@@ -138,7 +136,7 @@ def test_shards_live_beside_several_workers_and_agree_with_one():
         torch.testing.assert_close(parameters, whole.parameters, rtol=0, atol=2e-5)
 
 
-def beside_a_server_apart(strategy: tacit.Strategy, steps: int) -> object:
+def with_a_server_process(strategy: tacit.Strategy, steps: int) -> object:
     """The last of the processes is the server; it runs the very same script."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - 1
     os.environ["WORLD_SIZE"] = str(size)
@@ -152,7 +150,7 @@ def beside_a_server_apart(strategy: tacit.Strategy, steps: int) -> object:
 
 @pytest.mark.parametrize("strategy", [tacit.KBatchSync(k=2), tacit.KAsync(k=2)], ids=str)
 def test_the_server_may_be_a_process_of_its_own(strategy: tacit.Strategy):
-    *workers, server = together(4, beside_a_server_apart, strategy, 30)
+    *workers, server = together(4, with_a_server_process, strategy, 30)
     assert server == "served"
     assert {result["updates"] for result in workers} == {30}
     assert workers[0]["run"]["steps"] == 30  # the server's part of the trace came with its model
@@ -161,9 +159,7 @@ def test_the_server_may_be_a_process_of_its_own(strategy: tacit.Strategy):
 
 
 def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | str:
-    """As ``play``, where ``victims`` are killed in the middle of the run; the server is beside rank 0, or the last
-    process.
-    """
+    """Run ``play`` with ``victims`` killed in the middle; the server is in rank 0, or the last process."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - (server == "process")
     os.environ["WORLD_SIZE"] = str(size)
     is_server = rank == size
@@ -184,8 +180,8 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(("strategy", "workers", "server"), LOSSES, ids=lambda value: str(value))
-def test_a_killed_learner_holds_nobody_up(strategy: tacit.Strategy, workers: int, server: str):
-    """The server hears of it, waits for the learners that are left, and the run finishes with the model of all its
+def test_a_killed_learner_does_not_hold_up_others(strategy: tacit.Strategy, workers: int, server: str):
+    """The server is notified, waits for the learners that are left, and the run finishes with the model of all its
     updates.
     """
     results = outcomes(workers + (server == "process"), killed, strategy, [workers - 1], server)
@@ -223,7 +219,7 @@ def one_closes_early(strategy: tacit.Strategy) -> tacit.Run | None:
     return session.run
 
 
-def test_without_learners_the_server_apart_ends_with_an_error():
+def test_without_learners_a_server_process_ends_with_an_error():
     *_, server = outcomes(3, killed, tacit.KSync(k=2), [0, 1], "process")
     assert server.name == "PeerLost" and "has no learner left" in server.text
 
@@ -235,11 +231,11 @@ def slow_one(strategy: tacit.Strategy) -> dict:
 @pytest.mark.parametrize(
     "strategy", [tacit.KAsync(k=2), tacit.KBatchAsync(k=2), tacit.KSync(k=3), tacit.KBatchSync(k=3)], ids=str
 )
-def test_nobody_waits_for_a_slow_worker(strategy: tacit.Strategy):
+def test_no_worker_waits_for_a_slow_one(strategy: tacit.Strategy):
     results = together(4, slow_one, strategy)
     assert results[3]["taken"] * 3 < min(result["taken"] for result in results[:3])
     if strategy.cancels:
-        assert results[3]["run"]["cancelled"] > 0  # its work is dropped, and told apart in the trace
+        assert results[3]["run"]["cancelled"] > 0  # its work is dropped, and marked in the trace
 
 
 def warned_of_speeds(strategy: tacit.Strategy) -> list[str]:
@@ -250,8 +246,8 @@ def warned_of_speeds(strategy: tacit.Strategy) -> list[str]:
 
 
 def test_the_server_warns_once_of_learners_it_uses_more_often():
-    [said], *others = together(3, warned_of_speeds, tacit.KAsync(k=1))
-    assert "of learner 2. If learners hold different data" in said and others == [[], []]
+    [warning], *others = together(3, warned_of_speeds, tacit.KAsync(k=1))
+    assert "of learner 2. If learners hold different data" in warning and others == [[], []]
     assert together(3, warned_of_speeds, tacit.Ringleader()) == [[], [], []]
 
 

@@ -1,4 +1,4 @@
-"""SwarmSGD on real processes: as good as simulated, and nobody stops for anybody."""
+"""SwarmSGD on real processes: as good as simulated, and no node waits for another."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_four_processes_reach_the_simulated_accuracy():
 
 
 def one_stands_still(folder: str) -> dict:
-    """Rank 1 stops in its tenth step; rank 0 lets it go on once it has taken all its own."""
+    """Rank 1 stops in its tenth step; rank 0 continues it after its own last step."""
     rank, steps = tacit.rank(), 400
     generator = torch.Generator().manual_seed(rank)
     x = torch.randn(256, 8, generator=generator)
@@ -98,7 +98,7 @@ def one_stands_still(folder: str) -> dict:
     }
 
 
-def test_a_stopped_partner_stops_nobody(tmp_path: Path):
+def test_a_stopped_partner_does_not_stop_others(tmp_path: Path):
     first, *others = together(4, one_stands_still, str(tmp_path))
     assert first["state"] == "T"  # rank 1 stood still while rank 0 took its last step
     assert first["last_s"][1] > max(first["last_s"][rank] for rank in (0, 2))

@@ -84,7 +84,7 @@ def averager_run(steps: int) -> torch.Tensor:
 
 
 def side_by_side(steps: int) -> dict[str, torch.Tensor]:
-    """Our runs before, beside and after a group of the user's own: neither disturbs the other."""
+    """Sessions before, during and after a process group of the user: neither disturbs the other."""
     found = {"all-reduce": tacit_run(tacit.AllReduce(), steps)}
     dist.init_process_group("gloo")
     found |= {"ddp": ddp_run(steps), "averager": averager_run(steps)}
@@ -179,7 +179,7 @@ def test_batch_norm_statistics_are_kept_where_asked():
     assert (a["after"] - b["after"]).abs().max() > 0.1 and (a["end"] - b["end"]).abs().max() > 0.1
 
 
-def test_batch_norm_statistics_are_measured_anew_where_asked():
+def test_batch_norm_statistics_are_measured_again_if_asked():
     a, b = together(2, batch_norm_run, "recalibrate")
     close(a["reported"], b["reported"])
     close(a["output"], b["output"])
@@ -258,7 +258,7 @@ def test_a_step_that_all_scalers_skip_changes_nothing():
     "feedback", [tacit.EF21(), tacit.EF21Plus(), tacit.ErrorFeedback(), tacit.NoFeedback()], ids=str
 )
 def test_a_scaler_that_skips_leaves_compressed_ranks_agreeing(feedback):
-    """On one rank: the others go on with its last estimate.
+    """On one rank: the others continue with its last estimate.
 
     On all: nothing changes. Models stay equal to the last bit.
     """
@@ -387,7 +387,7 @@ def uneven_runs(steps: int | None) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("steps", [None, 13])
-def test_ranks_whose_data_ends_early_keep_joining_and_nobody_hangs(steps):
+def test_ranks_whose_data_ends_early_keep_joining_and_no_rank_hangs(steps):
     for results in zip(*together(3, uneven_runs, steps), strict=True):
         assert results[0]["steps"] == 13
         for other in results[1:]:
@@ -431,7 +431,7 @@ def skipping_run(strategy: tacit.Strategy) -> list[torch.Tensor]:
     ids=str,
 )
 def test_equal_weights_leave_out_who_skips_and_who_has_no_data_left(strategy, keeps_estimates):
-    """EF21 goes on with the last estimate of a rank that skips; nothing stays of one whose data has ended."""
+    """EF21 continues with the last estimate of a rank that skips; nothing stays of one whose data has ended."""
     reference = network()
     optimizer = sgd(reference)
     theirs = None
@@ -453,7 +453,7 @@ def test_equal_weights_leave_out_who_skips_and_who_has_no_data_left(strategy, ke
 
 
 def interrupted_run(folder: str, strategy: tacit.Strategy, stop: int, steps: int) -> torch.Tensor:
-    """Train to ``stop``, checkpoint, go on for a bit that will be lost, leave."""
+    """Train to ``stop``, checkpoint, continue for steps that will be lost, and leave."""
     model = network()
     optimizer = sgd(model)
     session = tacit.attach(model, optimizer, strategy, steps=steps, seed=3)
@@ -525,7 +525,7 @@ def test_resuming_with_three_workers_instead_of_four(tmp_path):
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_resuming_compressed_runs_with_another_number_of_workers(tmp_path, size):
-    """What is believed of the mean gradient survives; everybody agrees afterwards."""
+    """What is believed of the mean gradient survives; all ranks agree afterwards."""
     for number, strategy in enumerate(COMPRESSED[:4]):
         folder = str(tmp_path / str(number))
         models = together(3, checkpointed_models, folder, strategy, 8)
@@ -581,7 +581,7 @@ def test_a_checkpoint_that_dies_half_way_leaves_the_previous_one(tmp_path):
 
 
 def local_state() -> bool:
-    """Only rank 0 asks: nobody may wait for anybody."""
+    """Only rank 0 asks: no rank may wait for another."""
     model = network()
     optimizer = sgd(model)
     with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2), steps=10) as session:
@@ -665,12 +665,12 @@ def starts_differ() -> torch.Tensor:
         return flat(model)
 
 
-def test_everybody_starts_from_rank_0():
+def test_all_ranks_start_from_rank_0():
     first, second = together(2, starts_differ)
     assert torch.equal(first, second) and torch.equal(first, flat(network()))
 
 
-# Somebody is lost.
+# Lost workers.
 
 
 def dying_run(folder: str, how: str) -> None:
@@ -753,7 +753,7 @@ def test_an_error_on_one_rank_is_told_on_the_others(tmp_path):
     assert first.name == third.name == "PeerLost" and "ZeroDivisionError: a bug in the loop" in first.text
 
 
-def test_a_worker_that_does_not_come_is_named_when_patience_ends(tmp_path):
+def test_a_worker_that_does_not_come_is_named_at_the_time_out(tmp_path):
     first, _second, third = outcomes(3, dying_run, "", "hangs")
     assert first.name == third.name == "TimedOut"
     assert "no answer from worker 1 within timeout_s=2" in first.text

@@ -26,7 +26,8 @@ def attached(start, width, lr):
 first, first_optimizer, first_session = attached(0.0, WIDTHS[0], 0.0)
 second, second_optimizer, second_session = attached(1.0, WIDTHS[1], 0.0)
 for _ in range(3 * STEPS):
-    for model, optimizer, session in ((first, first_optimizer, first_session), (second, second_optimizer, second_session)):
+    attached = ((first, first_optimizer, first_session), (second, second_optimizer, second_session))
+    for model, optimizer, session in attached:
         if session.is_done:
             continue
         optimizer.zero_grad()

@@ -125,7 +125,7 @@ def test_processes_that_send_messages_and_their_replay_reach_the_same_parameters
         sent = [(event.rank, event.peer, event.label) for event in run.trace.of("send") if event.rank >= 0]
         repeated = [(event.rank, event.peer, event.label) for event in again.trace.of("send") if event.rank >= 0]
         surplus = Counter(repeated) - Counter(sent)
-        assert not surplus, f"{strategy} says in its replay what it never said: {surplus}"
+        assert not surplus, f"{strategy} sends in its replay what it never sent: {surplus}"
 
 
 def test_a_replay_that_leaves_its_record_says_where():

@@ -1,4 +1,4 @@
-"""An error in the user's loop, outside ``with``: the other workers hear its type and message."""
+"""An error in the user's loop, outside ``with``: the other workers raise an error with its type and message."""
 
 from __future__ import annotations
 

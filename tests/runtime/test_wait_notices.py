@@ -1,4 +1,4 @@
-"""Who waits where: what ranks are told that make different calls, soon and when the time-out ends the run."""
+"""Notices of workers that wait in different calls, and the error when the time-out ends the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RULE = "very rank must make the same calls in the same order"
 
 
 class Notices(logging.Handler):
-    """Keeps what is logged."""
+    """Log handler that keeps the messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def run(strategy: Strategy, call: Callable[[tacit.Session], None] | None, ranks:
     ],
     ids=["model", "mean"],
 )
-def test_a_call_on_rank_0_only_is_told_with_the_place_of_every_rank(
+def test_a_call_on_rank_0_only_is_reported_with_the_call_of_every_rank(
     strategy: Strategy, call: Callable[[tacit.Session], None], method: str
 ):
     first, second = together(2, run, strategy, call, (0,))
@@ -92,7 +92,7 @@ def test_a_call_on_rank_0_only_is_told_with_the_place_of_every_rank(
 
 
 @pytest.mark.timeout(120)
-def test_the_lowest_of_several_ranks_speaks_for_those_at_the_same_place():
+def test_the_lowest_of_several_ranks_reports_those_in_the_same_call():
     results = together(3, run, tacit.AllReduce(), barrier, (2,))
     [notice] = results[0]["notices"]
     assert (
@@ -103,7 +103,7 @@ def test_the_lowest_of_several_ranks_speaks_for_those_at_the_same_place():
 
 
 @pytest.mark.timeout(120)
-def test_a_worker_that_waits_for_a_message_is_told_too():
+def test_a_worker_that_waits_for_a_message_is_reported_too():
     first, second = outcomes(2, run, tacit.DPSGD(topology=tacit.Complete()), evaluate, (0,))
     [notice] = first["notices"]
     assert "worker 1 waits in optimizer.step() (receive(" in notice
@@ -122,7 +122,7 @@ class Mixed(Strategy[None]):
 
 
 @pytest.mark.timeout(120)
-def test_different_collectives_of_a_strategy_are_told_by_rank():
+def test_different_collectives_of_a_strategy_are_reported_by_rank():
     results = together(2, run, Mixed(), None, ())
     for text in (results[0]["notices"][0], *(result["error"] for result in results)):
         assert "in optimizer.step() (broadcast; test_wait_notices.py, line" in text
@@ -148,7 +148,7 @@ def test_a_wait_for_a_message_that_cannot_come_is_reported_as_soon_as_a_collecti
     assert second["notices"] == []
 
 
-def test_a_run_in_which_all_ranks_make_the_same_calls_is_told_nothing():
+def test_a_run_in_which_all_ranks_make_the_same_calls_has_no_notice():
     strategy = tacit.LocalSGD(period=tacit.Every(4))
     assert together(2, run, strategy, evaluate, (0, 1)) == [{"notices": [], "error": ""}] * 2
 
