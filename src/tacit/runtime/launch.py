@@ -1,6 +1,4 @@
-"""Workers as processes of this machine, started and watched by torchrun's own agent; for several machines, the line to
-type.
-"""
+"""Launch of workers on this machine with torchrun's agent; for several machines, the command line to use."""
 
 from __future__ import annotations
 
@@ -24,19 +22,19 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-_ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"  # where torchrun's agent looks for what a worker says of its end
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # those that the agent takes over
+_ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"  # the file in which torchrun's agent looks for a worker's error
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # those that the agent handles
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How one worker's process ended, where it was not well."""
+class FailedWorker:
+    """How the process of a failed worker ended."""
 
     rank: int
-    exit_code: int | None  # negative: the signal that ended it; None: nobody knows
-    told: str  # the error it told the launcher
-    kind: str  # the error's type
-    said: str  # what else it wrote to its standard error
+    exit_code: int | None  # negative: the signal that ended it; None: unknown
+    error: str  # as reported to the launcher
+    kind: str  # type of the error
+    output: str  # rest of its standard error
 
     @property
     def signal(self) -> str | None:
@@ -44,12 +42,11 @@ class Ended:
         return None if self.exit_code is None or self.exit_code >= 0 else signal.Signals(-self.exit_code).name
 
 
-def launch(arguments: Sequence[str], workers: int, *, threads: int, logs: Path, shows_all: bool) -> list[Ended]:
-    """Run ``python -m …arguments`` in ``workers`` processes; return how those ended that failed, none when all is well.
+def launch(arguments: Sequence[str], workers: int, *, threads: int, logs: Path, shows_all: bool) -> list[FailedWorker]:
+    """Run ``python -m …arguments`` in ``workers`` processes; return the failed workers.
 
-    logs: a folder for what workers write to their standard error, gone again when all is well; ``shows_all`` lets it
-    through instead, torchrun's own words included. Ctrl-C is passed on, and raised again as KeyboardInterrupt once all
-    workers have ended.
+    logs: a folder for the workers' standard error, removed if none fails. shows_all: show standard error instead,
+    torchrun's messages included. Ctrl-C is passed on, and raised as KeyboardInterrupt once all workers have ended.
     """
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
@@ -66,20 +63,21 @@ def launch(arguments: Sequence[str], workers: int, *, threads: int, logs: Path, 
     )
     codes: dict[int, int] = {}
     try:
-        with _undisturbed(shows_all, {"OMP_NUM_THREADS": str(threads)}):
+        with _quiet_agent(shows_all, {"OMP_NUM_THREADS": str(threads)}):
             elastic_launch(config, sys.executable)("-m", *arguments)
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
     except SignalException as error:
         raise KeyboardInterrupt(error.sigval.name) from None
     finally:
-        ended = _collect(logs, codes)
-    return ended
+        failed = _collect(logs, codes)
+    return failed
 
 
 def torchrun_line(arguments: Sequence[str], workers: int, nodes: int, host: str, name: str) -> str:
-    """Return the line that starts ``python -m …arguments`` when it is typed on each of ``nodes`` machines; ``host`` is
-    one of them.
+    """Return the command line that starts ``python -m …arguments`` if run on each of ``nodes`` machines.
+
+    host: the name of one of them.
     """
     where = (
         ["--standalone"]
@@ -98,16 +96,16 @@ def torchrun_line(arguments: Sequence[str], workers: int, nodes: int, host: str,
     return shlex.join(["torchrun", *where, "--nproc-per-node", str(workers // nodes), "-m", *arguments])
 
 
-def tell_launcher(message: str, kind: str, exit_code: int) -> None:
-    """Leave ``message`` where the launcher looks for it, in torchrun's own notation; without a launcher do nothing."""
+def report_to_launcher(message: str, kind: str, exit_code: int) -> None:
+    """Write ``message`` to the file that the launcher reads, in torchrun's format; do nothing without a launcher."""
     if _ERROR_FILE in os.environ:
         extra = {"py_callstack": message, "timestamp": str(int(time.time())), "kind": kind, "exit_code": exit_code}
         Path(os.environ[_ERROR_FILE]).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
 
 
 @contextmanager
-def _undisturbed(shows_all: bool, environment: Mapping[str, str]) -> Iterator[None]:
-    """Keep the agent's log lines away, and put back signal handlers and environment as they were."""
+def _quiet_agent(shows_all: bool, environment: Mapping[str, str]) -> Iterator[None]:
+    """Suppress the agent's log lines; restore signal handlers and environment afterwards."""
     handlers, before = {one: signal.getsignal(one) for one in _SIGNALS}, dict(os.environ)
     os.environ.update(environment)
     if not shows_all:
@@ -122,35 +120,36 @@ def _undisturbed(shows_all: bool, environment: Mapping[str, str]) -> Iterator[No
             signal.signal(one, handler)
 
 
-def _collect(logs: Path, codes: Mapping[int, int]) -> list[Ended]:
-    """Return who failed and how, and leave of the logs one file for each worker that said something."""
-    ended = []
+def _collect(logs: Path, codes: Mapping[int, int]) -> list[FailedWorker]:
+    """Return the failed workers; reduce the logs to one file for each worker with output."""
+    failed = []
     for folder in sorted(logs.glob("*/attempt_0/*"), key=lambda folder: int(folder.name)):
-        rank, said = int(folder.name), _read(folder / "stderr.log")
-        told = _told(folder / "error.json")
-        if told:  # who spoke for all said it to its standard error too
-            said = "\n".join(line for line in said.splitlines() if not line.startswith("error: "))
-        if told or codes.get(rank):
-            code = told.get("extraInfo", {}).get("exit_code", codes.get(rank))
-            ended.append(
-                Ended(rank, code, told.get("message", ""), told.get("extraInfo", {}).get("kind", ""), said.strip())
-            )
-        if said.strip():
-            (logs / f"worker-{rank}.txt").write_text(said)
+        rank, output = int(folder.name), _read(folder / "stderr.log")
+        report = _report(folder / "error.json")
+        if report:  # one worker also writes the error to its standard error
+            output = "\n".join(line for line in output.splitlines() if not line.startswith("error: "))
+        if report or codes.get(rank):
+            details = report.get("extraInfo", {})
+            code = details.get("exit_code", codes.get(rank))
+            error, kind = report.get("message", ""), details.get("kind", "")
+            failed.append(FailedWorker(rank, code, error, kind, output.strip()))
+        if output.strip():
+            (logs / f"worker-{rank}.txt").write_text(output)
     for folder in logs.iterdir():
         if folder.is_dir():
             shutil.rmtree(folder, ignore_errors=True)
-    if not ended or not any(logs.iterdir()):
+    if not failed or not any(logs.iterdir()):
         shutil.rmtree(logs, ignore_errors=True)
-    return ended
+    return failed
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _report(path: Path) -> dict[str, Any]:
+    """Return a worker's error report; empty if there is none."""
     try:
-        told: dict[str, Any] = json.loads(path.read_text())["message"]
+        report: dict[str, Any] = json.loads(path.read_text())["message"]
     except (OSError, ValueError, KeyError):
         return {}
-    return told if isinstance(told, dict) else {"message": str(told)}
+    return report if isinstance(report, dict) else {"message": str(report)}
 
 
 def _read(path: Path) -> str:

@@ -18,7 +18,7 @@ from tacit.cli.settings import Table, changes, check_device, import_notes, read_
 from tacit.cli.terminal import console, print_notes
 from tacit.errors import TacitError, require
 from tacit.record.files import toml_text, write_text
-from tacit.runtime.launch import Ended, launch, torchrun_line
+from tacit.runtime.launch import FailedWorker, launch, torchrun_line
 from tacit.session.checkpoints import step_of
 
 _DEFAULT_WORKERS: Final = 2
@@ -110,7 +110,7 @@ def _start(given: dict[str, Any]) -> None:
         complain(f"interrupted. {what_is_left(folder)}")
         raise typer.Exit(INTERRUPTED) from None
     if ended:
-        spokesman = min(ended, key=lambda one: (not one.told, one.kind == "PeerLost", one.rank))
+        spokesman = min(ended, key=lambda one: (not one.error, one.kind == "PeerLost", one.rank))
         code = spokesman.exit_code if spokesman.exit_code is not None and spokesman.exit_code > 0 else FAILED
         if code == BAD_INPUT and given["resume"] is None:
             (folder / "run.toml").unlink()  # nothing was begun: the same command, mended, may use the folder
@@ -210,15 +210,15 @@ def _prepare(plan: Plan, given: dict[str, Any]) -> Path:
     return folder
 
 
-def _what_ended(ended: list[Ended], spokesman: Ended, folder: Path) -> str:
+def _what_ended(ended: list[FailedWorker], spokesman: FailedWorker, folder: Path) -> str:
     """Return in a sentence or two who ended the run."""
-    said = [spokesman.told] if spokesman.told else []
+    said = [spokesman.error] if spokesman.error else []
     for one in ended:
         if one.signal is not None and one.signal != "SIGTERM":  # which the launcher itself sends to those who are left
             hint = " (the kernel does that when memory runs out)" if one.signal == "SIGKILL" else ""
             said.append(f"Worker {one.rank} was ended by {one.signal}{hint}.")
     if not said:
-        last = spokesman.said.splitlines()[-1] if spokesman.said else f"exit code {spokesman.exit_code}"
+        last = spokesman.output.splitlines()[-1] if spokesman.output else f"exit code {spokesman.exit_code}"
         said.append(f"worker {spokesman.rank} failed: {last.rstrip('.')}. All it said is in {folder / 'logs'}.")
     return " ".join(said)
 

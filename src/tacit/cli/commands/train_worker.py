@@ -25,7 +25,7 @@ from tacit.cli.settings import Settings, Table
 from tacit.cli.terminal import Screen, console
 from tacit.errors import Interrupted, PeerLost, RunError, SpeedBias, TacitError
 from tacit.record.run import Run
-from tacit.runtime.launch import tell_launcher
+from tacit.runtime.launch import report_to_launcher
 from tacit.runtime.train import Progress, train
 from tacit.session.checkpoints import step_of
 
@@ -99,7 +99,7 @@ def end_part(error: BaseException, folder: Path | None) -> typer.Exit:
     is_run = isinstance(error, RunError) or is_disk_full(error)
     code = INTERRUPTED if is_interrupt else FAILED if is_run else BAD_INPUT
     message = what_happened(error)
-    tell_launcher(message, type(error).__name__, code)
+    report_to_launcher(message, type(error).__name__, code)
     if _speaks(int(os.environ["RANK"]), error):
         complain(f"{message} {what_is_left(folder)}".strip())
     return typer.Exit(code)
