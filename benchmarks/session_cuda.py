@@ -81,4 +81,4 @@ if __name__ == "__main__":
     group.all_reduce(x).wait()
     torch.cuda.synchronize()
     print("nccl one rank", x.tolist(), group.wire_device(x))
-    group.shut()
+    group.close()

@@ -16,7 +16,7 @@ from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy
 from tacit.errors import require
 from tacit.runtime.backend import ProcessBackend
-from tacit.runtime.environment import SERVES
+from tacit.runtime.environment import SERVE
 from tacit.session import Session, SessionOptions, check_not_attached, common_table, script_context
 from tacit.session.logs import Log
 from tacit.session.model.wrappers import WAY_OUT
@@ -73,7 +73,7 @@ def attach(
         rescue_folder=None if folder is None else Path(folder),
         log=log,
     )
-    if SERVES in os.environ:
+    if SERVE in os.environ:
         table = common_table(model, optimizers, strategy, steps, seed, options)
         where = {"interface": interface, "security": security, "timeout_s": timeout_s}
         _serve_and_exit(model, optimizers, strategy, table, steps, seed, where)

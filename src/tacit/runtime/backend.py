@@ -22,7 +22,7 @@ from tacit.runtime.failures.signals import TerminationSignal
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import ProcessNetwork
-from tacit.runtime.rendezvous import meet
+from tacit.runtime.rendezvous import rendezvous
 from tacit.runtime.server.host import ServerHost, Survivors
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
@@ -61,8 +61,8 @@ class ProcessBackend:
         self.endpoint: MessageEndpoint | None = None
         self._trace_rows = EventQueue()  # of messages, appended by the threads that send and receive
         self._host = host = ServerHost(strategy, self.rank, server=server)
-        self.server_hook_lock, self.server_is_process, self.server_models = host.hook_lock, host.is_apart, host.kept
-        rows = (self._trace_rows, host.mail)
+        self.server_hook_lock, self.server_is_process, self.server_models = host.hook_lock, host.is_process, host.models
+        rows = (self._trace_rows, host.trace_rows)
         self.step = ProcessStep(self.rank, self.clock, self._trace, self.hook_lock, rows, self._raise_failure)
         self.network = ProcessNetwork(self)
         self._causes = FailureCauses(self._environment, self.now_s)
@@ -81,10 +81,10 @@ class ProcessBackend:
 
     def _connect(self, interface: str | None) -> None:
         """Find the other processes, and open groups and message endpoints."""
-        rendezvous = meet(
+        found = rendezvous(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
         )
-        self.address = rendezvous.address
+        self.address = found.address
         self._causes.liveness = Liveness(self._environment, self.address)
         self.collectives = Collectives(
             self._environment,
@@ -93,15 +93,15 @@ class ProcessBackend:
             self.hook_lock,
             self._timeout,
             address=self.address,
-            backend=rendezvous.backend,
+            backend=found.backend,
             now_s=self.now_s,
         )
         if may_send(self._strategy):  # at once: a message may arrive before this rank sends or receives one
-            self._security = self._security or ("token" if rendezvous.is_local else "curve")
+            self._security = self._security or ("token" if found.is_local else "curve")
             self.endpoint = self._open_endpoint(self.rank, self.hook_lock, self._trace_rows)
             if self._host.is_here:
                 self._host.endpoint = self._open_endpoint(
-                    server_address(self.rank), self._host.hook_lock, self._host.mail
+                    server_address(self.rank), self._host.hook_lock, self._host.trace_rows
                 )
 
     def _open_endpoint(self, address: int, hook_lock: HookLock, rows: EventQueue) -> MessageEndpoint:
@@ -187,7 +187,7 @@ class ProcessBackend:
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         self._handler = handler
         if self.collectives is not None and not self._has_rounds:
-            self.collectives.leaves_out_lost = self._strategy.skips_lost_workers
+            self.collectives.skips_lost = self._strategy.skips_lost_workers
             self._causes.watch(lambda: self._termination.asked_s is not None, self._fail_endpoints)
         if self.endpoint is not None:
             self.endpoint.start_handling()
@@ -212,7 +212,7 @@ class ProcessBackend:
 
     def send_initial_model(self, model: Tensor) -> None:
         assert self.endpoint is not None
-        self._host.send_off(model, self.endpoint)
+        self._host.send_initial_model(model, self.endpoint)
 
     def join_server(self) -> Tensor | None:
         assert self.endpoint is not None
@@ -250,7 +250,7 @@ class ProcessBackend:
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
         if self.collectives is not None:
-            self.collectives.spread(tensor, source)
+            self.collectives.broadcast(tensor, source)
 
     def mean(self, tensor: Tensor) -> Tensor:
         return tensor.clone() if self.collectives is None else self.collectives.mean(tensor)
@@ -281,6 +281,6 @@ class ProcessBackend:
             self.endpoint.close()
             self._host.close(failure)
         if self.collectives is not None:
-            self.collectives.shut()
+            self.collectives.close_groups()
         self._causes.close()
         self._termination.restore()

@@ -1,4 +1,4 @@
-"""Collectives among real processes: their groups, who takes part, how long to wait, and what a failure means."""
+"""Collectives among real processes: groups, participants, time-outs, and the causes of failures."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from tacit.runtime.process_groups import Call, Group
 
 _log: Final = logging.getLogger("tacit")
 _LAST_BARRIER_S: Final = 30.0
-_LOOK_AGAIN_S: Final = (0.001, 0.02)  # soon at first, then less and less often
+_LOOK_AGAIN_S: Final = (0.001, 0.02)  # soon at first, then less often
 
 
 class Collectives:
-    """One process's part in them. ``address``: of this process; ``backend``: of the strategy's groups."""
+    """One process's collectives. address: of this process. backend: of the strategy's groups."""
 
     def __init__(
         self,
         environment: Environment,
-        endings: FailureCauses,
+        causes: FailureCauses,
         termination: TerminationSignal,
         hook_lock: HookLock,
-        patience: AdaptiveTimeout,
+        timeout: AdaptiveTimeout,
         *,
         address: str,
         backend: str,
         now_s: Callable[[], float],
     ) -> None:
-        self._environment, self._endings, self._termination = environment, endings, termination
-        self._hook_lock, self._patience, self._now_s = hook_lock, patience, now_s
+        self._environment, self._causes, self._termination = environment, causes, termination
+        self._hook_lock, self._timeout, self._now_s = hook_lock, timeout, now_s
         self._address, self._backend, self._rank = address, backend, environment.rank
         self._groups: dict[tuple[str, tuple[int, ...]], Group] = {}
-        self._failure: BaseException | None = None  # what ended this worker's collectives
+        self._failure: BaseException | None = None  # the error that ended this worker's collectives
         self._everyone = tuple(range(environment.size))
-        self.leaves_out_lost = False  # whether collectives of all go on without workers that are lost
-        self.living, self._meetings = self._everyone, 0
-        self.notices = WaitNotices(environment, patience)
+        self.skips_lost = False  # whether collectives of all workers continue without lost ones
+        self.living, self._arrivals = self._everyone, 0
+        self.notices = WaitNotices(environment, timeout)
         self.control()
         self.group(self._everyone)
         self.notices.start()
@@ -57,11 +57,11 @@ class Collectives:
     # Groups.
 
     def group(self, ranks: tuple[int, ...]) -> Group:
-        """Return the strategy's group of ``ranks``, opened by its members when they first meet in it."""
+        """Return the strategy's group of ``ranks``, opened when its members first use it."""
         return self._open("strategy", ranks, self._backend)
 
     def control(self) -> Group:
-        """Return the group for exchanges among sessions, of all that are left."""
+        """Return the group for exchanges among sessions, of all living workers."""
         return self._open("control", self.living, "gloo")
 
     def _open(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
@@ -74,84 +74,82 @@ class Collectives:
                     self._rank,
                     address=self._address,
                     backend=backend,
-                    timeout_s=lambda: self._patience.timeout_s,
+                    timeout_s=lambda: self._timeout.timeout_s,
                 )
         return self._groups[name, ranks]
 
-    def shut(self) -> None:
-        """Close all groups: whoever waits for this worker in one of them hears of it at once."""
+    def close_groups(self) -> None:
+        """Close all groups: calls of other workers that wait for this one fail at once."""
         for group in self._groups.values():
-            group.shut()
+            group.close()
         self._groups.clear()
 
     def last_barrier(self) -> None:
-        """Wait until all are done, so that nobody closes its sockets while another still reads from them."""
+        """Wait until all workers are done, so that none closes its sockets while another still reads from them."""
         with suppress(RuntimeError):
             self.control().all_reduce(torch.zeros(1), _LAST_BARRIER_S).wait()
 
-    # Who takes part.
+    # Participants.
 
-    def take_part(self, ranks: Sequence[int] | None, what: str) -> tuple[int, ...]:
-        """Return who takes part in a collective of ``ranks`` (None: all); raise where this worker or the run is to end
-        instead.
-        """
+    def participants(self, ranks: Sequence[int] | None, what: str) -> tuple[int, ...]:
+        """Return who takes part in a collective of ``ranks`` (None: all); raise if this worker or the run ends."""
         if self._failure is not None:
             raise self._failure
         chosen = self._everyone if ranks is None else tuple(ranks)
         self.end_on_termination(at_collective=True)
-        if not self.leaves_out_lost or chosen != self._everyone:
+        if not self.skips_lost or chosen != self._everyone:
             return chosen
         with self._hook_lock.released():
             return self._gather_living(what)
 
     def _gather_living(self, what: str) -> tuple[int, ...]:
-        """Wait until everybody who lives has come to this collective; the first to see that decides who they are."""
-        self._meetings += 1
-        place, begun_s, pause_s = f"arrived/{self._meetings}", time.monotonic(), _LOOK_AGAIN_S[0]
-        self._environment.mark(place)
-        self.notices.begin(what, "arrived", self._meetings, self.living)
+        """Wait until all living workers have reached this collective; the first to see that decides who they are."""
+        self._arrivals += 1
+        mark, begun_s, pause_s = f"arrived/{self._arrivals}", time.monotonic(), _LOOK_AGAIN_S[0]
+        self._environment.mark(mark)
+        self.notices.begin(what, "arrived", self._arrivals, self.living)
         while True:
-            lost = self._endings.lost()
+            lost = self._causes.lost()
             present = [rank for rank in self.living if rank not in lost]
-            awaited = [rank for rank in present if not self._environment.has(f"{place}/{rank}")]
-            if self._environment.store_is_gone:  # with its host; the survivors cannot find each other any more
+            awaited = [rank for rank in present if not self._environment.has(f"{mark}/{rank}")]
+            if self._environment.store_is_gone:  # with its host: the survivors cannot find each other any more
                 self.notices.fail()
-                raise self._ended(self._endings.agree(Cause(LOST, lost or [0])), what)
+                raise self._ended(self._causes.agree(Cause(LOST, lost or [0])), what)
             if not awaited:
                 break
-            if (cause := self._endings.cause()) is not None:
+            if (cause := self._causes.cause()) is not None:
                 self.notices.fail()
                 raise self._ended(cause, what)
-            if time.monotonic() - begun_s > self._patience.timeout_s:
+            if time.monotonic() - begun_s > self._timeout.timeout_s:
                 self.notices.fail()
-                raise self._fail(TimedOut(what, awaited, self._patience.timeout_s, self.notices.differences()))
+                raise self._fail(TimedOut(what, awaited, self._timeout.timeout_s, self.notices.differences()))
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
         self.notices.end()
-        decided = self._environment.decide(f"living/{self._meetings}", json.dumps(present))
+        decided = self._environment.decide(f"living/{self._arrivals}", json.dumps(present))
         before, self.living = self.living, tuple(present if decided is None else json.loads(decided))
         for rank in set(before) - set(self.living):
-            _log.warning("worker %d was lost; the run goes on without it.", rank)
+            _log.warning("worker %d was lost; the run continues without it.", rank)
         return self.living
 
     # Exchanges among sessions: uncounted.
 
     def exchange(self, data: bytes) -> list[bytes]:
         what = "exchange of states"
-        self.take_part(None, what)
+        self.participants(None, what)
         control = self.control()
-        given = self.swap_bytes(control, [data] * control.size, what)
-        by_rank = dict(zip(control.ranks, given, strict=True))
+        received = self.exchange_bytes(control, [data] * control.size, what)
+        by_rank = dict(zip(control.ranks, received, strict=True))
         return [by_rank.get(rank, b"") for rank in self._everyone]
 
-    def swap_bytes(self, members: Group, given: Sequence[bytes], what: str) -> list[bytes]:
-        """Give ``given[j]`` to the j-th member and return what every member gave to this one."""
-        return members.swap(given, lambda call: self.wait_for(call, what))
+    def exchange_bytes(self, members: Group, sent: Sequence[bytes], what: str) -> list[bytes]:
+        """Send ``sent[j]`` to the j-th member; return what each member sent to this one."""
+        return members.exchange_bytes(sent, lambda call: self.wait_for(call, what))
 
-    def spread(self, tensor: Tensor, source: int) -> None:
+    def broadcast(self, tensor: Tensor, source: int) -> None:
         what = "broadcast of the model"
-        if source not in self.take_part(None, what):
-            raise self._ended(self._endings.agree(Cause(LOST, [source])), what)
+        if source not in self.participants(None, what):
+            raise self._ended(self._causes.agree(Cause(LOST, [source])), what)
         control = self.control()
         wire = tensor.detach().to("cpu").contiguous()
         self.wait_for(control.broadcast(wire, control.ranks.index(source)), what)
@@ -159,61 +157,57 @@ class Collectives:
 
     def mean(self, tensor: Tensor) -> Tensor:
         what = "mean of the models"
-        self.take_part(None, what)
+        self.participants(None, what)
         control = self.control()
         wire = tensor.detach().to("cpu", torch.promote_types(tensor.dtype, torch.float32), copy=True)
         self.wait_for(control.all_reduce(wire), what)
         return wire.div_(control.size).to(tensor)
 
-    # Waiting, and when it is in vain.
+    # Waiting, and failures.
 
     def wait_for(self, call: Call, what: str) -> None:
-        """Wait with the monitor released; turn what gloo throws into the cause of the run's end."""
+        """Wait with the hook lock released; turn errors of gloo into the cause of the run's end."""
         self.notices.begin(what, call.group, call.number, call.ranks, can_pass=call.is_broadcast)
         try:
             with self._hook_lock.released():
                 call.wait(self._end_on_overdue_termination)
         except RuntimeError as error:
             self.notices.fail()
-            self._endings.leave()
-            self.shut()  # before anything is asked: in a ring only the neighbours of a lost worker hear of it
+            self._causes.leave()
+            self.close_groups()  # first: in a ring only the neighbours of a lost worker see its connections break
             text = str(error).lower()
             is_timeout = "timed out" in text or "timeout" in text
-            cause = self._endings.find(is_timeout=is_timeout, places=self.notices.differences)
+            cause = self._causes.find(is_timeout=is_timeout, places=self.notices.differences)
             if cause is None:
-                raise self._fail(RunError(f"{what} failed although all workers are there: {error}")) from error
+                raise self._fail(RunError(f"{what} failed although no worker is lost: {error}")) from error
             raise self._ended(cause, what) from error
         self.notices.end()
-        self._patience.collective_done(self._now_s())
+        self._timeout.collective_done(self._now_s())
 
     def end_on_termination(self, *, at_collective: bool) -> None:
-        """Raise where SIGTERM has come and this is the moment to end: ``PeerLost`` if a worker is lost, else
-        ``Interrupted``.
-        """
+        """Raise if SIGTERM has arrived and the run ends now: ``PeerLost`` if a worker is lost, or ``Interrupted``."""
         if self._termination.is_due(at_collective=at_collective):
-            raise self._ended(self._endings.agree(self._endings.asked()), "this run")
+            raise self._ended(self._causes.agree(self._causes.asked()), "this run")
 
     def _end_on_overdue_termination(self) -> None:
-        """Raise if SIGTERM came long ago and the collective has not ended since."""
+        """Raise if SIGTERM arrived long ago and the collective has not ended since."""
         if self._termination.is_overdue:
-            raise self._ended(self._endings.agree(self._endings.asked()), "this run")
+            raise self._ended(self._causes.agree(self._causes.asked()), "this run")
 
-    def explained(self, failure: RunError | Interrupted, what: str) -> RunError | Interrupted:
-        """Return the cause of the run's end where one is known, else ``failure``, which may be its consequence."""
-        cause = self._endings.cause()
-        return failure if cause is None else self._endings.error_of(cause, what, self._patience.timeout_s)
+    def error_with_cause(self, failure: RunError | Interrupted, what: str) -> RunError | Interrupted:
+        """Return the error for the run's cause if one is known, else ``failure``, which may be its consequence."""
+        cause = self._causes.cause()
+        return failure if cause is None else self._causes.error_of(cause, what, self._timeout.timeout_s)
 
     def _ended(self, cause: Cause, what: str) -> RunError | Interrupted:
-        return self._fail(self._endings.error_of(cause, what, self._patience.timeout_s))
+        return self._fail(self._causes.error_of(cause, what, self._timeout.timeout_s))
 
     def _fail(self, failure: RunError | Interrupted) -> RunError | Interrupted:
         self.end(failure)
         return failure
 
     def end(self, failure: BaseException, *, ends_run: bool = True) -> None:
-        """End this worker's collectives because of ``failure``: publish that where it ``ends_run``, then let those hear
-        of it who wait here.
-        """
+        """End this worker's collectives because of ``failure``; publish the failure first if it ``ends_run``."""
         self._failure = self._failure or failure
-        self._endings.leave(failure if ends_run else None)
-        self.shut()
+        self._causes.leave(failure if ends_run else None)
+        self.close_groups()

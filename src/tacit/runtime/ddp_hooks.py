@@ -35,7 +35,7 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import Parameters
 from tacit.core.state_io import restore, restore_generator, store, store_generator
 from tacit.errors import NotFinite, TacitError
-from tacit.runtime.process_groups import swap
+from tacit.runtime.process_groups import exchange_bytes
 
 _FORMAT: Final = 1
 
@@ -177,7 +177,7 @@ class Compression(Parameters):
     def _gather(self, own: Update) -> list[Update]:
         """Return all ranks' updates, in rank order."""
         packed = [own.pack()] * self._size
-        received = swap(
+        received = exchange_bytes(
             lambda *sent: self._group.alltoall_base(*sent, dist.AllToAllOptions()), packed, lambda work: work.wait()
         )
         self.bytes_sent += handed_out_bytes([len(part) for part in packed], self._rank)

@@ -1,4 +1,4 @@
-"""Where this process is: its rank, the others', and the store through which they find each other."""
+"""Environment of a process: its rank, the number of workers, and the store that they share."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from torch.distributed.rendezvous import rendezvous
 
 from tacit.errors import TacitError, TimedOut
 
-_stores: Final[dict[tuple[str, str], Store]] = {}  # a store lives as long as its process: rank 0 may host it
-SERVES: Final = "TACIT_SERVE"
-"""Set in the environment of a process that is the server: ``tacit.attach`` serves there, and never comes back."""
+_stores: Final[dict[tuple[str, str], Store]] = {}  # kept as long as the process lives: rank 0 may host the store
+SERVE: Final = "TACIT_SERVE"
+"""Environment variable of a server process: ``tacit.attach`` serves there and does not return."""
 _LOOK_AGAIN_S: Final = (0.001, 0.02)  # soon at first, then less often
-_attached = 0  # sessions of this process so far: all ranks attach in the same order
+_attached = 0  # number of sessions so far; all ranks attach in the same order
 
 
 class Environment:
-    """The store that the launcher provides, under a name of this session's own, and who is who."""
+    """Rank, size, and the launcher's store under a prefix of this session."""
 
     def __init__(self, timeout_s: float) -> None:
         global _attached
@@ -41,7 +41,7 @@ class Environment:
         self.store.set(f"{key}/{self.rank}", json.dumps(value))
 
     def gather(self, key: str, ranks: Sequence[int] | None = None) -> list[Any]:
-        """Return what ``ranks`` (None: all) published under ``key``, waiting for those who have not yet."""
+        """Return what ``ranks`` (None: all) published under ``key``; wait until all have."""
         ranks = range(self.size) if ranks is None else ranks
         names = [f"{key}/{rank}" for rank in ranks]
         try:
@@ -61,32 +61,29 @@ class Environment:
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
 
     def published(self, key: str) -> list[Any]:
-        """Return what ranks have published under ``key`` so far, in rank order, without waiting."""
+        """Return what ranks have published under ``key`` so far, in rank order; do not wait."""
         found = (self.find(f"{key}/{rank}") for rank in range(self.size))
         return [json.loads(text) for text in found if text is not None]
 
-    # Where a run ends, the store may be gone with its host. The first failed call says so, and is the last: each takes
-    # long to fail.
+    # At the end of a run the store may be gone with its host. After the first failed call it is not called again:
+    # each failure takes long.
 
     def has(self, name: str) -> bool:
-        """Whether ``name`` is in the store; not, where the store is gone."""
+        """Whether ``name`` is in the store; False if the store is gone."""
         return bool(self._ask(lambda: self.store.check([name])))
 
     def find(self, name: str) -> str | None:
-        """Return what is in the store under ``name``; None where nothing is, or the store is gone."""
+        """Return the value of ``name``; None if it is not set, or the store is gone."""
         found = self._ask(lambda: self.store.get(name)) if self.has(name) else None
         return None if found is None else found.decode()
 
     def decide(self, name: str, value: str) -> str | None:
-        """Put ``value`` into the store unless something is there; return what is there then.
-
-        None where the store is gone.
-        """
+        """Set ``name`` to ``value`` unless it is set; return its value then, None if the store is gone."""
         decided = self._ask(lambda: self.store.compare_set(name, "", value))
         return None if decided is None else decided.decode()
 
     def mark(self, name: str) -> None:
-        """Put this rank's mark ``name`` into the store, where it is not gone."""
+        """Set the mark ``name`` of this rank, unless the store is gone."""
         self._ask(lambda: self.publish(name, True))
 
     def _ask(self, call: Callable[[], Any]) -> Any:
@@ -100,9 +97,7 @@ class Environment:
 
 
 def _find(timeout_s: float) -> tuple[int, int, Store]:
-    """Return rank, size and store: of the group the user has begun, of the launcher's environment, or of a process
-    alone.
-    """
+    """Return rank, size and store: of the user's process group, of the launcher, or of a single process."""
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
@@ -110,20 +105,20 @@ def _find(timeout_s: float) -> tuple[int, int, Store]:
     missing = [n for n in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if n not in os.environ]
     if missing:
         raise TacitError(
-            f"{' and '.join(missing)} missing in the environment, while others of its kind are set; start the script with torchrun, "
-            f"or without any of them for a process alone."
+            f"{' and '.join(missing)} missing in the environment although related variables are set; "
+            f"start the script with torchrun, or unset all of them to run a single process."
         )
     if os.environ["WORLD_SIZE"] == "1":
         return 0, 1, HashStore()
     key, size = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
-    rank = size if SERVES in os.environ else int(os.environ["RANK"])  # a server apart comes after all workers
+    rank = size if SERVE in os.environ else int(os.environ["RANK"])  # a server process comes after all workers
     if key not in _stores:
         _stores[key] = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout_s)))[0]
     return rank, size, _stores[key]
 
 
 def machine() -> str:
-    """Return a name that two processes share exactly when they can reach each other over loopback."""
+    """Return a name that two processes share if and only if they can reach each other over loopback."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
@@ -132,36 +127,35 @@ def machine() -> str:
 
 
 def own_address(interface: str | None) -> str | None:
-    """Return the IP by which other machines reach this one: of ``interface`` where named, else of the way to the
-    master.
+    """Return the IP at which other machines reach this one: of ``interface`` if named, else towards the master.
 
-    None where that way is loopback: on the master itself, if it has its own name at 127.0.1.1 in /etc/hosts, as Debian
-    and Ubuntu write it.
+    Return None if the master is reached through loopback, as on the master itself if /etc/hosts maps its name to
+    127.0.1.1, the default of Debian and Ubuntu.
     """
     if interface is not None:
         return _address_of(interface)
-    address = way_to(os.environ.get("MASTER_ADDR", socket.gethostname()))
+    address = address_towards(os.environ.get("MASTER_ADDR", socket.gethostname()))
     return None if address.startswith("127.") else address
 
 
-def way_to(target: str) -> str:
-    """Return the IP this machine has on its way to ``target``; nothing is sent."""
+def address_towards(target: str) -> str:
+    """Return the IP of the interface that routes to ``target``; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((target, 9))
             return str(probe.getsockname()[0])
         except OSError as error:
             raise TacitError(
-                f"no way to {target} was found ({error}); name the network interface with interface=… at tacit.attach."
+                f"no route to {target} ({error}); name the network interface: tacit.attach(…, interface=…)."
             ) from None
 
 
 def _address_of(interface: str) -> str:
-    import fcntl  # not on every system, and only this needs it
+    import fcntl  # not available on every system
 
     names = [name for _, name in socket.if_nameindex()]
     if interface not in names:
-        raise TacitError(f"interface={interface!r} does not exist here; there are {', '.join(names)}.")
+        raise TacitError(f"interface={interface!r} does not exist; known are {', '.join(names)}.")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe.fileno(), 0x8915, interface.encode()[:15].ljust(256, b"\0"))  # SIOCGIFADDR
@@ -171,7 +165,7 @@ def _address_of(interface: str) -> str:
 
 
 def gpu() -> str | None:
-    """Return which GPU this process uses; None where it uses none."""
+    """Return the UUID of the GPU that this process uses; None if it uses none."""
     return (
         str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if torch.cuda.is_available() else None
     )

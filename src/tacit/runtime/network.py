@@ -1,4 +1,4 @@
-"""The port on real processes: collectives on groups of our own, messages on the post."""
+"""Network on real processes: collectives on the session's process groups, messages on the message endpoint."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class ProcessNetwork:
-    """One process's way to the others."""
+    """The ``Network`` of one process."""
 
     def __init__(self, backend: ProcessBackend) -> None:
         self._backend, self.rank, self.size = backend, backend.rank, backend.size
         self._pool = ReusedBuffers()
-        self._to_itself: list[Message] = []  # what a process alone has sent to itself
+        self._to_itself: list[Message] = []  # messages that a single process has sent to itself
         self._rounds: dict[tuple[int, ...], int] = {}
 
     # Collectives.
@@ -57,7 +57,7 @@ class ProcessNetwork:
         if members is None:
             return [message.snapshot()]
         packed = [message.pack()] * members.size
-        return self._swap("all-gather", members, packed, [type(message)], continues)
+        return self._exchange("all-gather", members, packed, [type(message)], continues)
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
         check_one_for_each(messages, self.size if group is None else len(group))
@@ -65,18 +65,18 @@ class ProcessNetwork:
         if members is None:
             return [messages[0].snapshot()]
         packed = [message.pack() for message in messages]
-        return self._swap("all-to-all", members, packed, [type(message) for message in messages])
+        return self._exchange("all-to-all", members, packed, [type(message) for message in messages])
 
-    def _swap(
-        self, name: str, members: Group, packed: list[bytes], asked: list[type[Message]], continues: bool = False
+    def _exchange(
+        self, name: str, members: Group, packed: list[bytes], kinds: list[type[Message]], continues: bool = False
     ) -> list[Any]:
-        """Give each member its message; count what leaves this process."""
+        """Send each member its message; record the bytes that leave this process."""
         label, index = self.next_round(name, members, continues)
         started_s = self._backend.now_s()
-        received = self.collectives.swap_bytes(members, packed, label)
+        received = self.collectives.exchange_bytes(members, packed, label)
         sent = handed_out_bytes([len(part) for part in packed], members.place)
         self._backend.record_exchange(started_s, label, index, sent)
-        return [unpack(part).received_as(asked) for part in received]
+        return [unpack(part).received_as(kinds) for part in received]
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         members = self.enter("broadcast", group)
@@ -95,14 +95,14 @@ class ProcessNetwork:
 
     def send(self, to: int, message: Message) -> None:
         if self.size == 1 and to == self.rank and not message.is_of(*self._backend.handles):
-            self._to_itself.append(message.snapshot())  # as a simulated worker may; nothing travels
+            self._to_itself.append(message.snapshot())  # as in the simulator; nothing is sent
         else:
             self._endpoint(f"send({type(message).__name__})").send(to, message)
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        for place, message in enumerate(self._to_itself):
+        for index, message in enumerate(self._to_itself):
             if message.is_of(kind) and source in (None, self.rank):
-                del self._to_itself[place]
+                del self._to_itself[index]
                 return self.rank, message.received_as((kind,))  # type: ignore[return-value]
         started_s = self._backend.now_s()
         what = f"receive({kind.__name__})"
@@ -111,8 +111,8 @@ class ProcessNetwork:
         notices.begin_message(what, sources, may_be_handled=bool(self._backend.handles))
         try:
             received: tuple[int, MessageType] = endpoint.receive(kind, source)
-        except PeerLost as error:  # perhaps because the run ends
-            raise self.collectives.explained(error, what) from error
+        except PeerLost as error:  # possibly a consequence of the run's end
+            raise self.collectives.error_with_cause(error, what) from error
         except TimedOut as error:
             notices.fail()
             raise TimedOut(error.waiting_for, error.missing, error.timeout_s, notices.differences()) from None
@@ -124,9 +124,9 @@ class ProcessNetwork:
     def _endpoint(self, what: str) -> Any:
         if self._backend.endpoint is None:
             why = (
-                "no other worker is there; call it only where worker.size > 1, or start several processes with torchrun"
+                "there is no other worker; call it only if worker.size > 1, or start several processes with torchrun"
                 if self.size == 1
-                else "its strategy uses collectives alone"
+                else "its strategy uses collectives only"
             )
             raise MisplacedCall(f"{what} in a run of {self.size}: {why}.")
         return self._backend.endpoint
@@ -134,12 +134,12 @@ class ProcessNetwork:
     # For collectives.
 
     def enter(self, what: str, group: Sequence[int] | None) -> Group | None:
-        """Return the group to meet in; None for one alone."""
+        """Return the group of the collective; None if this worker is its only member."""
         if self._backend.is_handling:
             raise MisplacedCall(f"a handler may not block (it called {what}); let a hook do it.")
         if self._backend.collectives is None:
             return None
-        ranks = self._backend.collectives.take_part(group, what)
+        ranks = self._backend.collectives.participants(group, what)
         return self._backend.collectives.group(ranks) if len(ranks) > 1 else None
 
     @property
@@ -148,13 +148,13 @@ class ProcessNetwork:
         return self._backend.collectives
 
     def next_round(self, label: str, members: Group, continues: bool = False) -> tuple[str, int]:
-        """Return how the coming collective is called, and its number among those of its group."""
+        """Return the label of the next collective, and its number among those of its group."""
         ranks = tuple(members.ranks)
         self._rounds[ranks] = self._rounds.get(ranks, 0) + (not continues)
         return label if members.size == self.size else f"{label} of {ranks}", self._rounds[ranks]
 
     def count_rounds(self, rows: list[PlainEvent]) -> None:
-        """Go on counting where a checkpoint's trace ends."""
+        """Continue the numbering after the collectives in ``rows``, the trace of a checkpoint."""
         for _, _, kind, _, _, number, _, _, _, _ in rows:
             if kind == EXCHANGE:
                 everyone = tuple(range(self.size))
@@ -162,7 +162,7 @@ class ProcessNetwork:
 
 
 class Mean:
-    """A weighted mean under way: the numbers times their weight travel with the weight behind them."""
+    """A weighted mean in progress: the elements times their weight, followed by the weight, are summed."""
 
     def __init__(
         self, network: ProcessNetwork, parts: Parts, weight: float, group: Sequence[int] | None, *, overlaps: bool
@@ -172,7 +172,7 @@ class Mean:
         given = [parts] if isinstance(parts, Tensor) else list(parts)
         self._shape = parts.shape if isinstance(parts, Tensor) else (sum(part.numel() for part in given),)
         self._device = given[0].device
-        # Nobody keeps its own unless all weigh nothing, so only one that does may need it again.
+        # A worker keeps its own tensor only if all weights are 0, so only a worker with weight 0 may need it again.
         self._own = _joined(given) if weight == 0.0 or self._members is None else None
         self._done_s: float | None = None
         self._seen_at = -1
@@ -195,7 +195,7 @@ class Mean:
         buffer[-1] = weight
         self._started_s = self._backend.now_s()
         self._work = members.all_reduce(buffer)
-        # Eight bits of mantissa cannot add weights up, so those of half-precision tensors travel by themselves.
+        # Eight bits of mantissa cannot hold a sum of weights, so those of half-precision tensors are sent separately.
         is_half = first.dtype in _HALVES
         self._weights = torch.tensor([weight], dtype=torch.float64, device=wire) if is_half else None
         self._weights_work = members.all_reduce(self._weights) if self._weights is not None else None
@@ -204,13 +204,13 @@ class Mean:
 
     @property
     def is_ready(self) -> bool:
-        """As it was at the last step boundary."""
+        """Whether the exchange had ended at the last step boundary."""
         if not self._is_ready and self._seen_at != self._backend.step.boundaries:
             self._seen_at, self._is_ready = self._backend.step.boundaries, self.look()
         return self._is_ready
 
     def look(self) -> bool:
-        """Note the time if the exchange has ended."""
+        """Note the time if the exchange has ended; return whether it has."""
         if self._done_s is None and self._work.is_completed():
             self._done_s = self._backend.now_s()
         return self._done_s is not None
@@ -241,7 +241,7 @@ class Mean:
         return self._backend.rank
 
     def _result(self, into: Tensor | None) -> Tensor:
-        """Divide by the weights' sum; where nobody had any, everybody keeps its own."""
+        """Divide by the sum of weights; if it is 0, every worker keeps its own tensor."""
         total = float(self._buffer[-1] if self._weights is None else self._weights)
         self._backend.step.total_weight = total
         if total == 0.0:
@@ -249,20 +249,20 @@ class Mean:
         if into is not None and into.device == self._buffer.device:
             torch.div(
                 self._buffer[: into.numel()], total, out=into
-            )  # a pass over the memory less than to divide and copy
+            )  # one pass over the memory less than division and copy
             return self._buffer[into.numel() : -1].div_(total)
         mean = self._buffer[:-1].div_(total)
         mean = mean if mean.device == self._device else mean.to(self._device)
-        return mean.view(self._shape) if into is None else _shared_out(mean, into)
+        return mean.view(self._shape) if into is None else _write_into(mean, into)
 
     def _kept(self, into: Tensor | None) -> Tensor:
-        """What this rank gave, which it keeps."""
+        """Return the tensor that this rank contributed."""
         assert self._own is not None
-        return self._own.view(self._shape) if into is None else _shared_out(self._own, into)
+        return self._own.view(self._shape) if into is None else _write_into(self._own, into)
 
 
-def _shared_out(mean: Tensor, into: Tensor) -> Tensor:
-    """Write the first numbers of ``mean`` into ``into``; return the others."""
+def _write_into(mean: Tensor, into: Tensor) -> Tensor:
+    """Write the first elements of ``mean`` into ``into``; return the others."""
     into.copy_(mean[: into.numel()])
     return mean[into.numel() :]
 

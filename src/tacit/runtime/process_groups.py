@@ -1,6 +1,6 @@
-"""Process groups of our own: gloo, or NCCL where every worker has a GPU to itself.
+"""Process groups of the session: gloo, or NCCL if every worker has its own GPU.
 
-The user's groups are never touched.
+The user's process groups are not used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLOSED: Final = "the group is closed"
 _SIGNALS_S: Final = timedelta(seconds=1)
 """How long a wait may keep Python from handling signals."""
 _NCCL_TIMEOUT: Final = timedelta(days=7)
-"""NCCL's watchdog would end the process; how long to wait is decided call by call."""
+"""Longer than any time-out of a call: NCCL's watchdog would end the process."""
 
 
 class Call:
@@ -86,10 +86,10 @@ class Call:
 
 
 class Group:
-    """One process group of the ranks ``ranks``, of whom this process is one.
+    """One process group of ``ranks``, among them this process.
 
-    timeout_s: how long each call waits, asked when it begins. gloo gets it with the call: a ``wait`` that gives up on a
-    call that goes on would leave the group's destructor waiting for it.
+    timeout_s: returns the time-out of a call when it begins. gloo gets it with the call: after a ``wait`` that gives up
+    on an unfinished call, the destructor of the group would wait for that call.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Group:
         )
 
     def all_reduce(self, tensor: Tensor, timeout_s: float | None = None) -> Call:
-        """Begin to replace ``tensor`` by the sum over all ranks."""
+        """Start to replace ``tensor`` by the sum over all ranks."""
         return self._begin("allreduce", dist.AllreduceOptions(), [tensor], timeout_s=timeout_s)
 
     def broadcast(self, tensor: Tensor, place: int) -> Call:
@@ -122,16 +122,17 @@ class Group:
         options.rootRank = place
         return self._begin("broadcast", options, [tensor])
 
-    def swap(self, given: Sequence[bytes], wait: Callable[[Call], object]) -> list[bytes]:
-        """Give ``given[j]`` to the j-th rank and return what every rank gave to this one."""
+    def exchange_bytes(self, sent: Sequence[bytes], wait: Callable[[Call], object]) -> list[bytes]:
+        """Send ``sent[j]`` to the j-th rank; return what each rank sent to this one."""
         device = torch.device("cuda" if self.backend == "nccl" else "cpu")
-        return swap(lambda *sent: self._begin("alltoall_base", dist.AllToAllOptions(), *sent), given, wait, device)
+        begin = lambda *arguments: self._begin("alltoall_base", dist.AllToAllOptions(), *arguments)  # noqa: E731
+        return exchange_bytes(begin, sent, wait, device)
 
     def wire_device(self, tensor: Tensor) -> torch.device:
-        """Where a buffer must lie to travel: gloo moves host memory only."""
+        """Return the device on which ``tensor`` must be to be sent: gloo sends host memory only."""
         return tensor.device if self.backend == "nccl" else torch.device("cpu")
 
-    def shut(self) -> None:
+    def close(self) -> None:
         if self.backend == "nccl" and self._group is not None:
             self._group.abort()
         self._group = None
@@ -139,7 +140,7 @@ class Group:
             call.drop()
 
     def _begin(self, name: str, options: Any, *arguments: Any, timeout_s: float | None = None) -> Call:
-        """Begin a call, with the time-out that gloo keeps to by itself."""
+        """Start a call; gloo itself ends it at the time-out."""
         if self._group is None:
             raise RuntimeError(_CLOSED)
         timeout = timedelta(seconds=self._timeout_s() if timeout_s is None else timeout_s)
@@ -162,26 +163,27 @@ class Group:
 Started = TypeVar("Started")
 
 
-def swap(
+def exchange_bytes(
     all_to_all: Callable[[Tensor, Tensor, list[int], list[int]], Started],
-    given: Sequence[bytes],
+    sent: Sequence[bytes],
     wait: Callable[[Started], object],
     device: torch.device = _HOST,
 ) -> list[bytes]:
-    """Give ``given[j]`` to the j-th rank of a process group, gloo's or NCCL's, and return what every rank gave to this
-    one.
+    """Send ``sent[j]`` to the j-th rank of a process group (gloo or NCCL); return what each rank sent to this one.
 
-    Lengths travel first, because they differ; they are not counted anywhere. ``device``: where the group moves memory.
-    all_to_all: begins a call of the group, from received and sent numbers and how many of each.
+    Lengths are exchanged first; they are not counted as traffic.
+
+    all_to_all: starts a call of the group, from received and sent elements and the number of each per rank.
+    device: the device whose memory the group sends.
     """
-    lengths = torch.tensor([len(part) for part in given], dtype=torch.int64, device=device)
-    coming = torch.empty_like(lengths)
-    wait(all_to_all(coming, lengths, [], []))
-    sizes = coming.tolist()
-    whole = torch.frombuffer(bytearray().join(given) or bytearray(1), dtype=torch.uint8)
-    sent = whole[: int(lengths.sum())].to(device)
+    lengths = torch.tensor([len(part) for part in sent], dtype=torch.int64, device=device)
+    incoming = torch.empty_like(lengths)
+    wait(all_to_all(incoming, lengths, [], []))
+    sizes = incoming.tolist()
+    joined = torch.frombuffer(bytearray().join(sent) or bytearray(1), dtype=torch.uint8)
+    outgoing = joined[: int(lengths.sum())].to(device)
     received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    wait(all_to_all(received, sent, sizes, lengths.tolist()))
+    wait(all_to_all(received, outgoing, sizes, lengths.tolist()))
     return [part.numpy().tobytes() for part in torch.split(received.cpu(), sizes)]
 
 

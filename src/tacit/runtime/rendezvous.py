@@ -1,6 +1,4 @@
-"""How processes find each other when a session begins: on one machine or several, by which address, with GPUs of their
-own or not.
-"""
+"""Rendezvous: processes publish where they run, and choose address and backend accordingly."""
 
 from __future__ import annotations
 
@@ -13,24 +11,24 @@ import torch
 import torch.distributed as dist
 
 from tacit.errors import TacitError
-from tacit.runtime.environment import Environment, gpu, machine, own_address, way_to
+from tacit.runtime.environment import Environment, address_towards, gpu, machine, own_address
 
 _log: Final = logging.getLogger("tacit")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rendezvous:
-    """What came of it."""
+    """Result of a rendezvous."""
 
-    address: str  # the IP by which the others reach this process
-    is_local: bool  # all are on one machine, and nobody asked for another way
+    address: str  # the IP at which others reach this process
+    is_local: bool  # all are on one machine, and none named a network interface
     backend: str  # of the strategy's groups
 
 
-def meet(
+def rendezvous(
     environment: Environment, *, device: torch.device, interface: str | None, waits_for_server: bool
 ) -> Rendezvous:
-    """Tell the others where this process is, and wait until all have, a server apart (``waits_for_server``) too."""
+    """Publish where this process runs, and wait for all workers and, if ``waits_for_server``, the server process."""
     is_cuda = device.type == "cuda"
     mine = {"machine": machine(), "gpu": gpu() if is_cuda else None, "interface": interface}
     environment.publish("place", mine)
@@ -50,19 +48,21 @@ def meet(
 
 
 def are_local(places: Sequence[dict[str, Any]]) -> bool:
-    """Whether all processes are on one machine, and nobody asked for an interface."""
+    """Whether all processes are on one machine, and none named a network interface."""
     return len({place["machine"] for place in places}) == 1 and not any(place["interface"] for place in places)
 
 
 def _address_between_machines(environment: Environment, interface: str | None) -> str:
-    """Return the IP by which the others reach this process; a machine that sees the master at loopback asks its way to
-    another one.
+    """Return the IP at which others reach this process.
+
+    A machine that reaches the master through loopback uses its address towards another machine.
     """
     own = own_address(interface)
     environment.publish("address", own)
     offered = [address for address in environment.gather("address") if address is not None]
     if own is None and not offered:
         raise TacitError(
-            "every machine sees the master at loopback; name the network interface with interface=… at tacit.attach."
+            "every machine reaches the master through loopback; name the network interface: "
+            "tacit.attach(…, interface=…)."
         )
-    return own or way_to(offered[0])
+    return own or address_towards(offered[0])

@@ -1,6 +1,4 @@
-"""Buffers that travel, used again once whoever got a view of one has dropped it: fresh memory costs more than the copy
-into it.
-"""
+"""Pool of communication buffers, reused once no view of them is left: new memory costs more than the copy into it."""
 
 from __future__ import annotations
 
@@ -11,16 +9,16 @@ _KEPT = 4
 
 
 class ReusedBuffers:
-    """Hands out flat buffers."""
+    """Pool of flat buffers."""
 
     def __init__(self) -> None:
         self._buffers: list[Tensor] = []
 
     def take(self, numbers: int, dtype: torch.dtype, device: torch.device, *, pinned: bool = False) -> Tensor:
-        """Return a buffer that nobody else holds; its content is whatever it was."""
+        """Return an unused buffer with undefined content."""
         for buffer in self._buffers:
-            is_alike = buffer.numel() == numbers and buffer.dtype == dtype and buffer.device == device
-            if is_alike and _is_free(buffer):
+            is_same_kind = buffer.numel() == numbers and buffer.dtype == dtype and buffer.device == device
+            if is_same_kind and _is_free(buffer):
                 return buffer[:]
         buffer = torch.empty(numbers, dtype=dtype, device=device, pin_memory=pinned)
         self._buffers = [*self._buffers[-(_KEPT - 1) :], buffer]
@@ -28,5 +26,5 @@ class ReusedBuffers:
 
 
 def _is_free(buffer: Tensor) -> bool:
-    """Whether only the pool holds the memory: its own tensor, and the handle made here to ask."""
+    """Whether only the pool holds the memory: its own tensor, and the handle that this check creates."""
     return torch._C._storage_Use_Count(buffer.untyped_storage()._cdata) <= 2

@@ -14,7 +14,7 @@ from tacit.cli.commands.train_worker import CHECKPOINT, Plan, serve_part
 from tacit.cli.exit_messages import explained
 from tacit.cli.settings import read_file, settle, train_settings
 from tacit.errors import require
-from tacit.runtime.environment import SERVES
+from tacit.runtime.environment import SERVE
 
 _AGENT: Final = "TORCHELASTIC_USE_AGENT_STORE"
 
@@ -94,7 +94,7 @@ def _enter(master: str | None, size: int, plain_store: bool) -> None:
         if not plain_store:
             os.environ.setdefault(_AGENT, "True")
     require("MASTER_ADDR" in os.environ, "where are the workers? Give --master HOST:PORT, as rank 0 says it.")
-    os.environ.update({SERVES: "1", "RANK": "0", "WORLD_SIZE": str(size)})
+    os.environ.update({SERVE: "1", "RANK": "0", "WORLD_SIZE": str(size)})
     os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "0")
 
 

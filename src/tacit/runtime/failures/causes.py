@@ -100,7 +100,7 @@ class FailureCauses:
         return mine if text is None else Cause(**json.loads(text))
 
     def leave(self, failure: BaseException | None = None) -> None:
-        """Mark this worker as leaving, and publish ``failure`` if there is one. Call before groups and sockets close."""
+        """Mark this worker as leaving, and publish ``failure`` if given. Call before groups and sockets close."""
         if failure is not None:
             self.agree(self._cause_of(failure))
         self._environment.mark("leaving")
@@ -170,7 +170,7 @@ class FailureCauses:
     # Without collectives.
 
     def watch(self, is_asked: Callable[[], bool], found: Callable[[Cause], None]) -> None:
-        """Call ``found`` from a thread once the run ends, because of SIGTERM here (``is_asked``) or a published cause."""
+        """Call ``found`` from a thread once the run ends: by SIGTERM here (``is_asked``) or a published cause."""
 
         def look() -> None:
             while not self._stop.wait(_WATCH_S):

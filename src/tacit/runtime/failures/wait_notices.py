@@ -88,7 +88,7 @@ class WaitNotices:
                 self._environment.publish("waiting", asdict(self._current.located()))
 
     def differences(self) -> str | None:
-        """Return who waits where and the rule, as the end of a sentence; None unless workers wait in different calls."""
+        """Return who waits where and the rule, to end a sentence; None unless workers wait in different calls."""
         try:
             waits = self._waits()
         except RuntimeError:  # the store's host is gone

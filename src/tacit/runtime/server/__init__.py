@@ -1,1 +1,1 @@
-"""The server of a server strategy: as a thread of a worker's process, or as its own process."""
+"""Server of a server strategy: a thread of a worker's process, or its own process."""

@@ -1,8 +1,7 @@
-"""A server in a process of its own: what ``tacit serve`` runs. It meets the workers through their store, and is none of
-them.
+"""Server in its own process, as run by ``tacit serve``. It finds the workers through their store.
 
-The first worker sends the model to start from; in the end it gets back the last one, what was kept on the way, and the
-server's part of the trace.
+Worker 0 sends the initial model. At the end it receives the final model, the intermediate models, and the server's part
+of the trace.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tacit.core.strategy import ServerStrategy, Strategy
 from tacit.errors import Disagreement, TacitError
 from tacit.record.merge import LossCurve, packed
 from tacit.record.trace import EventQueue, Trace
-from tacit.runtime.environment import Environment, machine, own_address, way_to
+from tacit.runtime.environment import Environment, address_towards, machine, own_address
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.rendezvous import are_local
@@ -33,8 +32,8 @@ from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.server_model import ServerLoop, ServerModel, packed_models
 from tacit.session.steps.optimizers import Optimizers
 
-KEEPS: Final = "TACIT_SERVE_CHECKPOINTS"
-"""Where such a process writes checkpoints, and every how many updates: ``FOLDER:100``."""
+CHECKPOINTS: Final = "TACIT_SERVE_CHECKPOINTS"
+"""Environment variable: where the server writes checkpoints, and after how many updates each: ``FOLDER:100``."""
 
 
 def serve(
@@ -50,19 +49,18 @@ def serve(
     security: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
-    """Be the server of the run that the environment names, until its end; return the updates made.
+    """Serve the run that the environment names until it ends; return the number of updates.
 
-    table: what all ranks must agree on; the first worker's is compared with it.
+    table: the settings that must be equal on all ranks; compared with those of worker 0.
     """
     if not isinstance(strategy, ServerStrategy) or strategy.shards > 1:
-        raise TacitError(
-            f"{strategy} has {'shards beside its workers' if strategy.has_server else 'no server'}; there is nothing to serve."
-        )
+        server = "shards in its workers' processes" if strategy.has_server else "no server"
+        raise TacitError(f"{strategy} has {server}; tacit serve needs a strategy with one server.")
     environment = Environment(300.0)
     environment.publish("place", {"machine": machine(), "gpu": None, "interface": interface})
     places = environment.gather("place", range(environment.size + 1))
     is_local = are_local(places)
-    address = "127.0.0.1" if is_local else own_address(interface) or way_to(os.environ["MASTER_ADDR"])
+    address = "127.0.0.1" if is_local else own_address(interface) or address_towards(os.environ["MASTER_ADDR"])
     [first] = environment.gather("table", [0])
     if (difference := first_difference(table, first)) is not None:
         raise Disagreement(difference[0], difference[1], difference[2], SERVER, at_attach=True)
@@ -87,7 +85,7 @@ def serve(
 
 
 class _Served:
-    """One server's life in its own process, and what it writes down."""
+    """The server's loop, trace and checkpoints."""
 
     def __init__(
         self, model: nn.Module, optimizers: Optimizers, strategy: ServerStrategy[Any], keep_every: int | None
@@ -96,9 +94,9 @@ class _Served:
         self.model = ServerModel.of_session(self._flat, optimizers)
         self.model.every = keep_every
         self._strategy, self._loop = strategy, ServerLoop(strategy, self.model)
-        self.hook_lock, self._mail = HookLock(), EventQueue()
+        self.hook_lock, self._trace_rows = HookLock(), EventQueue()
         self._origin_s, self._received_s = time.perf_counter(), 0.0
-        folder, _, every = os.environ.get(KEEPS, "").rpartition(":")
+        folder, _, every = os.environ.get(CHECKPOINTS, "").rpartition(":")
         self._folder = Path(folder) if folder else None
         self._every = int(every or 1)
 
@@ -106,7 +104,7 @@ class _Served:
         _, start = endpoint.receive(TensorMessage, source=0)
         self._origin_s = time.perf_counter()
         self._received_s = 0.0
-        self._mail.clear()  # the start is no part of the strategy's traffic
+        self._trace_rows.clear()  # the initial model does not count as the strategy's traffic
         if self._folder is not None and checkpoints.step_of(self._folder) is not None:
             self._loop.load_state_dict(checkpoints.read_server(self._folder))
         else:
@@ -121,13 +119,13 @@ class _Served:
             seed,
             self.now_s,
             lambda: self._received_s,
-            self._mail,
+            self._trace_rows,
             endpoint.fail,
         )
         server.start(self._loop)
         parameters = server.join()
         trace = Trace()
-        trace.rows.extend(self._mail)
+        trace.rows.extend(self._trace_rows)
         record, kept = packed(trace, LossCurve(None)), packed_models(self.model.kept)
         endpoint.send(0, ServerResult(parameters.cpu(), record, kept, torch.tensor(endpoint.lost, dtype=torch.int64)))
 
@@ -135,11 +133,11 @@ class _Served:
         return time.perf_counter() - self._origin_s
 
     def sent(self, to: int, message: Message, size_bytes: int) -> None:
-        self._mail.send(SERVER, to, self.now_s(), size_bytes, message.kind)
+        self._trace_rows.send(SERVER, to, self.now_s(), size_bytes, message.kind)
 
     def received(self, source: int, message: Message) -> None:
         self._received_s = now_s = self.now_s()
-        self._mail.receive(SERVER, source, now_s, message.size_bytes, message.kind)
+        self._trace_rows.receive(SERVER, source, now_s, message.size_bytes, message.kind)
 
     def _checkpoint(self, updates: int) -> None:
         if self._folder is not None and updates % self._every == 0:
@@ -148,4 +146,4 @@ class _Served:
 
 
 def _nothing(source: int, message: Message) -> None:
-    """A server takes all messages in ``receive``."""
+    """Do nothing: a server takes all messages in ``receive``."""

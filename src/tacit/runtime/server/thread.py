@@ -1,6 +1,4 @@
-"""The server of a server strategy, or a shard of it: a second endpoint in a worker's process, with its own thread,
-monitor and post.
-"""
+"""Server thread: the server, or a shard, with its own thread, hook lock and message endpoint."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ from tacit.session.server_model import ServerLoop, ServerModel
 
 MessageType = TypeVar("MessageType", bound=Message)
 _END_S: Final = 10.0
-"""How long a server may take to notice that its post has failed: an update, at most."""
+"""How long a server may take to notice that its endpoint has failed: one update at most."""
 
 
 class ProcessServer:
-    """What ``serve`` is given, and the thread it runs in."""
+    """The server as passed to ``ServerStrategy.serve``, and the thread that runs it."""
 
-    knows_split = False  # data are the script's own
+    knows_split = False  # the script splits the data itself
 
     def __init__(
         self,
@@ -41,10 +39,10 @@ class ProcessServer:
         seed: int,
         now_s: Callable[[], float],
         received_s: Callable[[], float],
-        mail: EventQueue,
+        trace_rows: EventQueue,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._model, self.size, self.steps, self._now_s, self._mail = model, size, steps, now_s, mail
+        self._model, self.size, self.steps, self._now_s, self._trace_rows = model, size, steps, now_s, trace_rows
         self._failed, self.now_s = failed, received_s
         self.shard, self._hook_lock = shard_at(endpoint.address), hook_lock
         self.network = ServerNetwork(endpoint, size)
@@ -62,28 +60,28 @@ class ProcessServer:
             self.note("update", self._model.updates)
 
     def note(self, name: str, value: float, about: int | None = None) -> None:
-        self._mail.note(self.network.rank, self._now_s(), name, value, about)
+        self._trace_rows.note(self.network.rank, self._now_s(), name, value, about)
 
     def start(self, loop: ServerLoop) -> None:
-        self._thread = Thread(target=self._live, args=(loop,), name="tacit-server", daemon=True)
+        self._thread = Thread(target=self._run, args=(loop,), name="tacit-server", daemon=True)
         self._thread.start()
 
-    def _live(self, loop: ServerLoop) -> None:
+    def _run(self, loop: ServerLoop) -> None:
         try:
             with self._hook_lock, torch.no_grad():
                 loop.run(self)
-        except BaseException as error:  # noqa: BLE001 - raised in the worker beside it
+        except BaseException as error:  # noqa: BLE001 - the worker of this process raises it
             self.failure = error
             self._failed(error)
 
     def has_ended(self) -> bool:
-        """Wait a bounded time for the server's thread; return whether it is over."""
+        """Wait a bounded time for the server's thread; return whether it has ended."""
         assert self._thread is not None
         self._thread.join(_END_S)
         return not self._thread.is_alive()
 
     def join(self) -> Tensor:
-        """Wait until the server has nothing left to do; return its model."""
+        """Wait until the server has ended; return its model."""
         assert self._thread is not None
         self._thread.join()
         if self.failure is not None:
@@ -92,7 +90,7 @@ class ProcessServer:
 
 
 class ServerNetwork:
-    """The server's port: messages alone."""
+    """The server's network: messages only."""
 
     def __init__(self, endpoint: MessageEndpoint, size: int) -> None:
         self._endpoint, self.rank, self.size = endpoint, endpoint.address, size
