@@ -112,6 +112,8 @@ class NetworkWithExtraState:
     def __init__(self, network: Network, extra_state: ExtraState, exchange: Callable[[bytes], list[bytes]]) -> None:
         self._network, self._extra_state, self._exchange = network, extra_state, exchange
         self.rank, self.size = network.rank, network.size
+        self.all_gather, self.all_to_all, self.broadcast = network.all_gather, network.all_to_all, network.broadcast
+        self.send, self.receive = network.send, network.receive
 
     def all_reduce_mean(
         self,
@@ -159,23 +161,6 @@ class NetworkWithExtraState:
             extra = self._extra_state.gather(like)
             self._extra_state.apply_mean(self._network.all_reduce_mean(extra, weight), None)
         self._extra_state.end_round()
-
-    def all_gather(
-        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
-    ) -> list[MessageType]:
-        return self._network.all_gather(message, group=group, continues=continues)
-
-    def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
-        return self._network.all_to_all(messages, group=group)
-
-    def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
-        return self._network.broadcast(tensor, source, group=group)
-
-    def send(self, to: int, message: Message) -> None:
-        self._network.send(to, message)
-
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        return self._network.receive(kind, source)
 
     def _with_extra_state(self, parts: Parts) -> tuple[list[Tensor], list[Tensor]]:
         own = [parts] if isinstance(parts, Tensor) else list(parts)
