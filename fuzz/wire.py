@@ -229,7 +229,7 @@ def receive(message: Message) -> None:
         case Compressed():
             decode(message)
         case Update():
-            decode(message.message)
+            decode(message.body)
         case ServerPush():
             check_vector(CHANNEL.decode(CHANNEL.new_state(X), message.body, 1.0))
         case SwarmMessage():

@@ -5,6 +5,8 @@
     torchrun --standalone --nproc-per-node 2 tools/trace_crossings.py all-reduce
 
 ef21        files of src/tacit whose code runs between entering and leaving ``CompressedGradient.before_step``.
+message     those of them that touch the message: a frame of the file has the message, a list of messages, or the packed
+            bytes as an argument, a local variable or its result. Locks, clocks, time-outs and kernels do not.
 all-reduce  crossings during one ``optimizer.step()``: calls from a frame of one top-level package of src/tacit into a
             frame of another. Returns do not count. Frames of other libraries in between are skipped, so that a call
             through ``contextlib`` or ``torch`` counts. The first call from the training loop does not count.
@@ -26,6 +28,7 @@ import torch
 from torch import nn
 
 import tacit
+from tacit.core.messages import Message
 
 ROOT = Path(tacit.__file__).resolve().parent
 PREFIX = f"{ROOT}/"
@@ -36,6 +39,13 @@ def file_of(frame: FrameType) -> str | None:
     """Return the frame's file relative to src/tacit, or None for code from elsewhere."""
     name = frame.f_code.co_filename
     return name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
+
+
+def holds_message(value: object) -> bool:
+    """Return whether ``value`` is a message, its packed bytes, or a list or tuple of these."""
+    if isinstance(value, list | tuple):
+        return any(map(holds_message, value))
+    return isinstance(value, Message | bytes | bytearray | memoryview) and value != b""
 
 
 def package_of(file: str) -> str:
@@ -49,11 +59,14 @@ class Calls:
         self.within = within  # record only while this function runs; None: always
         self.is_on = within is None
         self.functions: Counter[tuple[str, str]] = Counter()  # (file, function) → calls
+        self.holders: set[str] = set()  # files that touch a message
         self.crossings: list[tuple[str, str]] = []  # (caller, callee), each "file:function"
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "return" and frame.f_code is self.within:
-            self.is_on = False
+        if event == "return" and self.is_on and (file := file_of(frame)) is not None:
+            if any(map(holds_message, [argument, *frame.f_locals.values()])):
+                self.holders.add(file)
+            self.is_on = frame.f_code is not self.within
         if event != "call":
             return
         if frame.f_code is self.within:
@@ -94,16 +107,17 @@ def record_step(strategy: tacit.Strategy[Any], calls: Calls) -> int:
         return session.rank
 
 
-def count_ef21_files() -> tuple[int, int]:
-    """Print the files that one EF21 step touches; return the rank and their number."""
+def count_ef21_files(only_message: bool) -> tuple[int, int]:
+    """Print the files that one EF21 step runs, or those that touch its message; return the rank and their number."""
     calls = Calls(within=tacit.CompressedGradient.before_step.__code__)
     rank = record_step(tacit.CompressedGradient(feedback=tacit.EF21(), aggregate="gather"), calls)
+    files = sorted(calls.holders) if only_message else calls.files
     if rank == 0:
-        print(f"{len(calls.files)} files")
-        for file in calls.files:
-            functions = [f"{name}×{n}" if n > 1 else name for (one, name), n in calls.functions.items() if one == file]
-            print(f"  {file:40} {', '.join(functions)}")
-    return rank, len(calls.files)
+        print(f"{len(files)} files" + (" touch the message" if only_message else ""))
+        for file in files:
+            names = [f"{name}×{n}" if n > 1 else name for (one, name), n in calls.functions.items() if one == file]
+            print(f"  {file:40} {', '.join(names)}")
+    return rank, len(files)
 
 
 def count_all_reduce_crossings() -> tuple[int, int]:
@@ -119,10 +133,13 @@ def count_all_reduce_crossings() -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("ef21", "all-reduce"), help="the step to trace")
+    parser.add_argument("what", choices=("ef21", "message", "all-reduce"), help="the step to trace")
     parser.add_argument("--limit", type=int, help="largest count that passes")
     options = parser.parse_args()
-    rank, count = count_ef21_files() if options.what == "ef21" else count_all_reduce_crossings()
+    if options.what == "all-reduce":
+        rank, count = count_all_reduce_crossings()
+    else:
+        rank, count = count_ef21_files(only_message=options.what == "message")
     return 1 if rank == 0 and options.limit is not None and count > options.limit else 0
 
 

@@ -67,7 +67,7 @@ class Scattered(Ranks):
         cut = range_split(codec.compressor, codec.dimension, codec.dtype.itemsize)
         self.bounds = range_bounds(codec.dimension, size, cut.multiple)
         parts = [
-            [one.with_body(p) for p in split(one.message, self.bounds)] if one.body else [one] * size for one in updates
+            [one.with_body(p) for p in split(one.body, self.bounds)] if one.body else [one] * size for one in updates
         ]
         self.received = [[given[rank] for given in parts] for rank in range(size)]
         self.replies = [

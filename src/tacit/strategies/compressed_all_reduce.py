@@ -28,8 +28,7 @@ from tacit.errors import BadMessage, NotFinite, nearest, require
 
 Aggregate = Literal["auto", "gather", "scatter"]
 _KNOWN: Final = ("auto", "gather", "scatter")
-_HEADERS_BYTES: Final = 120
-"""The cost of one more message: the headers of an ``Update`` and of the message in it."""
+_HEADERS_BYTES: Final = 120  # of an ``Update`` and the message in it
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,8 @@ class CompressedAllReduce:
             isinstance(compressor, Compressor),
             f"compressor={compressor!r} must be a compressor such as TopK(fraction=0.01).",
         )
-        require(
-            isinstance(feedback, Feedback),
-            f"feedback={feedback!r} must be a feedback such as EF21(); NoFeedback() is none.",
-        )
+        is_feedback = isinstance(feedback, Feedback)
+        require(is_feedback, f"feedback={feedback!r} must be a feedback such as EF21(); NoFeedback() is none.")
         feedback.check(compressor)
         if aggregate not in _KNOWN:
             raise ValueError(f"aggregate={aggregate!r} is unknown{nearest(str(aggregate), _KNOWN)}")
@@ -89,10 +86,10 @@ class CompressedAllReduce:
         state changes; ``what`` names it. ``statistics`` travel uncompressed in the update.
         """
         _require_finite(worker, vector, what)
-        compressor, feedback, random = self.compressor, self.feedback, worker.random
+        compressor, feedback = self.compressor, self.feedback
         scale, shapes = feedback.scale(compressor, vector.numel()), worker.layout.shapes
         like = (vector.numel(), vector.dtype, vector.device)
-        codec = Codec(compressor, random, worker.shared_random, *like, shapes, scale, weight, rate)
+        codec = Codec(compressor, worker.random, worker.shared_random, *like, shapes, scale, weight, rate)
         own = feedback.encode_update(state, vector, codec)
         if statistics is not None:
             own = UpdateWithStatistics(own.weight, own.body, own.is_fresh, statistics)
@@ -126,15 +123,15 @@ class CompressedAllReduce:
         messages = range_split(self.compressor, codec.dimension, codec.dtype.itemsize)
         assert messages is not None
         bounds = range_bounds(codec.dimension, worker.size, messages.multiple)
-        parts = [own.with_body(part) for part in split(own.message, bounds)] if own.body else [own] * worker.size
+        parts = [own] * worker.size if own.body is None else [own.with_body(part) for part in split(own.body, bounds)]
         updates = worker.network.all_to_all(parts)
         _check_kind(updates, type(own))
         begin, end = bounds[worker.rank : worker.rank + 2]
         reply = feedback.reply(state, updates, begin, codec.of_range(end - begin))
         replies = worker.network.all_gather(reply, continues=True)
         _check_kind(replies, Compressed)
-        for place, one in enumerate(replies):
-            one.of_length(bounds[place + 1] - bounds[place])
+        for place, received in enumerate(replies):
+            received.of_length(bounds[place + 1] - bounds[place])
         return feedback.decode_replies(state, own, updates, replies, codec), updates
 
 

@@ -16,6 +16,7 @@ from tacit.compression.dense import Dense
 from tacit.compression.feedback.updates import Update
 from tacit.core.messages import Message
 from tacit.core.weights import has_data
+from tacit.errors import BadMessage
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,8 @@ class Codec:
 
     def compress_difference(self, vector: Tensor, estimate: Tensor, memory: Memory) -> Compressed:
         """Return c = C(vector − estimate) and set estimate ← estimate + c, as every receiver does."""
-        message = self.compressor.compress_change(
-            vector, estimate, self.random, memory, self.shapes, self.dtype, self.scale
-        )
-        return _owned(message)
+        known = (self.random, memory, self.shapes, self.dtype, self.scale)
+        return _owned(self.compressor.compress_change(vector, estimate, *known))
 
     def exact_difference(self, vector: Tensor, estimate: Tensor) -> Compressed:
         """Return vector − estimate uncompressed, and set estimate ← vector up to rounding."""
@@ -70,8 +69,8 @@ class Codec:
 
         def add_all(total: Tensor) -> None:
             for update, gain in zip(updates, gains, strict=True):
-                if update.body:
-                    self.add(total, update.message, gain)
+                if (message := message_of(update)) is not None:
+                    self.add(total, message, gain)
 
         return self._computed_once(updates, (self.scale, *gains), add_all)
 
@@ -103,6 +102,13 @@ class Codec:
         return total
 
 
+def message_of(update: Update) -> Compressed | None:
+    """Return the compressed vector of an update, or None where it has none."""
+    if update.body is None or isinstance(update.body, Compressed):
+        return update.body
+    raise BadMessage(f"body is a {type(update.body).__name__} and must be a compressed vector.")
+
+
 class Total(NamedTuple):
     """The sum of one exchange's messages."""
 
@@ -127,14 +133,13 @@ class _LatestSum:
         self._entry: tuple[weakref.ref[Message], object, Tensor] | None = None
 
     def get(self, first: Message, key: object) -> Tensor | None:
-        entry = self._entry
-        return entry[2] if entry is not None and entry[0]() is first and entry[1] == key else None
+        reference, known, total = self._entry or (None, None, None)
+        return total if reference is not None and reference() is first and known == key else None
 
     def set(self, first: Message, key: object, total: Tensor) -> None:
         self._entry = (weakref.ref(first, self._drop), key, total)
 
     def _drop(self, reference: weakref.ref[Message]) -> None:
-        """Free the sum together with its messages."""
         if self._entry is not None and self._entry[0] is reference:
             self._entry = None
 

@@ -16,6 +16,7 @@ from tacit.compression.coding.ranges import RangeSplit, range_split
 from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.codec import Codec
 from tacit.compression.feedback.ef21 import EstimateFeedback, Init, check_init
+from tacit.compression.feedback.feedback import record_weights
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
 from tacit.compression.feedback.updates import Update
 from tacit.core.weights import has_data
@@ -53,7 +54,7 @@ class EF21Bidirectional(EstimateFeedback):
         return followed.clone()
 
     def reply(self, state: FeedbackState, updates: Sequence[Update], begin: int, codec: Codec) -> Compressed:
-        state.record_weights(updates)
+        record_weights(state, updates)
         part = slice(begin, begin + codec.dimension)
         change = self.mean_estimate(state, self.sum(updates, codec), part) - state.shared["followed"][part]
         if not has_data(sum(update.weight for update in updates)):

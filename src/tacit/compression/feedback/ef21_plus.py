@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.codec import Codec, message_of
 from tacit.compression.feedback.ef21 import Init, check_init
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState, rebalanced, zeros
@@ -59,9 +59,9 @@ class EF21Plus(Feedback):
             has_ended = update.weight == 0.0
             if update.is_fresh or has_ended:
                 estimates[rank].zero_()
-            if update.body:
-                codec.add(estimates[rank], update.message)
-            if update.body or has_ended:
+            if (message := message_of(update)) is not None:
+                codec.add(estimates[rank], message)
+            if message is not None or has_ended:
                 state.weights[rank] = update.weight
         return estimates.sum(0) / (sum(state.weights) or 1.0)
 

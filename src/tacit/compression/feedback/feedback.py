@@ -1,11 +1,9 @@
 """Base classes for error feedback: how a rank encodes its vector, and how all ranks decode the mean.
 
     encode_update    this rank's vector t_i (a gradient, or a model's change in a round)  →  its ``Update``
-    decode_updates   all ranks' updates, in rank order  →  the mean, equal to the last bit on every rank
+    decode_updates   updates in rank order  →  the mean, summed in that order and in float64: equal on all ranks
 
-A method that needs only the sum of all messages is a ``SummableFeedback`` with two methods, written as in its paper:
-
-    encode(state, vector, codec) → C(…)         decode(state, total, codec) → mean
+A method that needs only the sum of all messages is a ``SummableFeedback``: ``encode`` and ``decode``, as in its paper.
 
 Participation is decided here, once. Rank i encodes w_i t_i, and the mean divides by Σ w_i. By default w_i is the batch
 size; with equal batches, or ``weights="equal"`` of the strategy, w_i = 1 and the mean is the papers' (1/n) Σ.
@@ -13,8 +11,6 @@ size; with equal batches, or ``weights="equal"`` of the strategy, w_i = 1 and th
     ``has_data(w_i)``    the rank encodes its vector, if the method lets it take part
     0 < w_i, no data     the rank has no vector in this step (its GradScaler skips): no message, the state is kept
     w_i = 0              the rank's data has ended: ``encode_last`` decides what it still sends
-
-Sums are taken in rank order and in float64 on every rank, so that models stay equal to the last bit.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from torch import Tensor
 from tacit.compression.coding.ranges import RangeSplit
 from tacit.compression.coding.sparse_sum import SumVector, expected_sum_bytes
 from tacit.compression.compressor import Compressed, Compressor
-from tacit.compression.feedback.codec import Codec, Total
+from tacit.compression.feedback.codec import Codec, Total, message_of
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update
 from tacit.core.specs import Spec
@@ -78,14 +74,11 @@ class Feedback(Spec, ABC):
     def check(self, compressor: Compressor) -> None:
         """Raise ``ValueError`` where this feedback cannot use ``compressor``, whatever is compressed."""
         name = type(self).__name__
-        require(
-            not compressor.needs_reference,
-            f"compressor={compressor} decodes against a nearby vector, and {name} has none; use TopK(…) or QSGD(…).",
-        )
+        reason = f"compressor={compressor} decodes against a nearby vector, and {name} has none; use TopK(…)."
+        require(not compressor.needs_reference, reason)
         require(
             not self.needs_determinism or compressor.is_deterministic,
-            f"{name} keeps its guarantee only with a deterministic compressor, and {compressor} draws; "
-            f"use EF21(), or TopK(…).",
+            f"{name} keeps its guarantee only with a deterministic compressor, not {compressor}; use EF21() or TopK().",
         )
 
     def scale(self, compressor: Compressor, dimension: int) -> float:
@@ -145,7 +138,7 @@ class SummableFeedback(Feedback):
 
         It is the exact sum unless a subclass overrides it; the mean is then that of ``decode_updates`` to the bit.
         """
-        return SumVector.of(self.sum(updates, codec), [one.message for one in updates if one.body], codec.dtype)
+        return SumVector.of(self.sum(updates, codec), filter(None, map(message_of, updates)), codec.dtype)
 
     def reply_bytes(self, split: RangeSplit, size: int, codec: Codec) -> float | None:
         """Return the nominal size of all replies together, or None where replies are impossible."""
@@ -160,6 +153,13 @@ class SummableFeedback(Feedback):
     def _decode(
         self, state: FeedbackState, own: Update, updates: Sequence[Update], total: Tensor, codec: Codec
     ) -> Tensor:
-        state.record_weights(updates)
+        record_weights(state, updates)
         weight = sum(update.weight for update in updates)
-        return self.decode(state, Total(total, weight, own.message if own.body else None), codec)
+        return self.decode(state, Total(total, weight, message_of(own)), codec)
+
+
+def record_weights(state: FeedbackState, updates: Sequence[Update]) -> None:
+    """Record the weight of every rank that sent a vector."""
+    for rank, update in enumerate(updates):
+        if update.body is not None:
+            state.weights[rank] = update.weight

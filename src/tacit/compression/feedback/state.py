@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Memory
-from tacit.compression.feedback.updates import Update
 
 
 @dataclass
@@ -28,12 +27,6 @@ class FeedbackState:
     def has_joined(self) -> bool:
         """Whether this rank's vector is in the mean: it has sent one, and its data has not ended."""
         return self.weights[self.rank] != 0.0
-
-    def record_weights(self, updates: Sequence[Update]) -> None:
-        """Record the weight of every rank that sent a vector."""
-        for rank, update in enumerate(updates):
-            if update.body:
-                self.weights[rank] = update.weight
 
 
 def zeros(like: Tensor, *lead: int) -> Tensor:

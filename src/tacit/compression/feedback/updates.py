@@ -26,13 +26,6 @@ class Update(Message, wire="update"):
         """Return this update with another body, which does not change with the sender's tensors."""
         return replace(self, body=message if message.is_owned else message.snapshot())
 
-    @property
-    def message(self) -> Compressed:
-        """The body; raises ``BadMessage`` where it is no compressed vector."""
-        if not isinstance(self.body, Compressed):
-            raise BadMessage(f"body is a {type(self.body).__name__} and must be a compressed vector.")
-        return self.body
-
 
 @dataclass(frozen=True)
 class UpdateWithStatistics(Update, wire="report"):
