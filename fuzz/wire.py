@@ -66,8 +66,8 @@ with atheris.instrument_imports(INSTRUMENTED) if atheris else contextlib.nullcon
     from tacit.core.messages import Message
     from tacit.errors import BadMessage, LatticeOverflow
     from tacit.strategies.gossip.neighbours import GossipMessage
-    from tacit.strategies.servers.channels import Channel
     from tacit.strategies.servers.messages import ServerPush
+    from tacit.strategies.servers.parts.channels import Channel
     from tacit.strategies.swarm import codec
     from tacit.strategies.swarm.messages import SwarmMessage, SwarmModel, SwarmRequest, SwarmResponse
 

@@ -18,16 +18,11 @@ import tacit
 from tacit import theory, workloads
 from tacit.compression.feedback.updates import Update
 from tacit.core.messages import Message
-from tacit.strategies.servers.channels import (
-    GradientChannels,
-    ModelChannels,
-    gradient_channel,
-    known_model_state,
-    model_channel,
-)
 from tacit.strategies.servers.messages import ServedModel, ServerPush
+from tacit.strategies.servers.parts.channels import gradient_channel, known_model_state, model_channel
+from tacit.strategies.servers.parts.server_channels import GradientChannels, ModelChannels
+from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.server import ParameterServer
-from tacit.strategies.servers.server_state import ServerState
 from tests.strategies.server_runs import KINDS, SEVERAL_TENSORS, notes, simulate
 
 

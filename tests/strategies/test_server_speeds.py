@@ -12,10 +12,10 @@ import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
 from tacit.strategies import Strategy
-from tacit.strategies.servers.learner_speeds import UpdateIntervals
 from tacit.strategies.servers.messages import ServedModel
+from tacit.strategies.servers.parts.learner_speeds import UpdateIntervals
+from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.server import ParameterServer
-from tacit.strategies.servers.server_state import ServerState
 from tests.strategies.server_runs import FREE, notes
 from tests.strategies.test_server_ends import ScriptedServer, push
 

@@ -20,8 +20,9 @@ from torch import Tensor
 from tacit.compression.coding.ranges import range_bounds, range_split, split
 from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.codec import Codec
-from tacit.compression.feedback.feedback import Feedback, SummableFeedback
+from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update, UpdateWithStatistics
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, NotFinite, nearest, require

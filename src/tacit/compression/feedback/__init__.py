@@ -10,8 +10,9 @@ from tacit.compression.feedback.ef21_bidirectional import EF21Bidirectional
 from tacit.compression.feedback.ef21_plus import EF21Plus
 from tacit.compression.feedback.ef21_variants import EF21HeavyBall, EF21Momentum, EF21Partial, EF21Weighted
 from tacit.compression.feedback.error_feedback import ErrorFeedback, NoFeedback
-from tacit.compression.feedback.feedback import Feedback, SummableFeedback
+from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update, UpdateWithStatistics
 
 __all__ = [

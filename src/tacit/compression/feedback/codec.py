@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.compression.dense import Dense
+from tacit.compression.feedback.shared_sum import LATEST
 from tacit.compression.feedback.updates import Update
 from tacit.core.messages import Message
 from tacit.core.weights import has_data
@@ -94,11 +94,11 @@ class Codec:
     ) -> Tensor:
         """Return float64 zeros to which ``add_all`` has added, computed by the first simulated rank for all."""
         key = (self.dimension, self.device, factors, tuple(map(id, messages)))
-        total = _latest.get(messages[0], key)
+        total = LATEST.get(messages[0], key)
         if total is None:
             total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
             add_all(total)
-            _latest.set(messages[0], key, total)
+            LATEST.set(messages[0], key, total)
         return total
 
 
@@ -124,27 +124,6 @@ class Total(NamedTuple):
     def mean(self) -> Tensor:
         """Return Σ c_i / Σ w_i; zero where no rank has a vector."""
         return self.sum / self.weight if self.has_data else torch.zeros_like(self.sum)
-
-
-class _LatestSum:
-    """The latest sum. Ranks that one process simulates hold the same message objects, so they can share it."""
-
-    def __init__(self) -> None:
-        self._entry: tuple[weakref.ref[Message], object, Tensor] | None = None
-
-    def get(self, first: Message, key: object) -> Tensor | None:
-        reference, known, total = self._entry or (None, None, None)
-        return total if reference is not None and reference() is first and known == key else None
-
-    def set(self, first: Message, key: object, total: Tensor) -> None:
-        self._entry = (weakref.ref(first, self._drop), key, total)
-
-    def _drop(self, reference: weakref.ref[Message]) -> None:
-        if self._entry is not None and self._entry[0] is reference:
-            self._entry = None
-
-
-_latest: Final = _LatestSum()
 
 
 def _owned(message: Compressed) -> Compressed:

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressed
 from tacit.compression.feedback.codec import Codec, Total
-from tacit.compression.feedback.feedback import SummableFeedback
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
+from tacit.compression.feedback.summable import SummableFeedback
 from tacit.errors import require
 
 Init = Literal["compressed", "full"]

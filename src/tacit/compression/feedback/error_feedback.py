@@ -23,8 +23,8 @@ from torch import Tensor
 from tacit.compression.coding.ranges import RangeSplit
 from tacit.compression.compressor import Compressed
 from tacit.compression.feedback.codec import Codec, Total
-from tacit.compression.feedback.feedback import SummableFeedback
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
+from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update
 from tacit.compression.sparse import Selector
 

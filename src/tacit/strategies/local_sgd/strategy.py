@@ -33,10 +33,11 @@ from tacit.core.worker import Worker
 from tacit.errors import require
 from tacit.strategies.compressed_all_reduce import Aggregate
 from tacit.strategies.local_sgd.interval import Interval
+from tacit.strategies.local_sgd.model_round import ModelRound
 from tacit.strategies.local_sgd.outer import Outer
 from tacit.strategies.local_sgd.periods import UNTIL_THE_END, Every, Period, Round
 from tacit.strategies.local_sgd.round_report import check_period, mean_loss, period_on_wire
-from tacit.strategies.local_sgd.rounds import ModelRound, Rounds
+from tacit.strategies.local_sgd.rounds import Rounds
 from tacit.strategies.local_sgd.state import LocalSGDState
 from tacit.strategies.weights import Weights, check_weights, weigh
 

@@ -26,8 +26,8 @@ from tacit.core.worker import Server, Worker
 from tacit.errors import MisplacedCall, require
 from tacit.strategies.servers.learner import Learner, LearnerState
 from tacit.strategies.servers.messages import Pushed, ServerPush
+from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.server import ParameterServer
-from tacit.strategies.servers.server_state import ServerState
 from tacit.strategies.servers.strategy import ParameterServerStrategy
 from tacit.theory.adasync import RULES, next_k
 

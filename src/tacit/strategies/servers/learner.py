@@ -1,7 +1,4 @@
-"""The learner's side of the four kinds: push a gradient, receive a model.
-
-With ``shards`` > 1 each part of the model has its own version; in the sync kinds none may be older than the first's.
-"""
+"""The learner's side of the four kinds: push a gradient, receive a model."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update
 from tacit.core.network import server_address
 from tacit.core.worker import Worker
-from tacit.strategies.servers.channels import gradient_channel, known_model_state, model_channel
 from tacit.strategies.servers.messages import (
     ModelReply,
     ModelRequest,
@@ -27,6 +23,7 @@ from tacit.strategies.servers.messages import (
     ServerRestart,
     uncompressed,
 )
+from tacit.strategies.servers.parts.channels import gradient_channel, known_model_state, model_channel
 
 if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 class LearnerState:
     """The state of a learner."""
 
-    versions: list[int]  # of its model, by shard
+    versions: list[int]  # of its model, by shard; in the sync kinds none may be older than the first
     pushes: int = 0
     restarts: list[ServerRestart] = field(default_factory=list)  # received by the handler and not yet applied
     gradient_states: list[FeedbackState] = field(default_factory=list)  # by shard, if gradients are compressed

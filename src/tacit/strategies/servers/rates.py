@@ -12,9 +12,9 @@ from torch import Tensor
 from tacit.core.specs import Spec
 from tacit.core.worker import Server
 from tacit.errors import require
-from tacit.strategies.servers.learner_speeds import UpdateIntervals
 from tacit.strategies.servers.messages import Pushed, ServerPush
-from tacit.strategies.servers.server_state import ServerState
+from tacit.strategies.servers.parts.learner_speeds import UpdateIntervals
+from tacit.strategies.servers.parts.server_state import ServerState
 
 
 class Rate(Spec, ABC):

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from tacit.core.worker import Server
 from tacit.strategies.servers.messages import Pushed, ServedModel, ServerPush, uncompressed
+from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.server import ParameterServer
-from tacit.strategies.servers.server_state import ServerState
 from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 _MOST: Final = 256

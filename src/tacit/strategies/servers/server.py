@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from tacit.core.worker import Server
-from tacit.strategies.servers.inbox import ServerInbox
-from tacit.strategies.servers.learner_speeds import SpeedBiasCheck
-from tacit.strategies.servers.learners import Learners
 from tacit.strategies.servers.messages import Pushed, ServerPush, uncompressed
-from tacit.strategies.servers.model_sender import ModelSender
+from tacit.strategies.servers.parts.inbox import ServerInbox
+from tacit.strategies.servers.parts.learner_speeds import SpeedBiasCheck
+from tacit.strategies.servers.parts.learners import Learners
+from tacit.strategies.servers.parts.model_sender import ModelSender
+from tacit.strategies.servers.parts.server_state import ServerState
+from tacit.strategies.servers.parts.sharding import ShardGroup
+from tacit.strategies.servers.parts.staleness import StalenessBound
 from tacit.strategies.servers.rates import GradientRates
-from tacit.strategies.servers.server_state import ServerState
-from tacit.strategies.servers.sharding import ShardGroup
-from tacit.strategies.servers.staleness import StalenessBound
 
 if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy

@@ -14,12 +14,12 @@ from tacit.core.renamed_fields import renamed_from
 from tacit.core.strategy import ServerStrategy, TakesJoiners
 from tacit.core.worker import Server, Worker
 from tacit.errors import require
-from tacit.strategies.servers.channels import check_compression
 from tacit.strategies.servers.learner import Learner, LearnerState
 from tacit.strategies.servers.messages import ServerRestart
+from tacit.strategies.servers.parts.channels import check_compression
+from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.rates import Rate
 from tacit.strategies.servers.server import ParameterServer
-from tacit.strategies.servers.server_state import ServerState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tacit.core.worker import Server
-from tacit.strategies.servers.channels import ModelChannels
-from tacit.strategies.servers.learners import Learners
 from tacit.strategies.servers.messages import ModelReply, ServedModel, ServerRestart, uncompressed
+from tacit.strategies.servers.parts.learners import Learners
+from tacit.strategies.servers.parts.server_channels import ModelChannels
+from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.rates import GradientRates
-from tacit.strategies.servers.server_state import ServerState
 
 if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tacit.strategies.servers.learners import AWAY
 from tacit.strategies.servers.messages import Pushed
+from tacit.strategies.servers.parts.learners import AWAY
 
 
 class StalenessBound:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from tacit.core.worker import Server
 from tacit.errors import BadMessage, PeerLost
-from tacit.strategies.servers.channels import GradientChannels
-from tacit.strategies.servers.learners import AWAY, Learners
 from tacit.strategies.servers.messages import ModelRequest, Pushed, ServerLeave, ServerPush, ShardBatch, ToServer
-from tacit.strategies.servers.model_sender import ModelSender
-from tacit.strategies.servers.server_state import ServerState
-from tacit.strategies.servers.sharding import ShardGroup
+from tacit.strategies.servers.parts.learners import AWAY, Learners
+from tacit.strategies.servers.parts.model_sender import ModelSender
+from tacit.strategies.servers.parts.server_channels import GradientChannels
+from tacit.strategies.servers.parts.server_state import ServerState
+from tacit.strategies.servers.parts.sharding import ShardGroup
 
 if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tacit.core.worker import Server
-from tacit.strategies.servers.server_state import ServerState
+from tacit.strategies.servers.parts.server_state import ServerState
 
 if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy

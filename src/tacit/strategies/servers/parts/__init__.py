@@ -1,0 +1,1 @@
+"""Collaborators of the parameter server: channels, inbox, sharding, staleness bound, records of the learners."""
