@@ -221,14 +221,14 @@ def test_a_curve_without_closed_form_uses_the_simulated_time(k: int, speed: dict
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
-        ("k-sync", {"step_size": 0.2}, "step_size=0.2 must not be above 0.125, where the theorem ends"),
+        ("k-sync", {"step_size": 0.2}, "step_size=0.2 must not be above 0.125, the limit of the theorem"),
         ("k-sync", {"step_size": 0.0}, "step_size=0 must be positive"),
         ("k-async", {"step_size": 0.2, "gamma": 0.0}, "step_size=0.2 must not be above 0.125"),
         ("k-sync", {"gamma": 0.5}, "gamma=0.5 belongs to the stale kinds; 'k-sync' has no stale gradients"),
         ("k-async", {}, "gamma=None: kind='k-async' needs the γ"),
         ("k-async", {"gamma": 1.5}, "gamma=1.5 must be between 0 and 1"),
         ("k-async", {"gamma": 0.5, "p0": -0.1}, "p0=-0.1 must be between 0 and 1"),
-        ("k-async", {"gamma": 1.0}, "gamma=1 with p0=0 bounds nothing"),
+        ("k-async", {"gamma": 1.0}, "gamma=1 with p0=0 gives no bound"),
         ("async", {"gamma": 0.5}, "k=4 with kind='async' must be 1"),
         ("k-sync", {"updates": [3, -1]}, "updates=-1 must not be negative"),
         ("k-sync", {"batch_size": 0}, "batch_size=0 must be a whole number"),
@@ -348,7 +348,10 @@ def test_lupas_curve_buys_time_with_longer_periods():
             lambda: theory.lupa_curve(times_s=1.0, period=2, compute=EXPONENTIAL, exchange_s=-1, **LUPA),
             "exchange_s=-1 must be finite and not",
         ),
-        (lambda: theory.gradient_bound("k-sync", updates=0, k=4, **SERVER), "updates=0: a mean over no update is none"),
+        (
+            lambda: theory.gradient_bound("k-sync", updates=0, k=4, **SERVER),
+            "updates=0: a mean over no update is undefined",
+        ),
     ],
 )
 def test_lupa_explains_itself(call, message: str):

@@ -222,7 +222,7 @@ def test_k_async_of_constant_times_makes_whole_updates_per_step(k: int, workers:
 def test_k_async_lies_between_its_bounds(compute: Delay, k: int, workers: int, speed: dict[int, float]):
     bounds = theory.update_time_bounds("k-async", k=k, workers=workers, compute=compute, speed=speed)
     assert bounds.lower_s < Server(compute, workers, speed).k_async_s(k, 6000) < bounds.upper_s
-    with pytest.raises(ValueError, match=r"no known exact time .* it lies between .* update_time_bounds returns both"):
+    with pytest.raises(ValueError, match=r"no known exact time .* it lies between .* use update_time_bounds for both"):
         theory.update_time("k-async", k=k, workers=workers, compute=compute, speed=speed)
 
 
@@ -315,10 +315,10 @@ def test_simulating_needs_no_distribution_function():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "guess"}, "method='guess' is unknown; 'exact' or 'simulated'"),
+        ({"method": "guess"}, "method='guess' is unknown; use 'exact' or 'simulated'"),
         (
             {"kind": "k-sync", "method": "simulated"},
-            "method='simulated' is for 'async' and 'k-async'; kind='k-sync' has an exact time, leave method out",
+            "method='simulated' is for 'async' and 'k-async'; kind='k-sync' has an exact time, omit method",
         ),
         ({"compute": tacit.SlowSpells(), "method": "simulated"}, "steps that depend on each other"),
         ({"compute": tacit.Pareto(minimum_s=1.0, shape=0.9), "method": "simulated"}, "has no finite mean"),
@@ -394,7 +394,7 @@ def test_p0_is_what_is_proven():
     assert theory.p0("async", workers=8, compute=MIXTURE) == 0.125  # new shorter than used: at least 1/P
     assert theory.p0("k-batch-async", k=4, workers=8, compute=MIXTURE) == 0.0
     assert theory.p0("async", workers=8, compute=SHIFTED) == 0.0
-    with pytest.raises(ValueError, match="no exact probability is known for kind='async' but with Exponential times"):
+    with pytest.raises(ValueError, match="an exact probability for kind='async' is known only for Exponential times"):
         theory.fresh_probability("async", workers=8, compute=SHIFTED)
 
 
@@ -418,12 +418,12 @@ def test_infinite_means_are_told_and_waiting_for_fewer_helps():
     ("arguments", "message"),
     [
         ({"kind": "k-asink"}, "kind='k-asink' is unknown; did you mean 'k-async'"),
-        ({"k": 9}, "k=9 must not be above workers=8: every worker counts once; 'k-batch-async' counts batches"),
+        ({"k": 9}, "k=9 must not be above workers=8: every worker counts once; use 'k-batch-async' to count batches"),
         ({"k": 0}, "k=0 must be a whole number, at least 1"),
         ({"k": 2.5}, "k=2.5 must be a whole number"),
-        ({"k": None}, "k=None: kind='k-async' needs to know how many gradients make an update"),
-        ({"kind": "async"}, "k=4 with kind='async' must be 1 or left out; 'k-async' takes any"),
-        ({"kind": "sync"}, "k=4 with kind='sync' must be 8 or left out"),
+        ({"k": None}, "k=None: kind='k-async' needs the number of gradients per update"),
+        ({"kind": "async"}, "k=4 with kind='async' must be 1 or omitted; 'k-async' takes any"),
+        ({"kind": "sync"}, "k=4 with kind='sync' must be 8 or omitted"),
         ({"workers": 0}, "workers=0 must be a whole number"),
         ({"compute": 1.0}, "compute=1.0 must be a delay; try Exponential"),
         ({"speed": {8: 1.0}}, "speed={8: 1.0} names no worker; with workers=8 ranks are 0 to 7"),

@@ -124,7 +124,7 @@ def test_without_staleness_it_is_the_bound_of_the_server_kinds():
         ({"c": 0.0}, "c=0 must be positive"),
         (
             {"maximum": 0.3},
-            r"maximum=0.3 must not be above 1/\(L \(M_G/\(K m\) \+ 1\)\) = 0.25, where the theorem ends",
+            r"maximum=0.3 must not be above 1/\(L \(M_G/\(K m\) \+ 1\)\) = 0.25, the limit of the theorem",
         ),
         ({"k": 0}, "k=0 must be a whole number"),
         ({"batch_size": 0}, "batch_size=0 must be a whole number"),

@@ -205,7 +205,9 @@ def test_arguments_out_of_range_explain_themselves(arguments: dict, message: str
 
 
 def test_too_few_interactions_are_told():
-    with pytest.raises(ValueError, match="interactions=4095 must be at least size⁴ = 4096, where the theorem begins"):
+    with pytest.raises(
+        ValueError, match="interactions=4095 must be at least size⁴ = 4096, the condition of the theorem"
+    ):
         theory.swarm_step_size(interactions=4095, size=8)
     with pytest.raises(ValueError, match="size=1 must be a whole number, at least 2"):
         theory.swarm_step_size(interactions=4095, size=1)

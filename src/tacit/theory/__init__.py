@@ -1,4 +1,4 @@
-"""What the papers prove, as functions of the constants of a problem."""
+"""Results of the papers as functions: expected times, error bounds, step sizes and periods."""
 
 from tacit.theory.adasync import next_k as adasync_k
 from tacit.theory.ef21 import (

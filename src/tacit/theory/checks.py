@@ -1,4 +1,4 @@
-"""Arguments that closed forms share, and what they may be."""
+"""Checks of arguments that several functions share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from tacit.cluster.delays import Delay
 from tacit.errors import require
 
-Crew: TypeAlias = tuple[tuple[float, int], ...]
-"""Workers by speed: (speed, how many), slowest first."""
+SpeedGroups: TypeAlias = tuple[tuple[float, int], ...]
+"""Workers grouped by speed: (speed, number of workers), slowest first."""
 
 
 def check_positive(name: str, value: float) -> None:
@@ -30,15 +30,15 @@ def check_whole(name: str, value: int) -> None:
 
 
 def counted(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """Return ``values``, a number or an array of any shape, as an array of numbers that are not negative."""
+    """Return ``values``, a number or an array of any shape, as an array; raise if any is negative."""
     numbers = np.asarray(values, float)
     wrong = numbers[~(numbers >= 0)]
     require(not wrong.size, f"{name}={wrong[0] if wrong.size else 0:g} must not be negative.")
     return numbers
 
 
-def crew_of(workers: int, speed: Mapping[int, float] | None, compute: Delay) -> Crew:
-    """Return the workers by speed, after checking all three arguments; ``speed`` reads as in ``Cluster``."""
+def group_by_speed(workers: int, speed: Mapping[int, float] | None, compute: Delay) -> SpeedGroups:
+    """Check the arguments and return the workers grouped by speed; ``speed`` is as in ``Cluster``."""
     check_whole("workers", workers)
     require(isinstance(compute, Delay), f"compute={compute!r} must be a delay; try Exponential(mean_s=0.02).")
     for rank, value in (speed or {}).items():
@@ -51,6 +51,6 @@ def crew_of(workers: int, speed: Mapping[int, float] | None, compute: Delay) -> 
     return tuple(sorted(counted.items()))
 
 
-def never_waiting_s(compute: Delay, crew: Crew, steps: int) -> float:
-    """Return how long all workers together take for ``steps`` steps in the long run when nobody ever waits."""
-    return steps * compute.expected_s / sum(speed * count for speed, count in crew)
+def time_without_waiting_s(compute: Delay, by_speed: SpeedGroups, steps: int) -> float:
+    """Return the mean time in which all workers together take ``steps`` steps if no worker waits."""
+    return steps * compute.expected_s / sum(speed * count for speed, count in by_speed)

@@ -1,13 +1,14 @@
 """EF21's theorems (Richtárik, Sokolov & Fatkhullin, NeurIPS 2021, arXiv 2106.05203).
 
-L: smoothness of f = (1/n) Σ f_i.  L̃ = √((1/n) Σ L_i²).  α: contraction of the compressor.  G^t = (1/n) Σ ‖g_i^t − ∇f_i(x^t)‖², the distortion.
+L: smoothness of f = (1/n) Σ f_i. L̃ = √((1/n) Σ L_i²). α: contraction of the compressor. The distortion is
+G^t = (1/n) Σ ‖g_i^t − ∇f_i(x^t)‖².
 
     θ = 1 − √(1−α),   β = (1−α) / (1 − √(1−α)),   √(β/θ) = (1 + √(1−α))/α − 1
     E G^{t+1} ≤ (1−θ) G^t + β L̃² ‖x^{t+1} − x^t‖²
     nonconvex  γ ≤ 1/(L + L̃ √(β/θ))                       E‖∇f(x̂_T)‖² ≤ 2 (f(x⁰) − f_inf)/(γ T) + G⁰/(θ T)
     PL (μ)     γ ≤ min{1/(L + L̃ √(2β/θ)), θ/(2μ)}          E Ψ^T ≤ (1 − γμ)^T Ψ⁰,  Ψ^t = f(x^t) − f* + (γ/θ) G^t
 
-They hold for EF21 with any contractive compressor, and for EF21+ with a deterministic one.
+The theorems hold for EF21 with any contractive compressor, and for EF21+ with a deterministic one.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ from tacit.theory.checks import check_positive
 
 @with_python_numbers
 def ef21_theta(contraction: float) -> float:
-    """Return θ = 1 − √(1−α), the share of the distortion that each message removes."""
+    """Return θ = 1 − √(1−α), the fraction of the distortion that each message removes."""
     _check_contraction(contraction)
-    return contraction / (1 + math.sqrt(1 - contraction))  # the same, without cancellation for small α
+    return contraction / (1 + math.sqrt(1 - contraction))  # avoids cancellation for small α
 
 
 @with_python_numbers
 def ef21_beta(contraction: float) -> float:
-    """Return β = (1−α)/θ, how much a step of the model adds to the distortion."""
+    """Return β = (1−α)/θ, the factor by which a step of the model increases the distortion."""
     return (1 - contraction) / ef21_theta(contraction)
 
 
 @with_python_numbers
 def ef21_step_size(*, smoothness: float, mean_smoothness: float, contraction: float, pl: float | None = None) -> float:
-    """Return the largest γ that the theorem allows: 1/(L + L̃ √(β/θ)); with the PL constant ``pl`` = μ that of the
-    linear rate.
+    """Return the largest γ that the theorem permits: 1/(L + L̃ √(β/θ)), or that of the linear rate if ``pl`` is given.
 
-    smoothness: L. mean_smoothness: L̃ = √(mean L_i²), never below L. contraction: α, of Top-k k/d.
+    pl: μ of the PL condition. smoothness: L. mean_smoothness: L̃ = √(mean L_i²), at least L. contraction: α,
+    k/d for Top-k.
     """
     check_positive("smoothness", smoothness)
     require(
         mean_smoothness >= smoothness * (1 - 1e-9),
-        f"mean_smoothness={mean_smoothness:g} must be at least smoothness={smoothness:g}: it is √(mean L_i²), and L ≤ mean L_i.",
+        f"mean_smoothness={mean_smoothness:g} must be at least smoothness={smoothness:g}: "
+        f"it is √(mean L_i²), and L ≤ mean L_i.",
     )
     theta, beta = ef21_theta(contraction), ef21_beta(contraction)
     if pl is None:
@@ -58,8 +60,8 @@ def ef21_gradient_bound(
 ) -> float:
     """Return the nonconvex bound on the mean of ‖∇f(x^t)‖² over t = 0 … T−1: 2 gap/(γT) + G⁰/(θT).
 
-    gap: f(x⁰) − f_inf. step_size: γ, at most ``ef21_step_size``. distortion: G⁰, 0 where the first messages were full
-    gradients.
+    gap: f(x⁰) − f_inf. step_size: γ, at most ``ef21_step_size``. distortion: G⁰, 0 if the first messages are
+    uncompressed gradients.
     """
     _check_run(gap, step_size, distortion)
     require(isinstance(steps, int) and steps >= 1, f"steps={steps} must be a whole number, at least 1.")
@@ -68,12 +70,12 @@ def ef21_gradient_bound(
 
 @with_python_numbers
 def ef21_pl_rate(*, step_size: float, pl: float) -> float:
-    """Return 1 − γμ, the factor by which Ψ = f − f* + (γ/θ) G falls in every step at least."""
+    """Return 1 − γμ, the factor by which Ψ = f − f* + (γ/θ) G decreases at least in every step."""
     check_positive("step_size", step_size)
     check_positive("pl", pl)
     require(
         step_size * pl < 1,
-        f"step_size={step_size:g} times pl={pl:g} must be below 1; ef21_step_size(…, pl=…) gives one that is.",
+        f"step_size={step_size:g} times pl={pl:g} must be below 1; use ef21_step_size(…, pl=…).",
     )
     return 1 - step_size * pl
 
@@ -85,7 +87,7 @@ def ef21_distortion_bound(
     """Return the bound on G^{t+1}: (1−θ) G^t + β L̃² ‖x^{t+1} − x^t‖²."""
     require(
         distortion >= 0 and move_squared >= 0,
-        f"distortion={distortion:g} and move_squared={move_squared:g} are squares.",
+        f"distortion={distortion:g} and move_squared={move_squared:g} must not be negative: they are squares.",
     )
     check_positive("mean_smoothness", mean_smoothness)
     return (1 - ef21_theta(contraction)) * distortion + ef21_beta(contraction) * mean_smoothness**2 * move_squared
@@ -100,6 +102,6 @@ def _check_run(gap: float, step_size: float, distortion: float) -> None:
 def _check_contraction(contraction: float) -> None:
     require(
         0 < contraction <= 1,
-        f"contraction={contraction:g} must be above 0 and at most 1: α in E‖C(x) − x‖² ≤ (1−α)‖x‖², which is k/d for Top-k and "
-        f"1/(1+ω) for an unbiased compressor scaled by that.",
+        f"contraction={contraction:g} must be above 0 and at most 1: it is α in E‖C(x) − x‖² ≤ (1−α)‖x‖², "
+        f"k/d for Top-k and 1/(1+ω) for an unbiased compressor scaled by 1/(1+ω).",
     )

@@ -1,5 +1,4 @@
-"""EF21 with stochastic gradients (EF21-SGD: Fatkhullin et al., arXiv 2110.03294, after Richtárik et al., arXiv
-2106.05203).
+"""EF21 with stochastic gradients: EF21-SGD (Fatkhullin et al., arXiv 2110.03294).
 
 Rank i sends C(ĝ_i − g_i), ĝ_i the gradient of a batch of B with E ĝ_i = ∇f_i and E‖ĝ_i − ∇f_i‖² ≤ σ²/B. Symbols as in
 ``tacit.theory.ef21``; θ and β are those of half the contraction, α/2:
@@ -8,8 +7,8 @@ Rank i sends C(ĝ_i − g_i), ĝ_i the gradient of a batch of B with E ĝ_i = �
     γ ≤ 1/(L + L̃ √(β/θ))     (1/T) Σ E‖∇f(x^t)‖² ≤ 2 (f(x⁰) − f_inf)/(γ T) + G⁰/(θ T) + N/θ
 
 θ ≥ α/4, so the floor N/θ is at most 8 σ²/(α² B): an error of ε² needs batches of the order of σ²/(α² ε²) and T of the
-order of L̃/(α ε²), which are the paper's orders. The constants are derived here (docs/concepts/theory.md); the paper has free
-parameters in their place.
+order of L̃/(α ε²), which are the paper's orders. The constants are derived in docs/concepts/theory.md; the
+paper has free parameters instead.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from tacit.theory.ef21 import ef21_distortion_bound, ef21_gradient_bound, ef21_s
 
 
 def ef21_sgd_step_size(*, smoothness: float, mean_smoothness: float, contraction: float) -> float:
-    """Return the largest γ that the theorem allows, about half of ``ef21_step_size``; arguments as there."""
-    ef21_theta(contraction)  # names the contraction that was given, not half of it
+    """Return the largest γ that the theorem permits, about half of ``ef21_step_size``; arguments as there."""
+    ef21_theta(contraction)  # an error names the given contraction, not half of it
     return ef21_step_size(smoothness=smoothness, mean_smoothness=mean_smoothness, contraction=contraction / 2)
 
 
 def ef21_sgd_noise(*, variance: float, batch_size: int, contraction: float) -> float:
-    """Return N = (2/α − α/2) σ²/B, what the noise of the batches adds to the distortion in each step.
+    """Return N = (2/α − α/2) σ²/B, the distortion that the noise of the batches adds in each step.
 
     variance: σ² of one sample's gradient. batch_size: B, of each rank.
     """
@@ -66,8 +65,8 @@ def ef21_sgd_gradient_bound(
 ) -> float:
     """Return the bound on the mean of E‖∇f(x^t)‖² over t = 0 … T−1: 2 gap/(γT) + G⁰/(θT) + N/θ.
 
-    gap: f(x⁰) − f_inf. step_size: γ, at most ``ef21_sgd_step_size``. distortion: E G⁰, which is σ²/B where the first
-    messages are not compressed.
+    gap: f(x⁰) − f_inf. step_size: γ, at most ``ef21_sgd_step_size``. distortion: E G⁰, σ²/B if the first messages are
+    uncompressed.
     """
     noise = ef21_sgd_noise(variance=variance, batch_size=batch_size, contraction=contraction)
     transient = ef21_gradient_bound(
@@ -79,7 +78,7 @@ def ef21_sgd_gradient_bound(
 def ef21_sgd_batch_size(*, target: float, variance: float, contraction: float) -> int:
     """Return the smallest B of each rank whose floor N/θ is at most half of ``target``; at most ⌈16 σ²/(α² ε²)⌉.
 
-    target: ε², the wanted mean of ‖∇f‖². The other half is left to the number of steps.
+    target: ε², the required mean of ‖∇f‖². The other half remains for the terms that decrease with T.
     """
     check_positive("target", target)
     floor = ef21_sgd_noise(variance=variance, batch_size=1, contraction=contraction) / ef21_theta(contraction / 2)

@@ -6,11 +6,11 @@ p workers, batches of B, variance σ²/B, F L-smooth and μ-PL, κ = L/μ, T ste
 
 and with periods τ_i that change, the last term is 128 κ² σ² Σ τ_i (τ_i − 1) / (μ p B (T+a)³). The error stays at
 O(1/(pBT)), a linear speed-up, up to τ = O(T^{2/3} / (pB)^{1/3}). The theorem has a = α τ + 4 with a side condition on
-α; a = max(8κ, τ + 4) works in practice, and below 2κ the first steps are too long for the bound to hold. Step size and
+α; a = max(8κ, τ + 4) works in practice; below 2κ the first steps are too long for the bound to hold. Step size and
 rates are the paper's; the constants 4, 256 and 128 are from memory of it.
 
-The paper allows a variance of C₁ ‖∇F‖² + σ²/B, with a condition on C₁ that we do not have. Objectives with
-``variance_growth`` above 0 are therefore refused by the functions whose result would depend on it.
+The paper allows a variance of C₁ ‖∇F‖² + σ²/B, with a condition on C₁ that we do not have. Functions whose result would
+depend on it therefore raise an error for objectives with ``variance_growth`` above 0.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from tacit.theory.times.renewals import round_time
 
 @with_python_numbers
 def lupa_period(*, steps: int, workers: int, batch_size: int, gap: float | None = None) -> int:
-    """Return ⌈T^{2/3} / (pB)^{1/3}⌉, the longest period that keeps the linear speed-up, but for a constant.
+    """Return ⌈T^{2/3} / (pB)^{1/3}⌉, the longest period with linear speed-up, up to a constant.
 
-    gap: F(x_0) − F*; where it is given, T^{2/3} / (p · gap)^{1/3}: larger gap = shorter period.
+    gap: F(x_0) − F*; if given, the result is T^{2/3} / (p · gap)^{1/3}: larger gap = shorter period.
     """
     for name, value in (("steps", steps), ("workers", workers), ("batch_size", batch_size)):
         check_whole(name, value)
     if gap is not None:
         check_positive("gap", gap)
     longest = math.pow(steps**2 / (workers * (batch_size if gap is None else gap)), 1 / 3)
-    return max(1, min(steps, math.ceil(longest - 1e-9)))  # a power that is whole must not round up
+    return max(1, min(steps, math.ceil(longest - 1e-9)))  # rounding must not increase a whole power
 
 
 @with_python_numbers
 def lupa_offset(*, objective: Objective, period: int) -> float:
-    """Return a = max(8κ, τ + 4), which starts the step sizes short enough."""
+    """Return a = max(8κ, τ + 4), with which the first step sizes are small enough."""
     check_whole("period", period)
     _check_variance(objective)
     return max(8 * objective.smoothness / objective.curvature, period + 4.0)
@@ -53,8 +53,9 @@ def lupa_offset(*, objective: Objective, period: int) -> float:
 
 @with_python_numbers
 def lupa_step_size(*, step: ArrayLike, objective: Objective, offset: float) -> NDArray[np.float64]:
-    """Return η_t = 4/(μ (t + a)) of step t, counted from 0; as a schedule it is ``InverseTime(offset=a)`` on lr = 4/(μ
-    a).
+    """Return η_t = 4/(μ (t + a)) of step t, counted from 0.
+
+    The same schedule is ``InverseTime(offset=a)`` with lr = 4/(μ a).
     """
     _check_offset(offset, objective)
     return np.asarray(4 / (objective.curvature * (counted("step", step) + offset)))
@@ -64,8 +65,9 @@ def lupa_step_size(*, step: ArrayLike, objective: Objective, offset: float) -> N
 def lupa_bound(
     *, steps: ArrayLike, period: int, workers: int, batch_size: int, objective: Objective, offset: float | None = None
 ) -> NDArray[np.float64]:
-    """Return the bound on E[F(x̄_T) − F*] after ``steps`` = T steps of every worker. offset: a; None takes
-    ``lupa_offset``.
+    """Return the bound on E[F(x̄_T) − F*] after ``steps`` = T steps of every worker.
+
+    offset: a; None: ``lupa_offset``.
     """
     counts = counted("steps", steps)
     check_whole("period", period)
@@ -99,8 +101,8 @@ def lupa_curve(
     offset: float | None = None,
     speed: Mapping[int, float] | None = None,
 ) -> NDArray[np.float64]:
-    """Return ``lupa_bound`` at moments ``times_s``, with τ steps in every ``round_time`` + ``exchange_s`` seconds."""
-    check_not_negative("exchange_s", exchange_s, "how long an average takes")
+    """Return ``lupa_bound`` at times ``times_s``, with τ steps per ``round_time`` + ``exchange_s`` seconds."""
+    check_not_negative("exchange_s", exchange_s, "the duration of an average")
     round_s = round_time(period=period, workers=workers, compute=compute, speed=speed) + exchange_s
     return lupa_bound(
         steps=counted("times_s", times_s) / round_s * period,
@@ -139,7 +141,8 @@ def _check_offset(offset: float, objective: Objective) -> None:
     least = max(2 * objective.smoothness / objective.curvature, 4.0)
     require(
         offset >= least and math.isfinite(offset),
-        f"offset={offset:g} must be at least max(2 L/mu, 4) = {least:g}, or the first steps are too long; lupa_offset gives a safe one.",
+        f"offset={offset:g} must be at least max(2 L/mu, 4) = {least:g}, or the first steps are too long; "
+        f"use lupa_offset.",
     )
 
 
@@ -147,6 +150,7 @@ def _check_variance(objective: Objective) -> None:
     growth = objective.variance_growth
     require(
         growth == 0,
-        f"variance_growth={growth:g} must be 0: the bounds of LUPA-SGD here hold for a variance that does not grow with ‖∇F‖²; "
-        f"where ‖∇F‖² ≤ G² during the run, use variance={objective.variance:g} + {growth:g} G² and variance_growth=0.",
+        f"variance_growth={growth:g} must be 0: these bounds of LUPA-SGD hold for a variance that does not grow with "
+        f"‖∇F‖²; if ‖∇F‖² ≤ G² during the run, use variance={objective.variance:g} + {growth:g} G² and "
+        f"variance_growth=0.",
     )

@@ -21,7 +21,7 @@ from tacit.theory.checks import check_positive, check_whole
 
 @dataclass(frozen=True)
 class ScheduleCondition:
-    """One condition on a schedule of periods: what it compares, and whether it is met."""
+    """One condition on a schedule of periods: the compared values, and whether it is met."""
 
     name: str
     rule: str

@@ -1,5 +1,4 @@
-"""How far K gradients per update get (Dutta et al., AISTATS 2018, arXiv 1803.01113): bounds on the error, per update
-and per second.
+"""Error bounds of K-of-P servers, per update and over time (Dutta et al., AISTATS 2018, arXiv 1803.01113).
 
 F is c-strongly convex and L-smooth; a mini-batch of m has E‖g − ∇F‖² ≤ σ²/m + (M_G/m) ‖∇F‖². J updates with K gradients
 each and step η:
@@ -11,14 +10,14 @@ each and step η:
     sync kinds     γ' = 1
     stale kinds    γ' = 1 − γ + p₀/2,      E‖∇F(w_j) − ∇F(w_stale)‖² ≤ γ E‖∇F(w_j)‖², γ ≤ 1
 
-γ is an assumption about the run and unknown before it: curves of stale kinds are drawn for a γ, not predicted. The two
-bounds are from memory of the paper, not checked against its text; the condition on η is derived here. With g the mean
-of the K gradients of one update,
+γ is an assumption about the run and unknown in advance, so curves of stale kinds hold for an assumed γ. The two bounds
+are from memory of the paper, not checked against its text; the condition on η is derived here. With g the mean of the K
+gradients of one update,
 
     E‖g‖² ≤ σ²/(K m) + (M_G/(K m) + 1) (1/K) Σ_l E‖∇F(w_τ(l))‖²
 
-because the square of a mean is at most the mean of the squares; stale gradients may all be equal, so no factor 1/K can
-stand in place of the 1.
+because the square of a mean is at most the mean of the squares. Stale gradients may all be equal, so the 1 cannot be
+replaced by 1/K.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from tacit.theory.times.update_times import FRESH_KINDS, gradients_of, update_ti
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Spec):
-    """The constants of a problem that bounds ask for."""
+    """The constants of a problem that the bounds need."""
 
     gap: float  # F(w_0) − F*
     smoothness: float  # L
     variance: float  # σ²: of the gradient of one sample, a batch of m has σ²/m
-    convexity: float | None = None  # c of strong convexity, μ of the PL condition; None: neither holds
-    variance_growth: float = 0.0  # M_G: what the variance grows by per ‖∇F‖²
+    convexity: float | None = None  # c of strong convexity or μ of the PL condition; None: neither holds
+    variance_growth: float = 0.0  # M_G: increase of the variance per ‖∇F‖²
 
     def __post_init__(self) -> None:
         check_not_negative("gap", self.gap, "F(w_0) − F*")
@@ -56,21 +55,22 @@ class Objective(Spec):
             check_positive("convexity", self.convexity)
             require(
                 self.convexity <= self.smoothness * (1 + 1e-9),
-                f"convexity={self.convexity:g} must not be above smoothness={self.smoothness:g}: no function curves more than L.",
+                f"convexity={self.convexity:g} must not be above smoothness={self.smoothness:g}: c ≤ L always holds.",
             )
 
     @property
     def curvature(self) -> float:
-        """``convexity``, where a theorem needs it."""
+        """``convexity``; raise if it is None."""
         if self.convexity is None:
-            raise ValueError("convexity=None: this bound needs strong convexity (or PL); gradient_bound does without.")
+            raise ValueError("convexity=None: this bound needs strong convexity or PL; use gradient_bound otherwise.")
         return self.convexity
 
 
 @with_python_numbers
 def largest_step_size(kind: str, *, k: int, objective: Objective, batch_size: int) -> float:
-    """Return the largest η for which the bounds hold, 1/(2L (M_G/(K m) + 1)). k: gradients in an update, which is P for
-    "sync".
+    """Return the largest η for which the bounds hold, 1/(2L (M_G/(K m) + 1)).
+
+    k: gradients per update, P for "sync".
     """
     _check_update(kind, k, batch_size)
     return 1 / (2 * objective.smoothness * (objective.variance_growth / (k * batch_size) + 1))
@@ -90,8 +90,8 @@ def error_bound(
 ) -> NDArray[np.float64]:
     """Return the bound on E[F(w_J) − F*] after ``updates`` = J updates (a number or an array).
 
-    k: gradients in an update, which is P for "sync". gamma: γ of the stale kinds, larger = staler. p0: as ``theory.p0``
-    gives it, larger = fresher.
+    k: gradients per update, P for "sync". gamma: γ of the stale kinds, larger = staler. p0: see ``theory.p0``, larger =
+    fresher.
     """
     pull, noise = _pull_and_noise(kind, k, objective, step_size, batch_size, gamma, p0)
     contraction = step_size * objective.curvature * pull  # at most 3/4: η ≤ 1/(2L), c ≤ L, γ' ≤ 3/2
@@ -111,12 +111,13 @@ def gradient_bound(
     gamma: float | None = None,
     p0: float = 0.0,
 ) -> NDArray[np.float64]:
-    """Return the bound on the mean of E‖∇F(w_j)‖² over ``updates`` updates, which needs no convexity; arguments as of
-    ``error_bound``.
+    """Return the bound on the mean of E‖∇F(w_j)‖² over ``updates`` updates, which needs no convexity.
+
+    Arguments as in ``error_bound``.
     """
     pull, noise = _pull_and_noise(kind, k, objective, step_size, batch_size, gamma, p0)
     count = counted("updates", updates)
-    require(bool(np.all(count > 0)), "updates=0: a mean over no update is none; begin with 1.")
+    require(bool(np.all(count > 0)), "updates=0: a mean over no update is undefined; start with 1.")
     return np.asarray(2 * objective.gap / (step_size * pull * count) + noise)
 
 
@@ -135,11 +136,9 @@ def error_curve(
     gamma: float | None = None,
     p0: float | None = None,
 ) -> NDArray[np.float64]:
-    """Return ``error_bound`` at moments ``times_s``, with J = t/E[T] updates by then: what happens on average, drawn
-    without running anything.
+    """Return ``error_bound`` at times ``times_s``, with J = t/E[T] updates.
 
-    Where E[T] has no closed form (K-async for most times) it is simulated, always with the same seed. p0: None takes
-    the proven one.
+    If E[T] has no closed form (K-async for most delays), it is simulated with a fixed seed. p0: None: ``theory.p0``.
     """
     gradients = gradients_of(kind, k, workers)
     lower_s, upper_s = update_time_bounds(kind, workers=workers, compute=compute, k=k, speed=speed)
@@ -167,7 +166,8 @@ def _pull_and_noise(
     most = largest_step_size(kind, k=k, objective=objective, batch_size=batch_size)
     require(
         step_size <= most * (1 + 1e-9),
-        f"step_size={step_size:g} must not be above {most:g}, where the theorem ends; largest_step_size({kind!r}, …) gives it.",
+        f"step_size={step_size:g} must not be above {most:g}, the limit of the theorem; "
+        f"use largest_step_size({kind!r}, …).",
     )
     pull = _pull(kind, gamma, p0)
     return pull, step_size * objective.smoothness * objective.variance / (pull * k * batch_size)
@@ -177,17 +177,17 @@ def _pull(kind: str, gamma: float | None, p0: float) -> float:
     if kind in FRESH_KINDS:
         require(
             gamma in (None, 0),
-            f"gamma={gamma} belongs to the stale kinds; {kind!r} has no stale gradients, leave it out.",
+            f"gamma={gamma} belongs to the stale kinds; {kind!r} has no stale gradients, omit gamma.",
         )
         return 1.0
     if gamma is None:
         raise ValueError(
-            f"gamma=None: kind={kind!r} needs the γ ≤ 1 of E‖∇F(w_j) − ∇F(w_stale)‖² ≤ γ E‖∇F(w_j)‖²; try several."
+            f"gamma=None: kind={kind!r} needs the γ ≤ 1 of E‖∇F(w_j) − ∇F(w_stale)‖² ≤ γ E‖∇F(w_j)‖²; give a value."
         )
     for name, value in (("gamma", gamma), ("p0", p0)):
         require(0 <= value <= 1, f"{name}={value:g} must be between 0 and 1.")
     pull = 1 - gamma + p0 / 2
-    require(pull > 0, f"gamma={gamma:g} with p0={p0:g} bounds nothing: 1 − γ + p₀/2 must be above 0.")
+    require(pull > 0, f"gamma={gamma:g} with p0={p0:g} gives no bound: 1 − γ + p₀/2 must be above 0; lower gamma.")
     return pull
 
 

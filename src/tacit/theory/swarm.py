@@ -1,4 +1,4 @@
-"""How far SwarmSGD gets (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
+"""Bounds of SwarmSGD (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
 
 n nodes on an r-regular graph, λ₂ of its Laplacian. In each interaction a uniformly drawn edge's two nodes take H local
 steps of size η each and then both hold the mean of their two models. μ_t: mean of all models after t interactions. Γ_t
@@ -32,7 +32,7 @@ def swarm_step_size(*, interactions: int, size: int) -> float:
     require(isinstance(size, int) and size >= 2, f"size={size} must be a whole number, at least 2.")
     require(
         interactions >= size**4,
-        f"interactions={interactions} must be at least size⁴ = {size**4}, where the theorem begins; "
+        f"interactions={interactions} must be at least size⁴ = {size**4}, the condition of the theorem; "
         f"for fewer choose a step_size and use swarm_gradient_bound.",
     )
     return size / math.sqrt(interactions)
@@ -41,12 +41,11 @@ def swarm_step_size(*, interactions: int, size: int) -> float:
 def swarm_consensus_bound(
     *, graph: GraphTheory, local_steps: float, step_size: float, second_moment: float, geometric: bool = False
 ) -> float:
-    """Return the derived bound on E Γ = E Σ ‖X_i − μ‖² after any number of interactions: n (4 r/λ₂ + 16 r²/λ₂²) η² h₂
-    M².
+    """Return the derived bound on E Γ = E Σ ‖X_i − μ‖² after any number of interactions.
 
-    graph: such as ``GraphTheory(Ring(), 16)``; undirected and regular. local_steps: H. second_moment: M². geometric:
-    whether each node draws its number of steps from the geometric distribution of mean H, as ``tacit.Geometric`` does;
-    else it is H.
+    It is n (4 r/λ₂ + 16 r²/λ₂²) η² h₂ M². graph: such as ``GraphTheory(Ring(), 16)``; undirected and regular.
+    local_steps: H. second_moment: M². geometric: whether each node draws its number of steps from the geometric
+    distribution with mean H, as with ``tacit.Geometric``.
     """
     return graph.size * _spread(graph, local_steps, step_size, second_moment, geometric)
 
@@ -122,5 +121,6 @@ def _check_graph(graph: GraphTheory) -> None:
     require(isinstance(graph, GraphTheory), f"graph={graph!r} must be a GraphTheory, such as GraphTheory(Ring(), 16).")
     require(
         graph.is_regular and not graph.topology.is_directed,
-        f"graph={graph.topology}: the bounds need an undirected graph whose nodes all have the same degree; Ring() and Complete() are such.",
+        f"graph={graph.topology}: the bounds need an undirected graph whose nodes all have the same degree; "
+        f"use Ring() or Complete().",
     )

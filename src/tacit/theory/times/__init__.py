@@ -1,1 +1,1 @@
-"""Expected seconds per update for servers and rounds."""
+"""Expected times of updates and rounds."""

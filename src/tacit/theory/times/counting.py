@@ -1,4 +1,4 @@
-"""How many of many independent workers' events there are: sums of counts, for many moments at once."""
+"""Distribution of the number of events of many independent workers, at many times at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tacit.cluster.delays import Shares
 
 
 def fewer_than(k: int, groups: Sequence[tuple[Shares, int]]) -> Shares:
-    """Return P(fewer than ``k`` events in all) at every moment.
+    """Return P(fewer than ``k`` events in total) at every time.
 
-    groups: (law, workers) pairs; law[n, t] is the probability that one worker has n events by moment t, with n ≥ k left
-    out. Every term is positive, so that small probabilities keep their digits.
+    groups: (law, workers) pairs; law[n, t] is the probability that one worker has n events by time t; n ≥ k is omitted.
+    All terms are positive, so small probabilities are accurate.
     """
     total = np.ones((1, groups[0][0].shape[1]))
     for law, workers in groups:
@@ -22,7 +22,7 @@ def fewer_than(k: int, groups: Sequence[tuple[Shares, int]]) -> Shares:
 
 
 def _power(law: Shares, workers: int, k: int) -> Shares:
-    """Return the law of the sum over ``workers`` equal ones, by squaring."""
+    """Return the distribution of the sum over ``workers`` identical workers, by repeated squaring."""
     result, square = np.ones((1, law.shape[1])), law[:k]
     while workers:
         if workers % 2:
@@ -34,7 +34,7 @@ def _power(law: Shares, workers: int, k: int) -> Shares:
 
 
 def _product(left: Shares, right: Shares, k: int) -> Shares:
-    """Return the law of a sum of two counts, below ``k``."""
+    """Return the distribution of the sum of two counts, below ``k``."""
     size = min(len(left) + len(right) - 1, k)
     out = np.zeros((size, left.shape[1]))
     for count, share in enumerate(left[:size]):

@@ -1,13 +1,14 @@
-"""How likely a gradient is fresh: computed at the very model it is applied to.
+"""Probability that a gradient is fresh: computed at the model that it is applied to.
 
     sync kinds       1
-    async            1/P for exponential times: every worker is as likely to be next, also the one that has just got the model
+    async            1/P for exponential times: the next push is equally likely from all workers
     k-async          K/P for exponential times: K of the P running steps are at the newest model
-    k-batch-async    1 − (1 − 1/P)^l for the l-th gradient of an update and exponential times: its worker was among the last l to push
+    k-batch-async    1 − (1 − 1/P)^l for exponential times and the l-th gradient of an update: its worker was among the
+                     last l that pushed
 
-p₀, which the error bounds ask for, is a lower bound on that probability whatever came before. For async it is at least
-1/P where times are new shorter than used (hyper-exponential) and at most 1/P where they are new longer than used; with
-a fixed part it can be 0.
+The error bounds need p₀, a lower bound on this probability given any past. For async it is at least 1/P if times are
+new shorter than used (hyper-exponential) and at most 1/P if they are new longer than used. If times have a constant
+part, it can be 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from tacit.cluster.delays import Delay, Exponential, HyperExponential
 from tacit.core.specs import with_python_numbers
 from tacit.errors import require
-from tacit.theory.checks import check_whole, crew_of
+from tacit.theory.checks import check_whole, group_by_speed
 from tacit.theory.times.update_times import FRESH_KINDS, gradients_of
 
 
@@ -23,12 +24,12 @@ from tacit.theory.times.update_times import FRESH_KINDS, gradients_of
 def fresh_probability(
     kind: str, *, workers: int, compute: Delay, k: int | None = None, push: int | None = None
 ) -> float:
-    """Return the probability that a gradient is fresh: of the ``push``-th of an update, or the mean over all K where it
-    is None.
+    """Return the probability that a gradient is fresh.
 
-    Exact for the sync kinds whatever the times, and for exponential times; for all others an error says so.
+    push: which gradient of an update; None: the mean over all K. Exact for the sync kinds with any times, and for
+    exponential times; raise an error otherwise.
     """
-    crew_of(workers, None, compute)
+    group_by_speed(workers, None, compute)
     k = gradients_of(kind, k, workers)
     if push is not None:
         check_whole("push", push)
@@ -37,8 +38,8 @@ def fresh_probability(
         return 1.0
     require(
         isinstance(compute, Exponential),
-        f"compute={compute}: no exact probability is known for kind={kind!r} but with Exponential times; "
-        f"p0 gives a lower bound, and a simulation's staleness the rest.",
+        f"compute={compute}: an exact probability for kind={kind!r} is known only for Exponential times; "
+        f"use p0 for a lower bound, or the staleness of a simulation.",
     )
     if kind == "k-async":
         return k / workers
@@ -48,10 +49,8 @@ def fresh_probability(
 
 @with_python_numbers
 def p0(kind: str, *, workers: int, compute: Delay, k: int | None = None) -> float:
-    """Return the largest lower bound on a gradient's probability to be fresh that is proven: 0 for most times of the
-    stale kinds.
-    """
-    crew_of(workers, None, compute)
+    """Return the largest proven lower bound on the probability that a gradient is fresh; often 0 for stale kinds."""
+    group_by_speed(workers, None, compute)
     k = gradients_of(kind, k, workers)
     if kind in FRESH_KINDS:
         return 1.0

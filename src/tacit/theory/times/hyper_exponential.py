@@ -1,8 +1,8 @@
-"""K-async with hyper-exponential times, exactly.
+"""Exact time per update of K-async with hyper-exponential times.
 
-Right after an update P−K workers go on with the step they are in. Each kind of step in the mixture is memoryless, so
-all that matters of the past is how many of the P−K are of which kind: a finite Markov chain, whose stationary law gives
-the mean time between updates.
+After an update P−K workers continue their current step. Each kind of step in the mixture is memoryless, so the state is
+the number of these steps of each kind. This is a finite Markov chain; its stationary distribution gives the mean time
+between updates.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Kinds: TypeAlias = tuple[int, ...]  # how many running steps are of each kind
+Kinds: TypeAlias = tuple[int, ...]  # number of running steps of each kind
 
 MOST_STATES: Final = 2000
 
 
 def k_async_time(means_s: Sequence[float], weights: Sequence[float], k: int, workers: int) -> float | None:
-    """Return the mean time between updates in the long run, or None where the chain is too large to be solved."""
+    """Return the long-run mean time between updates, or None if the chain is too large to solve."""
     kinds = [(mean_s, weight) for mean_s, weight in zip(means_s, weights, strict=True) if weight > 0]
     if math.comb(workers + len(kinds) - 1, len(kinds) - 1) > MOST_STATES:
         return None
@@ -28,10 +28,10 @@ def k_async_time(means_s: Sequence[float], weights: Sequence[float], k: int, wor
     duration, after = _race([mean_s for mean_s, _ in kinds], left, workers)
     step = np.zeros((len(left), len(left)))
     hold = np.zeros(len(left))
-    for row, going_on in enumerate(left):
+    for row, continued in enumerate(left):
         for fresh in _ways(k, len(kinds)):
             share = _multinomial(fresh, [weight for _, weight in kinds])
-            running = tuple(a + b for a, b in zip(going_on, fresh, strict=True))
+            running = tuple(a + b for a, b in zip(continued, fresh, strict=True))
             step[row] += share * after[running]
             hold[row] += share * duration[running]
     equations = np.vstack([step.T - np.eye(len(left)), np.ones(len(left))])
@@ -42,8 +42,9 @@ def k_async_time(means_s: Sequence[float], weights: Sequence[float], k: int, wor
 def _race(
     means_s: Sequence[float], left: Sequence[Kinds], workers: int
 ) -> tuple[dict[Kinds, float], dict[Kinds, NDArray[np.float64]]]:
-    """Return, for every mix of ``workers`` running steps, the mean time until one of ``left`` is left, and the law of
-    which.
+    """Return the mean time until one of the states ``left`` is reached, and the distribution over these states.
+
+    Both by the numbers of running steps of each kind, for ``workers`` running steps.
     """
     duration = dict.fromkeys(left, 0.0)
     after = dict(zip(left, np.eye(len(left)), strict=True))

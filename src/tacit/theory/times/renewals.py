@@ -1,14 +1,13 @@
-"""Workers that begin another step whenever one is done: when K steps are done by anybody, and how long the slowest
-needs for τ.
+"""Mean times of renewal processes: until K steps are finished in total, and until every worker has finished τ steps.
 
-    K-batch-sync     E[T] = ∫₀^∞ P(N_1(t) + … + N_P(t) < K) dt,   P(N_i(t) ≥ n) = P(X_1 + … + X_n ≤ t), all starting at 0
+    K-batch-sync     E[T] = ∫₀^∞ P(N_1(t) + … + N_P(t) < K) dt,   P(N_i(t) ≥ n) = P(X_1 + … + X_n ≤ t), all start at 0
     a round of τ     E[max_i (X_1 + … + X_τ)_i] = ∫₀^∞ 1 − Π_i P((X_1 + … + X_τ)_i ≤ t) dt
 
-Neither has a closed form in general. Times are rounded to a grid of width h that spans all of the integral but its last
-1e-5 or so, and sums are convolutions. T never falls when an X grows, so the error is at most n h, n the most steps
-anybody did by then; where X has a density roundings cancel and it is of the order of h². h is at most a 40th of E[X].
-Seen by hand against exact values and finer grids: below 5e-4 of the result, mostly below 1e-4; 4e-3 for a mixture of
-steps of which some are 10,000 times longer than others.
+Neither has a closed form in general. Times are rounded to a grid of width h that covers the integral up to about its
+last 1e-5, and sums are convolutions. T does not decrease if an X increases, so the error is at most n h, where n is the
+largest number of steps of a worker. If X has a density, rounding errors cancel and the error is of the order of h². h
+is at most E[X]/40. Compared with exact values and finer grids, relative errors were below 5e-4, mostly below 1e-4, and
+4e-3 for a mixture in which some steps are 10,000 times longer than others.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ import numpy as np
 from tacit.cluster.delays import Constant, Delay, Exponential, Pareto, Recorded, Seconds, Shares
 from tacit.core.specs import with_python_numbers
 from tacit.errors import require
-from tacit.theory.checks import Crew, check_whole, crew_of, never_waiting_s
+from tacit.theory.checks import SpeedGroups, check_whole, group_by_speed, time_without_waiting_s
 from tacit.theory.times.counting import fewer_than
 from tacit.theory.times.order_statistics import expected_order_statistic
 
-_COARSE: Final = 512  # cells, to find how far the integral reaches
-_FINE: Final = 2**12  # cells at least
+_COARSE: Final = 512  # cells, to find the range of the integral
+_FINE: Final = 2**12  # minimum number of cells
 _MOST_BATCH_CELLS: Final = 2**16
 _MOST_ROUND_CELLS: Final = 2**20
 _CELLS_PER_STEP: Final = 40
@@ -35,59 +34,59 @@ _LEFT_OUT: Final = 1e-5
 _DOUBLINGS: Final = 60
 
 
-def expected_kth_batch(compute: Delay, k: int, crew: Crew) -> float:
-    """Return the mean time until ``k`` steps are done by anybody, of checked arguments."""
-    workers, (pace, _) = sum(count for _, count in crew), crew[0]
+def expected_kth_batch(compute: Delay, k: int, by_speed: SpeedGroups) -> float:
+    """Return the mean time until ``k`` steps are finished in total; the arguments must be valid."""
+    workers, (pace, _) = sum(count for _, count in by_speed), by_speed[0]
     match compute:
         case Constant(mean_s=mean_s):
-            ends = [n * mean_s / speed for speed, count in crew for n in range(1, k + 1) for _ in range(count)]
+            ends = [n * mean_s / speed for speed, count in by_speed for n in range(1, k + 1) for _ in range(count)]
             return sorted(ends)[k - 1]
         case Exponential():
-            return never_waiting_s(compute, crew, k)
+            return time_without_waiting_s(compute, by_speed, k)
         case Pareto(shape=shape) if shape * workers <= 1:
             return math.inf
     if workers == 1:
         return k * compute.expected_s / pace
     if k == 1:
-        return expected_order_statistic(compute, 1, crew)
+        return expected_order_statistic(compute, 1, by_speed)
 
     def survival(width_s: float, cells: int) -> Shares:
-        groups = [(_counts(_step_law(compute, speed, width_s, cells), k), count) for speed, count in crew]
+        groups = [(_counts(_step_law(compute, speed, width_s, cells), k), count) for speed, count in by_speed]
         return fewer_than(k, groups)
 
-    start_s = float(compute.tail_quantile(np.array([0.5]))[0]) * (1 + k / workers) / crew[-1][0]
-    return _integral(survival, start_s, _MOST_BATCH_CELLS, compute, crew)
+    start_s = float(compute.tail_quantile(np.array([0.5]))[0]) * (1 + k / workers) / by_speed[-1][0]
+    return _integral(survival, start_s, _MOST_BATCH_CELLS, compute, by_speed)
 
 
 @with_python_numbers
 def round_time(*, period: int, workers: int, compute: Delay, speed: Mapping[int, float] | None = None) -> float:
-    """Return the mean time until every worker has done ``period`` steps: a round of local SGD without its exchange."""
-    crew = crew_of(workers, speed, compute)
+    """Return the mean time until every worker has finished ``period`` steps: a round of local SGD without averaging."""
+    by_speed = group_by_speed(workers, speed, compute)
     check_whole("period", period)
     require(
         math.isfinite(compute.expected_s),
-        f"compute={compute} has no finite mean, so waiting for all takes infinitely long; give times with one.",
+        f"compute={compute} has no finite mean, so the expected time is infinite; use times with a finite mean.",
     )
-    pace = crew[0][0]
+    pace = by_speed[0][0]
     if isinstance(compute, Constant) or workers == 1:
         return period * compute.expected_s / pace
     if period == 1:
-        return expected_order_statistic(compute, workers, crew)
+        return expected_order_statistic(compute, workers, by_speed)
 
     def survival(width_s: float, cells: int) -> Shares:
         done = np.ones(cells)
-        for own_speed, count in crew:
+        for own_speed, count in by_speed:
             law = _sum_law(_step_law(compute, own_speed, width_s, cells), period)
             done *= np.minimum(law.cumsum(), 1.0) ** count
         return 1 - done
 
-    return _integral(survival, 2 * period * compute.expected_s / pace, _MOST_ROUND_CELLS, compute, crew)
+    return _integral(survival, 2 * period * compute.expected_s / pace, _MOST_ROUND_CELLS, compute, by_speed)
 
 
 def _integral(
-    survival: Callable[[float, int], Shares], start_s: float, most_cells: int, compute: Delay, crew: Crew
+    survival: Callable[[float, int], Shares], start_s: float, most_cells: int, compute: Delay, by_speed: SpeedGroups
 ) -> float:
-    """Return Σ_j h P(T > j h), on a grid that ends where what is left out hardly counts."""
+    """Return Σ_j h P(T > j h), on a grid that ends where the rest is negligible."""
     end_s = start_s
     for _ in range(_DOUBLINGS):
         times_s = np.arange(_COARSE) * end_s / _COARSE
@@ -101,17 +100,19 @@ def _integral(
     step_s = (
         compute.expected_s if math.isfinite(compute.expected_s) else float(compute.tail_quantile(np.array([0.5]))[0])
     )
-    cells = max(_FINE, 2 ** math.ceil(math.log2(reach_s * _CELLS_PER_STEP * crew[-1][0] / step_s)))
+    cells = max(_FINE, 2 ** math.ceil(math.log2(reach_s * _CELLS_PER_STEP * by_speed[-1][0] / step_s)))
     require(
         cells <= most_cells,
-        f"compute={compute} has too heavy a tail for this sum: a grid would need {cells} cells; simulate with timing_only=True instead.",
+        f"compute={compute} has too heavy a tail for this sum: the grid would need {cells} cells, more than "
+        f"{most_cells}; simulate with timing_only=True instead.",
     )
     return float(survival(reach_s / cells, cells).sum() * reach_s / cells)
 
 
 def _step_law(compute: Delay, speed: float, width_s: float, cells: int) -> Shares:
-    """Return P(X/speed rounds to j h) for j = 0 … cells − 1; a recorded time is split between its two neighbours, so
-    that its mean stays.
+    """Return P(X/speed rounds to j h) for j = 0 … cells − 1.
+
+    A recorded time is divided between the two nearest grid points, so that the mean is conserved.
     """
     if isinstance(compute, Recorded):
         places = compute.values / (speed * width_s)
@@ -124,7 +125,7 @@ def _step_law(compute: Delay, speed: float, width_s: float, cells: int) -> Share
 
 
 def _counts(law: Shares, k: int) -> Shares:
-    """Return P(n steps are done by j h) for n below ``k``, as far as any are likely."""
+    """Return P(n steps are finished by j h) for n below ``k``, without negligible rows."""
     ends: Shares = law
     done: list[Shares] = [np.ones(len(law))]
     for _ in range(k):
@@ -136,7 +137,7 @@ def _counts(law: Shares, k: int) -> Shares:
 
 
 def _sum_law(law: Shares, steps: int) -> Shares:
-    """Return the law of the sum of ``steps`` steps, by squaring."""
+    """Return the distribution of the sum of ``steps`` steps, by repeated squaring."""
     result, square = None, law
     while steps:
         if steps % 2:
@@ -148,6 +149,6 @@ def _sum_law(law: Shares, steps: int) -> Shares:
 
 
 def _convolution(left: Shares, right: Shares) -> Shares:
-    size = 2 * len(left)  # twice as long, so that nothing wraps around
+    size = 2 * len(left)  # padded, so that the convolution is not circular
     both = np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)
     return np.maximum(both[: len(left)], 0.0)

@@ -1,4 +1,4 @@
-"""Seconds per update of K-async by simulation, for times without a closed form.
+"""Seconds per update of K-async by simulation, for delays without a closed form.
 
 After an update K workers start a new step and P − K continue the one they are in. The state is therefore the P
 remaining times: an update takes their K-th smallest, which is subtracted from the others, and the K that finished are
@@ -12,19 +12,19 @@ from typing import Final
 import numpy as np
 
 from tacit.cluster.delays import Delay
-from tacit.theory.checks import Crew
+from tacit.theory.checks import SpeedGroups
 
 _REPLICAS: Final = 100
 _LEAST_REPLICAS: Final = 2
 _UPDATES: Final = 500
-_CYCLES: Final = 20  # steps of every worker at least, which is P/K updates each
-_WARM_UP: Final = 0.5  # of the measured updates, discarded: all workers start together
-_MOST_DRAWS: Final = 10**7  # remaining times to look at, all updates and replicas together
+_CYCLES: Final = 20  # minimum number of steps of every worker, P/K updates each
+_WARM_UP: Final = 0.5  # fraction of the measured updates, discarded: all workers start together
+_MOST_DRAWS: Final = 10**7  # maximum number of remaining times, over all updates and replicas
 
 
-def simulated_k_async_time(compute: Delay, k: int, crew: Crew, seed: int) -> float:
-    """Return the mean time between updates of P workers that start together, after a warm-up; arguments are checked."""
-    speeds = np.repeat([speed for speed, _ in crew], [count for _, count in crew])
+def simulated_k_async_time(compute: Delay, k: int, by_speed: SpeedGroups, seed: int) -> float:
+    """Return the mean time between updates after a warm-up; the arguments must be valid."""
+    speeds = np.repeat([speed for speed, _ in by_speed], [count for _, count in by_speed])
     workers, random = len(speeds), np.random.default_rng(seed)
     measured = max(_UPDATES, _CYCLES * -(-workers // k))
     discarded = round(_WARM_UP * measured)
