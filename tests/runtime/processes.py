@@ -1,6 +1,4 @@
-"""A few real processes for one test: forked from a server that has torch loaded, so that starting four costs less than
-a second.
-"""
+"""Real processes for one test, forked from a server that has torch loaded: four start in less than a second."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _context.set_forkserver_preload(["torch", "torch._dynamo", "tacit", "sklearn.dat
 
 
 class Failed(Exception):
-    """What one rank raised: its type's name and text, with the traceback as note."""
+    """Error of one rank: type name, text and traceback."""
 
     def __init__(self, rank: int, name: str, text: str, trace: str) -> None:
         self.rank, self.name, self.text = rank, name, text
@@ -34,8 +32,9 @@ class Failed(Exception):
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
-    """Call ``function(*arguments)`` in ``size`` processes as torchrun would, and return the results by rank; raise what
-    the first rank raised.
+    """Call ``function(*arguments)`` in ``size`` processes, as torchrun would, and return the results by rank.
+
+    Raise the error of the lowest rank that raised one.
     """
     results = outcomes(size, function, *arguments, timeout_s=timeout_s)
     for result in results:
@@ -45,7 +44,7 @@ def together(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
 
 
 def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
-    """The same, with a ``Failed`` in the place of a rank that raised or died."""
+    """Return the results by rank as ``together`` does, with a ``Failed`` for each rank that raised or died."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes, pipes = [], []
     for rank in range(size):
@@ -60,7 +59,7 @@ def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
             "OMP_NUM_THREADS": "1",
         }
         process = _context.Process(
-            target=_play, args=(theirs, environment, function, arguments, timeout_s), daemon=True
+            target=_run_worker, args=(theirs, environment, function, arguments, timeout_s), daemon=True
         )
         process.start()
         theirs.close()
@@ -82,7 +81,7 @@ def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
 
 def _result(rank: int, pipe: Connection, process: Any, until: float) -> Any:
     if not pipe.poll(max(0.0, until - time.monotonic())):
-        return Failed(rank, "Timeout", f"no answer in time (alive: {process.is_alive()})", "")
+        return Failed(rank, "Timeout", f"no result in time (alive: {process.is_alive()})", "")
     try:
         data = pipe.recv_bytes()
     except EOFError:
@@ -91,7 +90,7 @@ def _result(rank: int, pipe: Connection, process: Any, until: float) -> Any:
     return torch.load(io.BytesIO(data), weights_only=False)
 
 
-def _play(
+def _run_worker(
     pipe: Connection,
     environment: dict[str, str],
     function: Callable[..., Any],
