@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 import tacit
+from tacit.runtime.failures import signals
 from tacit.session import checkpoints
 from tacit.strategies import Strategy
 from tests.runtime.processes import Failed, outcomes, together
@@ -240,3 +242,29 @@ def test_sigterm_to_one_of_four_interrupts_all(tmp_path: Path, strategy: Strateg
         assert len(checkpoints.read(tmp_path, 0, 4)) == 4
         begun = checkpoints.step_of(tmp_path)
         assert begun is not None and together(4, resumed, strategy, str(tmp_path), begun + 5) == [begun] * 4
+
+
+class DifferentCollectives(Strategy[None]):
+    """Calls a different collective on rank 0 than on the others."""
+
+    def after_step(self, worker, state):
+        if worker.rank == 0:
+            worker.network.broadcast(torch.ones(3))
+        else:
+            worker.network.all_reduce_mean(torch.ones(3))
+
+
+def asked_in_a_deadlock(after_s: float) -> str:
+    signals._OVERDUE_S = 0.5  # type: ignore[misc]
+    model, optimizer, session = attached(DifferentCollectives())
+    if tacit.rank() == 0:
+        threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with session:
+        learn(model, optimizer, 0)
+    return "finished"
+
+
+def test_sigterm_ends_workers_that_wait_in_different_collectives():
+    first, second = outcomes(2, asked_in_a_deadlock, 2.0)
+    assert first.name == "Interrupted" and "terminated (SIGTERM)" in first.text, first
+    assert second.name == "Interrupted" and "worker 0 was asked to end" in second.text, second

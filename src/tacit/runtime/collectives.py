@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -170,7 +170,7 @@ class Collectives:
         self.notices.begin(what, call.group, call.number, call.ranks, can_pass=call.is_broadcast)
         try:
             with self._hook_lock.released():
-                call.wait(self._end_on_overdue_termination)
+                has_ended = call.wait(lambda: self._termination.is_overdue)
         except RuntimeError as error:
             self.notices.fail()
             self._causes.leave()
@@ -182,17 +182,17 @@ class Collectives:
                 raise self._fail(RunError(f"{what} failed although no worker is lost: {error}")) from error
             raise self._ended(cause, what) from error
         self.notices.end()
+        if not has_ended:
+            self._end_on_signal()
         self._timeout.collective_done(self._now_s())
 
     def end_on_termination(self, *, at_collective: bool) -> None:
         """Raise if SIGTERM has arrived and the run ends now: ``PeerLost`` if a worker is lost, or ``Interrupted``."""
         if self._termination.is_due(at_collective=at_collective):
-            raise self._ended(self._causes.agree(self._causes.asked()), "this run")
+            self._end_on_signal()
 
-    def _end_on_overdue_termination(self) -> None:
-        """Raise if SIGTERM arrived long ago and the collective has not ended since."""
-        if self._termination.is_overdue:
-            raise self._ended(self._causes.agree(self._causes.asked()), "this run")
+    def _end_on_signal(self) -> NoReturn:
+        raise self._ended(self._causes.agree(self._causes.asked()), "this run")
 
     def error_with_cause(self, failure: RunError | Interrupted, what: str) -> RunError | Interrupted:
         """Return the error for the run's cause if one is known, else ``failure``, which may be its consequence."""

@@ -51,25 +51,27 @@ class Call:
     def is_completed(self) -> bool:
         return self._work is not None and self._work.is_completed()
 
-    def wait(self, check: Callable[[], None] | None = None) -> None:
+    def wait(self, gives_up: Callable[[], bool] | None = None) -> bool:
         """Wait until the call ends; raise ``RuntimeError`` if it fails or takes longer than its time-out.
 
-        Python handles signals about once a second meanwhile, then calls ``check``. Both may raise.
+        About once a second Python handles signals and ``gives_up`` is called. Return False if that is true: the call
+        has not ended then.
         """
         if self._work is None:
             raise RuntimeError(_CLOSED)
         if self._timeout is not None:
             self._work.wait(self._timeout)
-            return
+            return True
         try:
             while not self._ends_soon():
-                if check is not None:
-                    check()
-        except BaseException:
-            if not self._work.is_completed():
-                _never_destroy(self._process_group)
+                if gives_up is not None and gives_up():
+                    _never_destroy(self._process_group)
+                    return False
+        except BaseException:  # a signal handler raised it
+            _never_destroy(self._process_group)
             raise
         self._work.wait()
+        return True
 
     def _ends_soon(self) -> bool:
         """Wait a short time; return whether the call has ended, in success or failure."""
