@@ -35,7 +35,7 @@ def test_a_run_is_played_again_from_its_folder(tmp_path: Path, monkeypatch) -> N
     answer = CliRunner().invoke(app, ["replay", "other", "--out", "third"], prog_name="tacit")
     assert answer.exit_code == 1 and "more than --tolerance 0.001" in " ".join(answer.stderr.split())
 
-    for folder, message in (("again", "was not on real processes"), ("nowhere", "is not a run folder")):
+    for folder, message in (("again", "was not made on real processes"), ("nowhere", "is not a run folder")):
         answer = CliRunner().invoke(app, ["replay", folder], prog_name="tacit")
         assert (answer.exit_code, message in " ".join(answer.stderr.split())) == (2, True)
     assert not Path("runs").exists()  # what cannot be played leaves nothing behind

@@ -69,7 +69,7 @@ def test_the_engine_is_chosen_by_a_fixed_rule(workload: workloads.Workload, work
 
 
 def test_asking_for_vmap_where_it_cannot_work_is_told():
-    with pytest.raises(ValueError, match=r'engine="vmap" cannot run this model: Dropout .* say engine="auto"'):
+    with pytest.raises(ValueError, match=r'engine="vmap" cannot run this model: Dropout .* pass engine="auto"'):
         tacit.simulate(own(nn.Linear(6, 3), nn.Dropout(0.5)), LOCAL, cluster=CLUSTER, steps=1, engine="vmap")
     with pytest.raises(ValueError, match="engine='vmp' is unknown; did you mean 'vmap'"):
         tacit.simulate(workloads.digits(), LOCAL, cluster=CLUSTER, steps=1, engine="vmp")

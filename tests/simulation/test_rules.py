@@ -386,5 +386,5 @@ def test_sending_to_nobody_says_who_there_is():
         def after_step(self, worker, state):
             worker.network.send(9, Question(torch.zeros(1)))
 
-    with pytest.raises(ValueError, match="send to 9: there are the ranks 0 to 3"):
+    with pytest.raises(ValueError, match="to=9 is not an address; the ranks are 0 to 3"):
         simulate(Astray())

@@ -285,7 +285,7 @@ def test_loader_processes_are_left_out_and_said_once(play, caplog):
         """
     )
     assert [record.message for record in caplog.records] == [
-        "num_workers=2 is taken as 0: simulated workers load their data themselves"
+        "num_workers=2 is treated as 0: simulated workers load their data themselves"
     ]
     assert torch.utils.data.DataLoader(range(6), num_workers=2).num_workers == 2
 
@@ -315,9 +315,9 @@ def test_shared_loads_once_and_tells_loads_apart(play, told):
     ("line", "instead"),
     [
         ("torch.distributed.init_process_group('gloo')", r"tacit\.rank\(\) and tacit\.size\(\)"),
-        ("torch.distributed.get_rank()", r"write tacit\.rank\(\)"),
+        ("torch.distributed.get_rank()", r"call tacit\.rank\(\)"),
         ("nn.parallel.DistributedDataParallel(model)", r"tacit\.attach\(model, optimizer, tacit\.AllReduce\(\)\)"),
-        ("torch.utils.data.DistributedSampler(range(4))", r"write tacit\.size\(\)"),
+        ("torch.utils.data.DistributedSampler(range(4))", r"call tacit\.size\(\)"),
     ],
 )
 def test_process_groups_are_refused_with_the_line_to_change(play, tmp_path, line, instead):
@@ -372,10 +372,10 @@ def test_leaving_with_exit_code_0_is_an_end_like_any_other(play, code):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sys.exit(3)", r"the script of worker 0 left with sys\.exit\(3\)"),
+        ("sys.exit(3)", r"the script of worker 0 called sys\.exit\(3\)"),
         ("pass", r"ended without tacit\.attach on any worker"),
         ("session = attach()\nstep()", r"worker 1 ended after step 1 without session\.close\(\)"),
-        ("with attach() as session:\n    sys.exit()", r"left its session with sys\.exit\(\)"),
+        ("with attach() as session:\n    sys.exit()", r"called sys\.exit\(\) inside its session"),
     ],
 )
 def test_an_end_too_early_is_an_error_that_says_what_to_add(play, text, message):

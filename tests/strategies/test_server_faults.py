@@ -189,7 +189,7 @@ def test_shards_and_an_adapted_k_are_part_of_the_servers_state():
 
 def test_a_server_goes_on_only_as_what_it_was():
     broken = crashed(tacit.KAsync(k=1), 5.0, steps=500)
-    with pytest.raises(ValueError, match=r"its server cannot go on as KAsync\(k=2\); give start=run.parameters"):
+    with pytest.raises(ValueError, match=r"its server cannot continue as KAsync\(k=2\); pass start=run.parameters"):
         simulate(tacit.KAsync(k=2), start=broken)
-    with pytest.raises(ValueError, match="steps counts those too"):
+    with pytest.raises(ValueError, match="steps=3 includes the updates of start"):
         simulate(tacit.KAsync(k=1), start=broken, steps=3)

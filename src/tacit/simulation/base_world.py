@@ -1,6 +1,4 @@
-"""What every simulation has, whoever lives in it: one agenda, one trace, links, meetings, and what is done about
-faults.
-"""
+"""Base class of simulated worlds: agenda, trace, links, collectives and faults."""
 
 from __future__ import annotations
 
@@ -26,9 +24,9 @@ from tacit.simulation.links import Fabric
 
 
 class BaseWorld(ABC):
-    """The world without what is particular to its inhabitants, who come with ``set_endpoints``. ``run`` lets it happen."""
+    """A simulated world without its endpoints, which ``set_endpoints`` adds. ``run`` runs the simulation."""
 
-    steps: int | None = None  # optimizer steps per worker, where that is known beforehand
+    steps: int | None = None  # optimizer steps per worker, if known in advance
 
     def __init__(
         self, cluster: Cluster, *, seed: int, host: str, is_timing: bool = False, has_server: bool = False
@@ -63,7 +61,7 @@ class BaseWorld(ABC):
         return self.channels[-1]
 
     def set_endpoints(self, workers: Sequence[Endpoint], servers: Sequence[Endpoint] = ()) -> None:
-        """Let ``workers`` live here, by rank, and perhaps a server, by shard."""
+        """Add the workers, by rank, and the server, by shard."""
         self._learners, self._serving = workers, len(servers)
         self.channels[0].servers = list(servers)
         self.endpoints: list[Endpoint] = [*servers, *workers]
@@ -73,7 +71,7 @@ class BaseWorld(ABC):
         return [server for channel in self.channels for server in channel.servers]
 
     def add_server(self, server: Endpoint, channel: Channel) -> None:
-        """Let a server, or one more shard of it, live here from now on."""
+        """Add a server, or one more shard of it, during the run."""
         channel.servers.append(server)
         self._serving += 1
         self.has_server = True
@@ -81,7 +79,7 @@ class BaseWorld(ABC):
         self.agenda.at(self.agenda.now_s, server.fiber.resume)
 
     def run(self) -> None:
-        """Let everything happen until all fibers (with a server: its own) are over."""
+        """Run the events until all fibers have ended; with a server, until the server's fibers have ended."""
         late = {fault.rank: fault for fault in self.cluster.faults if isinstance(fault, Join)}
         for endpoint in self.endpoints:
             if endpoint.rank in late:
@@ -102,13 +100,13 @@ class BaseWorld(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """All fibers are over: do what was put off."""
+        """Run deferred operations after all fibers have ended."""
 
     def _is_over(self) -> bool:
         return self._serving == 0 if self._servers else self._living == 0
 
     def ended(self, endpoint: Endpoint) -> None:
-        """A fiber has come to its end, whichever way."""
+        """Count a fiber that has ended, by return or by error."""
         if endpoint.rank >= 0:
             self._living -= 1
         else:
@@ -122,7 +120,7 @@ class BaseWorld(ABC):
         ]
         raise Deadlock(waiting, self.agenda.now_s, self.seed)
 
-    # What endpoints need.
+    # Interface of endpoints.
 
     def compute_times(self, rank: int) -> ComputeTimes:
         return self._compute_times[rank]
@@ -142,7 +140,7 @@ class BaseWorld(ABC):
         life, own_life = target.life, sender.life
 
         def delivered() -> None:
-            if sender.life != own_life:  # a fresh worker has taken the sender's place: what it left under way is lost
+            if sender.life != own_life:  # a new worker has replaced the sender: its messages in flight are lost
                 return
             sender.sent_arrived()
             if target.life == life and not target.is_lost:
@@ -153,7 +151,7 @@ class BaseWorld(ABC):
             sender.in_flight += 1
 
     def _awake_from(self, ranks: Sequence[int]) -> float:
-        """Return the first moment from now at which none of ``ranks`` is paused."""
+        """Return the earliest time from now on at which none of ``ranks`` is paused."""
         now_s = self.agenda.now_s
         return max(self._compute_times[rank].awake_from(now_s) for rank in ranks) if self._has_pauses else now_s
 
@@ -175,7 +173,7 @@ class BaseWorld(ABC):
                 self.agenda.at(at_s, lambda: self._record_fault(rank, at_s, end_s, str(fault)))
 
     def _record_fault(self, rank: int, start_s: float, end_s: float, label: str) -> None:
-        """Put a fault into the trace of every session."""
+        """Add a fault to the trace of every session."""
         for channel in self.channels:
             channel.trace.fault(rank, start_s, end_s, label)
 
@@ -195,7 +193,7 @@ class BaseWorld(ABC):
                 endpoint.peer_lost(rank)
 
     def _absent(self, rank: int) -> None:
-        """A worker that is yet to come."""
+        """Mark a worker that joins later as lost."""
         self._learners[rank].is_lost = True
         self._lost_at[rank] = 0.0
         self._living -= 1
@@ -206,7 +204,7 @@ class BaseWorld(ABC):
             server.peer_lost(rank)
 
     def _return(self, rank: int, what: str) -> None:
-        """A fresh worker takes the place of one that was lost, or never there."""
+        """Start a new worker in the place of one that was lost or has not joined yet."""
         worker, now_s = self._learners[rank], self.agenda.now_s
         if not worker.is_lost or self._is_over() or self.is_ending():
             return
@@ -233,12 +231,12 @@ class BaseWorld(ABC):
 
     @abstractmethod
     def lost(self, rank: int) -> None:
-        """A worker has crashed; whoever waits for it will be told next."""
+        """Note that a worker has crashed, before the workers that wait for it are informed."""
 
     def is_ending(self) -> bool:
-        """Whether it is too late to join: everybody has taken its last step."""
+        """Whether it is too late to join: all workers have taken their last step."""
         return False
 
     @abstractmethod
     def returned(self, rank: int) -> None:
-        """A fresh worker is about to begin where one was lost."""
+        """Prepare the state of a new worker that replaces a lost one."""

@@ -1,4 +1,4 @@
-"""What sessions of one simulated script have apart: messages, collectives, servers and trace.
+"""Channels separate the sessions of a simulated script: messages, collectives, servers and trace.
 
 A run of a workload has one channel.
 """
@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Channel:
-    """The traffic of one session. Links and clocks are common to all channels."""
+    """The communication of one session. All channels share links and clocks."""
 
     session: int  # counted from 0, in the order of ``attach``
     trace: Trace
     collectives: Collectives
     servers: list[Endpoint] = field(default_factory=list)  # by shard
-    published: dict[str, dict[int, Any]] = field(
-        default_factory=dict
-    )  # by name and rank: what sessions left for others
+    published: dict[str, dict[int, Any]] = field(default_factory=dict)  # values that sessions publish, by name and rank
 
     def has_shard_at(self, address: int) -> bool:
-        """Whether a server, or a shard of one, lives at ``address``."""
+        """Whether ``address`` is that of a server or of a shard of one."""
         return 0 <= shard_at(address) < len(self.servers)

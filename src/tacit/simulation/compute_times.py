@@ -1,4 +1,4 @@
-"""When a worker's steps end: drawn work, the worker's speed, and what slows or stops it on the way."""
+"""Compute times of a worker's steps: drawn work, the worker's speed, and faults that slow or stop it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DRAWN_AT_ONCE = 256
 
 
 class ComputeTimes:
-    """One worker's clock of work: ``times_of_steps`` says when steps that start now will end."""
+    """Compute times of one worker: ``times_of_steps`` returns the ends of steps that start now."""
 
     def __init__(self, cluster: Cluster, rank: int, streams: Streams) -> None:
         self._crashes = sorted(f.at_s for f in cluster.faults if isinstance(f, Crash) and f.rank == rank)
@@ -39,11 +39,11 @@ class ComputeTimes:
         self._after_work = add if is_steady else self._end_of_work
 
     def crash_after(self, time_s: float) -> float:
-        """Return when the worker crashes next after ``time_s``."""
+        """Return the time of the worker's first crash after ``time_s``."""
         return next((at_s for at_s in self._crashes if at_s > time_s), math.inf)
 
     def times_of_steps(self, start_s: float, count: int) -> list[float]:
-        """Draw the work of ``count`` steps, one after the other; return ``start_s`` and when each of them ends."""
+        """Draw the work of ``count`` consecutive steps; return ``start_s`` and the end of each step."""
         if self._used + count > len(self._drawn):
             self._draw(count)
         work_s = self._drawn[self._used : self._used + count]
@@ -51,7 +51,7 @@ class ComputeTimes:
         return list(accumulate(work_s, self._after_work, initial=start_s))
 
     def end_of_step(self, start_s: float) -> float:
-        """Draw the work of one step that starts now; return when it ends."""
+        """Draw the work of one step; return its end."""
         if self._used == len(self._drawn):
             self._draw(1)
         work_s = self._drawn[self._used]
@@ -59,12 +59,13 @@ class ComputeTimes:
         return self._after_work(start_s, work_s)
 
     def end_of_work(self, start_s: float, work_s: float) -> float:
-        """Return when ``work_s`` of a worker of speed 1, begun at ``start_s``, are done."""
+        """Return the end of work that starts at ``start_s`` and takes ``work_s`` at speed 1."""
         return self._after_work(start_s, work_s / self._speed)
 
     def _draw(self, count: int) -> None:
-        """Have at least ``count`` more; always drawn in blocks of one size, so that the stream does not depend on who
-        asks.
+        """Draw work until ``count`` steps are available.
+
+        Blocks have a fixed size, so that the random stream does not depend on ``count``.
         """
         self._drawn = self._drawn[self._used :]
         self._used = 0
@@ -72,14 +73,14 @@ class ComputeTimes:
             self._drawn += (self._delay.draw(self._random, _DRAWN_AT_ONCE) / self._speed).tolist()
 
     def awake_from(self, time_s: float) -> float:
-        """Return the first moment from ``time_s`` on at which the worker is not paused."""
+        """Return the earliest time from ``time_s`` on at which the worker is not paused."""
         for start_s, end_s in self._pauses:
             if start_s <= time_s < end_s:
                 time_s = end_s
         return time_s
 
     def _end_of_work(self, time_s: float, work_s: float) -> float:
-        """Integrate the rate, constant between changes, until ``work_s`` is done."""
+        """Integrate the piecewise constant rate until ``work_s`` is done."""
         while True:
             rate, until_s = self._rate(time_s)
             if rate > 0 and work_s <= (until_s - time_s) * rate:
@@ -88,7 +89,7 @@ class ComputeTimes:
             time_s = until_s
 
     def _rate(self, time_s: float) -> tuple[float, float]:
-        """Return work per second at ``time_s`` and until when it holds."""
+        """Return the work per second at ``time_s``, and the time of its next change."""
         rate, until_s = (1.0, math.inf) if self._spells is None else self._spells.rate(time_s)
         for start_s, end_s, factor in self._windows:
             if start_s <= time_s < end_s:
@@ -99,11 +100,11 @@ class ComputeTimes:
 
 
 class _Spells:
-    """A worker's alternation of health and slowness, drawn as far as it was asked for."""
+    """Alternating normal and slow periods of a worker, drawn as far as needed."""
 
     def __init__(self, delay: SlowSpells, random: np.random.Generator) -> None:
         self._delay, self._random = delay, random
-        self._ends = [random.exponential(delay.healthy_mean_s)]  # even places end health, odd ones a spell
+        self._ends = [random.exponential(delay.healthy_mean_s)]  # even indices end a normal period, odd ones a slow one
 
     def rate(self, time_s: float) -> tuple[float, float]:
         while self._ends[-1] <= time_s:

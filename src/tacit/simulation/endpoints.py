@@ -1,4 +1,4 @@
-"""Somebody with an address in the simulated world: a fiber that may be parked, an inbox, and a way to the others."""
+"""Endpoints of the simulated world: a fiber that may be parked, an inbox, and a network."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 
 MessageType = TypeVar("MessageType", bound=Message)
 WINDOW = 64
-"""Messages of one sender that may be under way before ``send`` from a hook blocks."""
+"""Messages of one sender that may be in flight before ``send`` from a hook blocks."""
 
 
 class Endpoint(ABC):
-    """Somebody with an address: a fiber that may be parked, and an inbox."""
+    """A worker or server: a fiber that may be parked, and an inbox."""
 
     def __init__(self, world: BaseWorld, rank: int, channel: Channel | None = None) -> None:
         self.world, self.rank, self.size = world, rank, world.cluster.workers
         self.network = SimulatedNetwork(self, channel or world.channels[0])
         self.fiber: Fiber = make_fiber(world.host, self._run)
-        self.waiting: tuple[object, float] | None = None  # for what, since when
+        self.waiting: tuple[object, float] | None = None  # the call it is parked in, since when
         self.is_lost = False
-        self.is_handling = False  # a handler runs: blocking and parameters are off limits
-        self.replies_left = 0  # of the handler that runs
-        self.kinds: Kinds | None = None  # message classes of its own; None: all share theirs
+        self.is_handling = False  # a handler runs: it may neither block nor access parameters
+        self.replies_left = 0  # that the running handler may still send
+        self.kinds: Kinds | None = None  # its own message classes; None: those of the process
         self._inbox: deque[Envelope] = deque()
         self._wanted: tuple[int, type[Message], int | None] | None = None  # session, kind, source
         self.in_flight = 0
         self._window_is_full = False
-        self.life = 1  # counts on where one that was lost comes back: nothing sent to an earlier life arrives
+        self.life = 1  # incremented when a lost one returns: messages to an earlier life do not arrive
 
     def live_again(self) -> None:
-        """Begin another life, as a fresh process would: nothing of the earlier one is left."""
+        """Reset the endpoint as a new process would: no state of the earlier life remains."""
         self.life += 1
         self.is_lost = self.is_handling = self._window_is_full = False
         self.waiting = self._wanted = None
@@ -68,7 +68,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def live(self) -> None:
-        """Everything it does, from its first moment to its last."""
+        """Run the endpoint from its start to its end."""
 
     @property
     def steps(self) -> int | None:
@@ -82,10 +82,10 @@ class Endpoint(ABC):
         self.world.trace.note(self.rank, self.world.agenda.now_s, name, value)
 
     def block(self, what: object) -> None:
-        """Park until somebody resumes this endpoint."""
+        """Park in the call ``what`` until this endpoint is resumed."""
         if self.is_handling:
             raise MisplacedCall(
-                f"a handler may not block (it waited for {what}); keep it in the state and let a hook wait."
+                f"a handler may not block (it called {what}); keep the data in the state and let a hook wait."
             )
         self.waiting = (what, self.world.agenda.now_s)
         self.fiber.park()
@@ -97,14 +97,14 @@ class Endpoint(ABC):
         return what.describe_wait() if isinstance(what, Call) else str(what)
 
     def accept(self, envelope: Envelope) -> None:
-        """A message has arrived."""
+        """Put a message that has arrived into the inbox."""
         self._inbox.append(envelope)
         if self._wanted is not None and _matches(envelope, *self._wanted):
             self._wanted = None
             self.fiber.resume()
 
     def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
-        """Return the oldest matching message of a session, waiting for one if there is none."""
+        """Return the oldest matching message of a session; wait if there is none."""
         session = channel.session
         while True:
             for place, envelope in enumerate(self._inbox):
@@ -118,13 +118,13 @@ class Endpoint(ABC):
             channel.trace.wait(self.rank, since_s, self.world.agenda.now_s, kind.kind or "message")
 
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
-        """Raise where what is waited for can never come."""
+        """Raise if the awaited message can no longer arrive."""
         if source is not None and (lost_s := self.world.lost_at(source)) is not None:
             what, need = f"receive({kind.__name__}, source={source})", "needs a message from it"
             raise PeerLost(source, lost_s, what, WITHOUT_THE_WORKER, need=need)
 
     def peer_lost(self, rank: int) -> None:
-        """Somebody crashed: whoever waits for a message from there must know."""
+        """Wake this endpoint if it waits for a message from the lost worker ``rank``."""
         if self._wanted is not None and self._wanted[2] == rank:
             self._wanted = None
             self.fiber.resume()
@@ -152,8 +152,8 @@ class SimulatedServer(Endpoint):
         self.shard, self.model = shard, model
         self.updates = 0
         self.state: Any = None
-        self._kept: dict[str, Any] | None = None  # of an earlier life
-        self._unheard: deque[int] = deque()  # workers lost since ``receive`` last said so
+        self._stored: dict[str, Any] | None = None  # state of an earlier run
+        self._lost: deque[int] = deque()  # lost workers that ``receive`` has not reported yet
 
     @property
     def parameters(self) -> Tensor:
@@ -177,34 +177,34 @@ class SimulatedServer(Endpoint):
         strategy = self.world.strategy
         assert isinstance(strategy, ServerStrategy)
         self.state = strategy.init_server(self)
-        if self._kept is not None:
-            self.state = restore(self.state, self._kept["state"], None)
+        if self._stored is not None:
+            self.state = restore(self.state, self._stored["state"], None)
         strategy.serve(self, self.state)
 
-    def keep(self) -> dict[str, Any]:
-        """Return what another life could begin with: all but the model."""
+    def store(self) -> dict[str, Any]:
+        """Return the state without the model, from which another run can continue."""
         return {"updates": self.updates, "state": store(self.state), "optimizer": optimizer_state(self.model)}
 
-    def begin_with(self, kept: dict[str, Any]) -> None:
-        """Go on from what an earlier life kept."""
-        self._kept, self.updates = kept, kept["updates"]
+    def restore(self, stored: dict[str, Any]) -> None:
+        """Continue from the state that ``store`` returned."""
+        self._stored, self.updates = stored, stored["updates"]
         self.model.updates = self.updates
-        load_optimizer_state(self.model, kept["optimizer"])
+        load_optimizer_state(self.model, stored["optimizer"])
 
     def accept(self, envelope: Envelope) -> None:
-        if self.world.lost_at(envelope.source) is not None:  # sent before its end: the loss is reported again after it
-            self._unheard.append(envelope.source)
+        if self.world.lost_at(envelope.source) is not None:  # sent before the loss, which is reported again
+            self._lost.append(envelope.source)
         super().accept(envelope)
 
     def peer_lost(self, rank: int) -> None:
-        self._unheard.append(rank)
+        self._lost.append(rank)
         if self._wanted is not None:
             self._wanted = None
             self.fiber.resume()
 
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
-        if self._unheard:
-            rank = self._unheard.popleft()
+        if self._lost:
+            rank = self._lost.popleft()
             lost_s, what = self.world.lost_at(rank) or self.world.agenda.now_s, f"receive({kind.__name__})"
             raise PeerLost(rank, lost_s, what, WITHOUT_THE_WORKER, need="may need a message from it")
 

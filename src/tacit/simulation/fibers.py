@@ -1,10 +1,11 @@
-"""Fibers: the only place that suspends a worker, and the only one that knows greenlet.
+"""Fibers: the only module that suspends workers, and the only one that uses greenlet.
 
-A fiber runs a body until it parks or ends, and goes on where it parked when it is resumed. Two hosts do this alike:
-greenlets (about a microsecond a switch) and threads, one at a time, which need no greenlet and serve as its oracle.
+A fiber runs a body until it parks or ends, and continues from there when it is resumed. There are two hosts with equal
+results: greenlets (about a microsecond per switch), and threads that run one at a time, which need no greenlet and serve
+as a reference in tests.
 
-Torch keeps its grad mode per thread, so a ``no_grad`` left open in one greenlet would leak into all others: parking
-saves and restores it. Parking inside ``backward()`` would switch stacks under autograd's feet and is refused.
+Torch keeps its grad mode per thread, so an open ``no_grad`` of one greenlet would affect all others: parking saves and
+restores the mode. Parking inside ``backward()`` would switch the stack inside autograd and is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tacit.errors import MisplacedCall, nearest
 
 try:
     import greenlet
-except ImportError:  # the thread host serves then
+except ImportError:  # the thread host is used
     greenlet = None
 
 HOSTS: Final = ("greenlet", "thread")
@@ -30,22 +31,22 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class Stopped(BaseException):
-    """Raised where a fiber is parked to end it: a crash, or the end of the simulation.
+    """Raised in a parked fiber to end it: a crash, or the end of the simulation.
 
-    Not an ``Exception``, so that no strategy swallows it.
+    Not an ``Exception``, so that strategies do not catch it.
     """
 
 
 class Fiber(Protocol):
-    """A body that can be suspended. What it raises comes out of ``resume``."""
+    """A body that can be suspended. ``resume`` raises the errors of the body."""
 
     is_over: bool
 
     def resume(self) -> None:
-        """From outside: run the body until it parks or ends; one that is over stays so."""
+        """From outside: run the body until it parks or ends; without effect if it has ended."""
 
     def throw(self, error: BaseException) -> None:
-        """From outside: go on where the body is parked by raising ``error`` there."""
+        """From outside: raise ``error`` where the body is parked."""
 
     def park(self) -> None:
         """From inside: suspend until resumed."""
@@ -65,7 +66,7 @@ def make_fiber(host: str, body: Callable[[], None]) -> Fiber:
     match host:
         case "greenlet":
             if greenlet is None:
-                raise ValueError('host="greenlet" needs the package greenlet; install it or say host="thread".')
+                raise ValueError('host="greenlet" needs the package greenlet; install it or pass host="thread".')
             return GreenletFiber(body)
         case "thread":
             return ThreadFiber(body)
@@ -74,7 +75,7 @@ def make_fiber(host: str, body: Callable[[], None]) -> Fiber:
 
 
 def refuse_in_backward() -> None:
-    """Raise where a worker would be suspended inside ``backward()``."""
+    """Raise if called inside ``backward()``, where a worker cannot be suspended."""
     if _graph_task() != -1:
         raise MisplacedCall(
             "a blocking call inside backward(): gradient hooks may not communicate; "
@@ -110,7 +111,7 @@ class GreenletFiber:
     def throw(self, error: BaseException) -> None:
         grad = is_grad_enabled()
         try:
-            if not self._greenlet:  # never started: nothing to unwind
+            if not self._greenlet:  # not started: nothing to unwind
                 self.is_over = True
             else:
                 self._greenlet.throw(error)
@@ -132,7 +133,7 @@ class GreenletFiber:
 
 
 class ThreadFiber:
-    """A fiber on a thread of its own; a baton makes sure that only one thread runs at a time."""
+    """A fiber on its own thread; semaphores ensure that only one thread runs at a time."""
 
     def __init__(self, body: Callable[[], None]) -> None:
         self._body = body
@@ -150,7 +151,7 @@ class ThreadFiber:
                 self._error = None
         except Stopped:
             pass
-        except BaseException as error:  # noqa: BLE001 - handed to whoever resumed the fiber
+        except BaseException as error:  # noqa: BLE001 - raised by ``resume``
             self._error = error
         finally:
             self.is_over = True

@@ -1,8 +1,8 @@
-"""What travelling costs: messages that share NICs, and collectives priced from their messages.
+"""Transfer times of messages, which share NICs, and of collectives.
 
-A worker's NIC has one pipe out and one in. Whatever is in a pipe at once shares it evenly, as TCP flows do; a transfer
-is done when both its pipes and, where its link is slower than the NICs, the link let it through. Collectives run on
-links of their own price: all ranks of a ring send at once, each to its neighbour, so no pipe is shared.
+The NIC of a worker has one outgoing and one incoming pipe. Transfers in a pipe share its bandwidth evenly, as TCP flows
+do. A transfer ends when it has passed both pipes and, if its link is slower than the NICs, the link. Collectives do not
+share pipes: all ranks of a ring send at once, each to its neighbour.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ Array = NDArray[np.float64]
 
 
 class Price(NamedTuple):
-    """Of a collective, by position in its group: seconds until done after everybody joined, and bytes each rank put on
-    the wire.
-    """
+    """Cost of a collective by position in its group: seconds after all have joined, and bytes that each rank sends."""
 
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
@@ -41,11 +39,11 @@ class Pipe:
     def __init__(self, agenda: Agenda, bytes_per_s: float) -> None:
         self._agenda, self._rate = agenda, bytes_per_s
         self._inside: list[tuple[float, int, Callable[[], None]]] = []
-        self._served, self._as_of_s = 0.0, 0.0  # bytes each transfer inside has got since the pipe began
+        self._served, self._as_of_s = 0.0, 0.0  # bytes that a transfer would have got since the start of the pipe
         self._sequence = self._plan = 0
 
     def push(self, size_bytes: int, done: Callable[[], None]) -> None:
-        """Let ``size_bytes`` through and call ``done``."""
+        """Transfer ``size_bytes``, then call ``done``."""
         self._advance()
         self._sequence += 1
         heapq.heappush(self._inside, (self._served + size_bytes, self._sequence, done))
@@ -65,7 +63,7 @@ class Pipe:
 
     def _finish(self, plan: int) -> None:
         if plan != self._plan:
-            return  # somebody came in since; the pipe has another plan
+            return  # outdated: another transfer has entered the pipe
         self._as_of_s = self._agenda.now_s
         self._served, _, done = heapq.heappop(self._inside)
         self._plan_next()
@@ -73,7 +71,7 @@ class Pipe:
 
 
 class Arrival:
-    """A message under way, or here but behind one that is."""
+    """A message in flight, or one that has arrived but waits for an earlier message in flight."""
 
     __slots__ = ("delivered", "is_here")
 
@@ -97,10 +95,7 @@ class Fabric:
         self._matrices: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
-        """Carry a message and call ``delivered`` at its arrival.
-
-        Return whether it is under way: a lost one never arrives.
-        """
+        """Transfer a message and call ``delivered`` at its arrival. Return False if the message is lost."""
         if self._is_sound:
             self._carry(source, target, size_bytes, self._in_order(source, target, delivered))
             return True
@@ -117,9 +112,9 @@ class Fabric:
         return True
 
     def _in_order(self, source: int, target: int, delivered: Callable[[], None]) -> Callable[[], None]:
-        """Return what to call at a message's arrival: a small one that overtook a large one waits for it, as on TCP."""
+        """Return the function to call at a message's arrival; it delivers messages in the order of sending, as TCP does."""
         if self._is_free and self._is_sound:
-            return delivered  # nothing but latency: nobody overtakes
+            return delivered  # equal latencies keep the order
         if (source, target) not in self._under_way:
             self._under_way[source, target] = deque()
         queue, own = self._under_way[source, target], Arrival(delivered)
@@ -133,13 +128,13 @@ class Fabric:
         return arrived
 
     def cut_off(self, ranks: Sequence[int]) -> list[int]:
-        """Return those of ``ranks`` that a partition keeps from the others now."""
+        """Return those of ``ranks`` that a partition currently separates from the others."""
         now_s = self._agenda.now_s
         cuts = [cut for cut in self._partitions if cut.at_s <= now_s < cut.at_s + cut.for_s]
         return sorted({rank for cut in cuts for rank in cut.ranks if rank in ranks})
 
     def open_from(self, ranks: Sequence[int]) -> float:
-        """Return the first moment from now at which no partition divides ``ranks``."""
+        """Return the earliest time from now on at which no partition divides ``ranks``."""
         time_s = self._agenda.now_s
         for cut in sorted(self._partitions, key=lambda f: f.at_s):
             sides = {rank in cut.ranks for rank in ranks}
@@ -181,22 +176,20 @@ class Fabric:
             return price
         chunks = np.full(n, elements // n) * element_bytes
         chunks[: elements % n] += element_bytes
-        # Reducing, rank i sends chunk i − stage; then gathering begins with the chunk that just became complete, i + 1.
+        # To reduce, rank i sends chunk i − stage; to gather, it starts with the chunk it has just completed, i + 1.
         first_chunks = [*(-stage % n for stage in range(n - 1)), *((1 - stage) % n for stage in range(n - 1))]
         around = np.concatenate((chunks, chunks))
         return self._ring(key, group, (around[first : first + n] for first in first_chunks))
 
     def price_all_gather(self, group: Sequence[int], sizes_bytes: Sequence[int]) -> Price:
-        """Ring all-gather: n−1 stages, each rank passing on what it got last."""
+        """Ring all-gather: n−1 stages, in each of which a rank forwards the message it received last."""
         key, sizes = ("all-gather", tuple(group), tuple(sizes_bytes)), np.asarray(sizes_bytes, np.int64)
         return self._ring(key, group, (np.roll(sizes, stage) for stage in range(len(group) - 1)))
 
     def price_all_to_all(self, group: Sequence[int], sizes_bytes: Sequence[Sequence[int]]) -> Price:
-        """Each rank to each other directly: n−1 stages, in the s-th of which the i-th rank sends to the (i+s)-th,
-        nobody waiting for a stage.
+        """Direct all-to-all: n−1 stages, in the s-th of which rank i sends to rank i+s, without synchronisation.
 
-        What a rank sends goes out behind what it sent before, and what it receives comes in behind what it received
-        before: NICs are not shared.
+        A rank sends one message after the other, and receives one after the other: transfers do not share NICs.
         """
         n, sizes = len(group), np.asarray(sizes_bytes, np.int64)
         latency_s, bandwidth = self._links_within(tuple(group))
@@ -211,7 +204,7 @@ class Fabric:
         return Price((done_s,) * n, tuple(handed_out_bytes(sizes_bytes[place], place) for place in range(n)))
 
     def price_broadcast(self, group: Sequence[int], source: int, size_bytes: int) -> Price:
-        """Binomial tree: in each stage everybody who has the value passes it to one who has not."""
+        """Binomial tree: in each stage every rank that has the value sends it to one that does not."""
         n, start = len(group), list(group).index(source)
         have_s, sent = [math.inf] * n, [0] * n
         have_s[0] = 0.0
@@ -229,7 +222,7 @@ class Fabric:
         return Price(tuple(have_s[o] for o in order), tuple(sent[o] for o in order))
 
     def _ring(self, key: tuple[object, ...], group: Sequence[int], stages: Iterable[NDArray[np.int64]]) -> Price:
-        """Price stages in which every rank sends so many bytes to its successor once it has received the stage before."""
+        """Return the cost of stages in which each rank sends to its successor after it has received the stage before."""
         if key in self._prices:
             return self._prices[key]
         after = [group[(i + 1) % len(group)] for i in range(len(group))]
@@ -242,7 +235,9 @@ class Fabric:
             arrival_s = sent_s + latency_s + self._retries(len(group))
             received_s[0], received_s[1:] = arrival_s[-1], arrival_s[:-1]
             sent_bytes += sizes_bytes
-        done_s = float(np.maximum(received_s, sent_s).max())  # all leave together: no rank is favoured by its place
+        done_s = float(
+            np.maximum(received_s, sent_s).max()
+        )  # all leave at once: the position in the ring has no effect
         price = Price((done_s,) * len(group), tuple(sent_bytes.tolist()))
         if self._loss is None:
             self._prices[key] = price
@@ -263,7 +258,7 @@ class Fabric:
         return self._cluster.latency(source, target) + size_bytes / self._cluster.bandwidth(source, target)
 
     def _retries(self, count: int) -> Array:
-        """Seconds lost to sending again, one entry per message of a collective."""
+        """Return the seconds spent on retransmissions, one entry per message of a collective."""
         if self._loss is None:
             return np.zeros(count)
         lost = self._loss_random.geometric(1 - self._loss.probability, count) - 1

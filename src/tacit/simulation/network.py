@@ -1,4 +1,4 @@
-"""The port as the simulator offers it: meetings for collectives, the fabric for messages."""
+"""The network of the simulator: collectives by rendezvous, messages over the simulated links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MessageType = TypeVar("MessageType", bound=Message)
 
 
 class SimulatedNetwork:
-    """The port, for one endpoint of a simulation."""
+    """The network of one simulated endpoint."""
 
     def __init__(self, endpoint: Endpoint, channel: Channel) -> None:
         self._end, self.rank, self.size, self.channel = endpoint, endpoint.rank, endpoint.size, channel
@@ -36,7 +36,7 @@ class SimulatedNetwork:
         extra_state: bool = True,
     ) -> Tensor:
         tensor = parts if isinstance(parts, Tensor) else torch.cat(list(parts))
-        mean = self._meet("all-reduce", tensor, weight, group)
+        mean = self._call("all-reduce", tensor, weight, group)
         if into is None:
             return self._own(mean)
         into.copy_(mean[: into.numel()])
@@ -52,23 +52,23 @@ class SimulatedNetwork:
     def all_gather(
         self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
     ) -> list[MessageType]:
-        gathered: list[Message] = self._meet("all-gather", message.snapshot(), float(continues), group)
+        gathered: list[Message] = self._call("all-gather", message.snapshot(), float(continues), group)
         return self._as_own(gathered, [message])
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
         ranks = range(self.size) if group is None else group
         check_one_for_each(messages, len(ranks))
         payload = {rank: message.snapshot() for rank, message in zip(ranks, messages, strict=True)}
-        given: list[Message] = self._meet("all-to-all", payload, 1.0, group)
+        given: list[Message] = self._call("all-to-all", payload, 1.0, group)
         return self._as_own(given, messages)
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
-        return self._own(self._meet("broadcast", tensor, source, group))
+        return self._own(self._call("broadcast", tensor, source, group))
 
     def send(self, to: int, message: Message) -> None:
         world = self._end.world
         if not (0 <= to < self.size or self.channel.has_shard_at(to)):
-            raise ValueError(f"send to {to}: there are the ranks 0 to {self.size - 1}" + _server_hint(to))
+            raise ValueError(f"to={to} is not an address; the ranks are 0 to {self.size - 1}" + _server_hint(to))
         if self._end.is_handling:
             self._end.replies_left = count_reply(self._end.replies_left, to, message)
         self._end.await_window()
@@ -77,14 +77,14 @@ class SimulatedNetwork:
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
         return self._end.take(self.channel, kind, source)
 
-    def _meet(self, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Any:
+    def _call(self, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Any:
         if self._end.is_handling:
             raise MisplacedCall(f"a handler may not block (it called {kind}); let a hook do it.")
         collective = self.channel.collectives.join(self.rank, kind, payload, weight, group)
         return self.leave(collective, collective.joined[self.rank][2])
 
     def leave(self, collective: Collective, since_s: float) -> Any:
-        """Wait until the meeting is over for this rank and return what it brought."""
+        """Wait until the collective has ended for this rank, and return its result."""
         end = self._end
         if collective.failure is not None:
             raise collective.failure
@@ -105,19 +105,19 @@ class SimulatedNetwork:
 
 
 class SimulatedPending:
-    """A collective under way in the simulator."""
+    """A collective in progress in the simulator."""
 
     def __init__(self, network: SimulatedNetwork, collective: Collective) -> None:
-        self._network, self._meeting = network, collective
+        self._network, self._collective = network, collective
 
     @property
     def is_ready(self) -> bool:
         end = self._network._end
-        done_s = self._meeting.done_s.get(self._network.rank)
+        done_s = self._collective.done_s.get(self._network.rank)
         return done_s is not None and done_s <= getattr(end, "boundary_s", done_s)
 
     def wait(self) -> Tensor:
-        result: Tensor = self._network.leave(self._meeting, self._network._end.world.agenda.now_s)
+        result: Tensor = self._network.leave(self._collective, self._network._end.world.agenda.now_s)
         return result.clone()
 
 

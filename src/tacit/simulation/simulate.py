@@ -1,4 +1,4 @@
-"""``tacit.simulate``: one run in the simulated world."""
+"""``tacit.simulate``: train a workload with a strategy on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tacit.training.schedules import Schedule, factors
 from tacit.workloads.workload import Problem, Workload
 
 _ROWS = 100
-"""Rows a history has unless ``evaluate_every`` says otherwise."""
+"""Approximate number of rows of a history without ``evaluate_every``."""
 
 
 @with_python_numbers
@@ -63,25 +63,26 @@ def simulate(
 ) -> Run:
     """Train ``workload`` with ``strategy`` on a simulated ``cluster`` and return the run.
 
-    steps: optimizer steps per worker; for server strategies, updates of the server's model. start: flat parameters to
-    start from, or a run to go on from: its reported model, and of a server's run also the server's
-        optimizer and counters (``steps`` then counts those behind it too); None: the workload's own.
+    steps: optimizer steps per worker; for server strategies, updates of the server's model.
+    start: initial flat parameters, or a run to continue from its final model; a run with a server also continues the
+        server's optimizer and counters, and ``steps`` includes the updates of that run. None: those of the workload.
     optimizer: a name (with lr, momentum, weight_decay) or a function from parameters to a ``torch.optim`` optimizer.
-    schedule: the factor on the learning rate at a step, as a function of the step or a named schedule. evaluate_every:
-    steps between rows of the history; None: about a hundred rows. engine: "vmap" evaluates gradients together, "loop"
-    one by one, "auto" chooses by a fixed rule. host: what carries workers, "greenlet" or "thread"; None: the first that
-    is installed, and neither where there is a shorter way to the same trace. timing_only: compute no gradients: only
-    time and bytes are real. replay: a run on real processes whose order of steps and messages to follow, in place of a
-    cluster: all the rest being equal, an
-        asynchronous strategy then reaches the model it reached there.
+    schedule: the factor on the learning rate at a step, as a function of the step or a named schedule.
+    evaluate_every: steps between rows of the history; None: about a hundred rows.
+    engine: "vmap" evaluates gradients together, "loop" one by one, "auto" chooses by a fixed rule.
+    host: what runs the workers, "greenlet" or "thread". None: greenlet if installed, else thread; a faster method
+        without either if it gives the same trace.
+    timing_only: compute no gradients; simulate time and bytes only.
+    replay: a run on real processes whose order of steps and messages to repeat, instead of a cluster. With otherwise
+        equal arguments, an asynchronous strategy then ends with the model of that run.
     progress: called with step, steps, virtual time and loss at every evaluation.
 
-    An error in the run (and Ctrl-C) carries what there is of it as ``error.run``.
+    An error in the run, and Ctrl-C, has the part of the run up to it as ``error.run``.
     """
     _check(workload, strategy, steps, evaluate_every, host)
     if replay is not None:
-        require(cluster is None, "replay=… brings its own times; leave cluster=… out.")
-        require(not timing_only, "replay=… is about models; leave timing_only out.")
+        require(cluster is None, "replay=… has its own times; leave cluster=… out.")
+        require(not timing_only, "timing_only=True computes no model, and replay=… repeats one; leave timing_only out.")
         check_replay(strategy, replay)
         cluster = cluster_of(replay)
     cluster = Cluster() if cluster is None else cluster
@@ -183,13 +184,14 @@ def _check(workload: object, strategy: object, steps: int, evaluate_every: int |
 
 
 def _warn_of_speeds(workload: Workload, strategy: Strategy[Any], cluster: Cluster) -> None:
-    """Warn where learners that differ in speed also differ in data."""
+    """Warn if learners differ in speed and in data."""
     speeds = {cluster.speed.get(rank, 1.0) for rank in range(cluster.workers)}
     is_slow = any(isinstance(fault, Slow) and fault.factor != 1.0 for fault in cluster.faults)
     if workload.is_shuffled is False and (len(speeds) > 1 or is_slow):
         warnings.warn(
-            f"{strategy} uses fast learners more often than slow ones, and {workload} gives them different data: the model is trained towards "
-            f"the data of the fast ones. rate=RescaledRate() or Ringleader() weigh all learners alike.",
+            f"{strategy} uses fast learners more often than slow ones, and {workload} gives them different data: "
+            f"the data of fast learners have a larger weight. rate=RescaledRate() or Ringleader() weigh all learners "
+            f"equally.",
             SpeedBias,
             stacklevel=3,
         )
@@ -227,16 +229,18 @@ def _engine(
 def _check_resumed(start: Run, strategy: Strategy[Any], steps: int) -> None:
     require(
         start.strategy == str(strategy),
-        f"start is a run of {start.strategy}, and its server cannot go on as {strategy}; give start=run.parameters to begin anew from its model.",
+        f"start is a run of {start.strategy}, and its server cannot continue as {strategy}; "
+        f"pass start=run.parameters to start from its model.",
     )
     made = int(start.server[0]["updates"])
     require(
-        steps > made, f"steps={steps} are made already: start has {made} updates behind it; steps counts those too."
+        steps > made,
+        f"steps={steps} includes the updates of start, which has made {made}; pass a larger number.",
     )
 
 
 def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
-    """Put into ``run`` what the world left: the reported model, the trace up to now, the history."""
+    """Store the results of the world in ``run``: the final model, the trace up to now, the history."""
     now_s = world.agenda.now_s
     world.trace.cut(now_s)
     reported = _reported(world, first)
@@ -249,7 +253,7 @@ def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
             world.evaluator.measure(run.steps, now_s, reported)
         except RunError as error:
             run.status = f"failed: {error}"
-    run.server = [] if world.is_timing else [server.keep() for server in world.servers]
+    run.server = [] if world.is_timing else [server.store() for server in world.servers]
     run.history = world.evaluator.rows(world.trace, now_s)
     last = run.history[-1]["loss"] if run.history else None
     if status == "finished" and not world.is_timing and (last is None or not math.isfinite(last)):
@@ -259,7 +263,7 @@ def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
 
 
 def _set_buffers(module: nn.Module, values: dict[str, Tensor]) -> None:
-    """Write the mean of the workers' buffers into the module of the run."""
+    """Copy buffers into the module of the run."""
     for name, buffer in module.named_buffers():
         if name in values:
             buffer.copy_(values[name])
@@ -292,9 +296,7 @@ def configuration(
     device: str | torch.device,
     timing_only: bool = False,
 ) -> dict[str, Any]:
-    """Return what reproduces a run, in the words of ``tacit simulate --config``; a function of the user's own is only
-    named.
-    """
+    """Return the settings that reproduce a run, as ``tacit simulate --config`` reads them; functions by name only."""
     is_own = schedule is not None and not isinstance(schedule, Schedule)
     return {
         "workload": str(workload),

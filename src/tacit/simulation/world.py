@@ -1,4 +1,4 @@
-"""The simulated world of a workload: workers and perhaps a server as fibers, the engine, and evaluations."""
+"""The simulated world of a workload: workers and an optional server as fibers, the engine, and evaluations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tacit.workloads.workload import Problem, Token
 
 
 class World(BaseWorld):
-    """Everything the simulation of a workload consists of. ``run`` lets it happen."""
+    """The simulation of a workload."""
 
     steps: int
 
@@ -43,19 +43,19 @@ class World(BaseWorld):
         self.strategy, self.engine, self.evaluator, self.steps = strategy, engine, evaluator, steps
         self.cancels = strategy.cancels
         self.collectives.skips_lost = strategy.skips_lost_workers
-        evaluator.looks_at_each = strategy.keeps_models_apart
+        evaluator.evaluates_each_worker = strategy.keeps_models_apart
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step
         self.calls_after = kind.after_step is not Strategy.after_step
         self.calls_reported = kind.reported is not Strategy.reported
-        # A step whose gradient no hook looks at is one wish; else gradient and update are two, with the hook between.
+        # Without a hook that uses the gradient, a step is one operation; else gradient and update are two.
         self.queue_step = engine.compute_gradient if self.calls_before else self._advance_one
         self._samplers = None if problem is None or self.is_timing else problem.samplers
         self.server_model = server_model
         self.workers = [self.make_worker(rank) for rank in range(cluster.workers)]
         self.servers = [self.make_server(shard, model) for shard, model in enumerate(servers)]
         self.set_endpoints(self.workers, self.servers)
-        self.is_resumed = False  # whether it goes on where another run ended: workers then join
+        self.is_resumed = False  # whether the run continues another run: workers then join
 
     def make_worker(self, rank: int) -> SimulatedWorker:
         return SimulatedWorker(self, rank)
@@ -64,10 +64,10 @@ class World(BaseWorld):
         return SimulatedServer(self, shard, model)
 
     def resume(self, kept: Sequence[dict[str, Any]]) -> None:
-        """Let the server go on from what it kept, by shard."""
+        """Let the server continue from its stored state, by shard."""
         self.is_resumed = True
         for server, own in zip(self.servers, kept, strict=True):
-            server.begin_with(own)
+            server.restore(own)
 
     def settle(self) -> None:
         self.engine.settle()
@@ -80,7 +80,7 @@ class World(BaseWorld):
         return not self.has_server and bool(alive) and all(worker.progress() >= self.steps for worker in alive)
 
     def returned(self, rank: int) -> None:
-        """A fresh worker begins where the slowest of the others is, with the model that all began with."""
+        """Let a new worker start at the step of the slowest worker, with the initial model."""
         others = [worker.progress() for worker in self.workers if worker.rank != rank and not worker.is_lost]
         self.workers[rank].step = min(others, default=self.workers[rank].step)
         self.engine.reset(rank)
@@ -89,20 +89,20 @@ class World(BaseWorld):
     def _advance_one(self, rank: int, step: int, token: Token) -> None:
         self.engine.advance(rank, step, [token])
 
-    # What endpoints need.
+    # Interface of endpoints.
 
     def batches(self, rank: int) -> Callable[[int], list[Token]]:
-        """Return what draws the worker's next mini-batches."""
+        """Return a function that draws the worker's next mini-batches."""
         return (lambda count: [None] * count) if self._samplers is None else self._samplers[rank].take
 
     def shared_stream(self, rank: int) -> np.random.Generator:
-        """Return the rank's own copy of the stream that all ranks share."""
+        """Return the rank's copy of the random stream that is equal on all ranks."""
         if ("shared", rank) not in self._streams:
             self._streams["shared", rank] = self.streams.numpy("shared")
         return self._streams["shared", rank]
 
     def updated(self, server: SimulatedServer) -> None:
-        """The server, or its first shard, has made an update."""
+        """Evaluate the model after an update of the server, or of its first shard, if that is due."""
         if self.evaluator.is_due(server.updates):
             assert self.server_model is not None
             self.evaluator.measure(server.updates, self.agenda.now_s, self.server_model)

@@ -1,8 +1,7 @@
-"""Which engine evaluates gradients: a fixed rule of module kinds, sizes and device, so that equal runs have equal
-digests.
+"""Choose the gradient engine by a fixed rule of module kinds, sizes and device, so that equal runs have equal digests.
 
-vmap and plain autograd differ in the last bits, hence the choice is part of a run's record and never depends on what
-was measured in it.
+vmap and plain autograd differ in the last bits. The choice is therefore part of the record of a run and never depends on
+measurements.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from tacit.errors import nearest, require
 from tacit.workloads.workload import Problem
 
 logger = logging.getLogger("tacit")
-_said: set[str] = set()
+_logged: set[str] = set()
 
 ENGINES: Final = ("auto", "vmap", "loop")
 
-# Read off the table "rule" of `make bench-simulator` (benchmarks/results/simulator.json).
+# Taken from the table "rule" of `make bench-simulator` (benchmarks/results/simulator.json).
 FEWEST_FOR_VMAP: Final = 4  # a call of vmap costs about 1 ms before the first replica
 LARGEST_CONVOLVED_BY_VMAP_ON_CPU: Final = 256  # numbers in a sample: 8x8 pictures gain up to 2.6x, 28x28 ones lose
 LARGEST_FOR_VMAP_ON_CPU: Final = 1_500_000  # parameters; the gain has shrunk to a tenth there, and memory grows
@@ -39,22 +38,22 @@ _CONVOLVING: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.Co
 
 
 class Choice(NamedTuple):
-    """How gradients will be evaluated, and why."""
+    """The engine that evaluates gradients, and the reason."""
 
     engine: str
     reason: str
 
 
 def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.device) -> Choice:
-    """Choose by a fixed rule of module kinds, sizes and device; ``wanted`` overrides it where it can work."""
+    """Return the engine for a problem; ``wanted`` overrides the rule if that engine can run the model."""
     require(wanted in ENGINES, f"engine={wanted!r} is unknown{nearest(str(wanted), ENGINES)}")
     must_loop = why_one_by_one(problem.module)
     if must_loop is not None:
-        require(wanted != "vmap", f'engine="vmap" cannot run this model: {must_loop}; say engine="auto".')
-        say_once(must_loop)
+        require(wanted != "vmap", f'engine="vmap" cannot run this model: {must_loop}; pass engine="auto".')
+        warn_once(must_loop)
         return Choice("loop", must_loop)
     if wanted != "auto":
-        return Choice(wanted, "as asked")
+        return Choice(wanted, f"engine={wanted!r}")
     if workers < FEWEST_FOR_VMAP:
         return Choice("loop", f"{workers} workers are fewer than {FEWEST_FOR_VMAP}")
     if device.type == "cpu":
@@ -66,15 +65,15 @@ def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.dev
     return Choice("vmap", "many small replicas")
 
 
-def say_once(reason: str) -> None:
-    """Tell the user, once in a process, why gradients are evaluated one by one."""
-    if reason not in _said:
-        _said.add(reason)
+def warn_once(reason: str) -> None:
+    """Warn, once per process and reason, that gradients are evaluated one by one."""
+    if reason not in _logged:
+        _logged.add(reason)
         logger.warning("gradients are evaluated one by one: %s", reason)
 
 
 def why_one_by_one(module: nn.Module) -> str | None:
-    """Return why ``module`` must run one worker at a time, or None."""
+    """Return the reason for which ``module`` must run one worker at a time, or None."""
     for name, part in module.named_modules():
         where = f"{type(part).__name__} ({name})" if name else type(part).__name__
         if isinstance(part, _DRAWING) and getattr(part, "p", 1) != 0:

@@ -1,10 +1,9 @@
-"""The gradient engine: worker parameters are rows of one matrix, and what workers ask for is done together, as late as
-possible.
+"""The gradient engine: parameters of all workers are rows of one matrix, and operations on rows are batched lazily.
 
-A worker's wishes (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows depend on nobody else's.
-As soon as somebody needs to see a result, all queues are worked off in lockstep: all gradients at the heads of queues
-in one ``torch.func.vmap`` call, all updates in one call of an elementwise optimizer. Quiet steps, queued ahead of their
-virtual time as one wish, are what fills the calls.
+The operations of a worker (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows are independent.
+When a result is needed, the engine runs all queues in lockstep: the gradients at the heads of the queues in one call of
+``torch.func.vmap``, the updates in one call of an elementwise optimizer. Hook-free steps are queued ahead of their
+virtual time, several as one operation, and fill these calls.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from torch.func import functional_call, grad_and_value, vmap
 from tacit.core.parameter_layout import Layout
 from tacit.core.worker import ObservedLosses
 from tacit.errors import NotFinite
-from tacit.simulation.engine.choice import Choice, say_once
+from tacit.simulation.engine.choice import Choice, warn_once
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
 from tacit.simulation.engine.row_optimizer import RowOptimizer
 from tacit.workloads.workload import Problem, Token
 
 _ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
-REPLICAS_PER_CALL: Final = 256  # keeps a call's activations in bounds …
-NUMBERS_PER_CALL: Final = 32_000_000  # … and its gradients
+REPLICAS_PER_CALL: Final = 256  # limits the memory of a call's activations
+NUMBERS_PER_CALL: Final = 32_000_000  # limits the memory of its gradients
 
 Operation = tuple[int, int, Any]
-"""What to do, at which step, and with what: mini-batches, one for each step; nothing; or whom to show the row."""
+"""Kind, step and argument: mini-batches, one per step; None; or the function that takes the snapshot."""
 
 Snapshot = Callable[[int, int, Tensor], None]
-"""Gets rank, step and the row, which it must copy."""
+"""Called with rank, step and the row, which it must copy."""
 
 
 class Engine:
-    """Parameters of all workers, their gradients, and the queues of what is still to be done to them."""
+    """Parameters and gradients of all workers, and their queues of operations."""
 
     def __init__(
         self, problem: Problem, matrix: Tensor, optimizer: RowOptimizer, choice: Choice, seed: Callable[[int], int]
@@ -47,56 +46,58 @@ class Engine:
         self.layout, self._first = problem.layout, matrix[0].clone()
         self.workers = len(matrix)
         self._per_call = max(1, min(REPLICAS_PER_CALL, NUMBERS_PER_CALL // self.layout.dimension))
-        self._rows = [matrix[rank] for rank in range(self.workers)]  # views, made once: hooks ask for them every round
-        self._gradients: Tensor | None = None  # flat rows, made when a hook first asks
+        self._rows = [
+            matrix[rank] for rank in range(self.workers)
+        ]  # views, made once because hooks use them in every round
+        self._gradients: Tensor | None = None  # flat rows, allocated at the first use
         self._queues: list[deque[Operation]] = [deque() for _ in range(self.workers)]
         self._waiting: set[int] = set()
-        self._looks = 0  # snapshots in all queues
+        self._snapshots = 0  # in all queues
         self._calls_update = False
         self._loss_sum, self._loss_first = np.zeros(self.workers), np.zeros(self.workers)
         self._seen = np.zeros(self.workers, np.int64)
         self._sizes = [sampler.batch_size for sampler in problem.samplers]
         self._has_sizes = len(set(self._sizes)) > 1
         self._weights = [size / problem.batch_size for size in self._sizes]
-        self._lent = BuffersPerWorker(problem.module, self.workers, seed)  # for what runs one by one
+        self._buffers = BuffersPerWorker(problem.module, self.workers, seed)  # for modules that vmap cannot run
         self._call = vmap(grad_and_value(self._loss)) if choice.engine == "vmap" else None
 
-    # What workers ask for, in the order they will get it.
+    # Queue operations.
 
     def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None:
-        """Queue whole steps from ``step`` on, one for each mini-batch: gradient and update."""
+        """Queue whole steps, gradient and update, from ``step`` on, one per mini-batch."""
         if len(tokens):
             self._queues[rank].append((_ADVANCE, step, tokens))
             self._waiting.add(rank)
 
     def compute_gradient(self, rank: int, step: int, token: Token) -> None:
-        """Queue a gradient that a hook will look at."""
+        """Queue a gradient that a hook will use."""
         self._queues[rank].append((_GRADIENT, step, (token,)))
         self._waiting.add(rank)
 
     def update(self, rank: int, step: int) -> None:
-        """Queue the optimizer's step with the gradient as the hook left it."""
+        """Queue a step of the optimizer with the gradient that the hook leaves."""
         self._calls_update = True
         self._queues[rank].append((_UPDATE, step, None))
         self._waiting.add(rank)
 
     def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None:
-        """Queue a look at the row for an evaluation."""
-        self._looks += 1
+        """Queue a snapshot of the row for an evaluation."""
+        self._snapshots += 1
         self._queues[rank].append((_SNAPSHOT, step, purpose))
         self._waiting.add(rank)
 
     def reset(self, rank: int) -> None:
-        """Let the worker have the parameters that all began with, and an optimizer that remembers nothing."""
+        """Reset the worker to the initial parameters and the initial state of the optimizer."""
         if rank in self._waiting:
             self.settle(rank)
         self._rows[rank].copy_(self._first)
         self.optimizer.forget(rank)
 
-    # What hooks see.
+    # Interface of hooks.
 
     def row(self, rank: int) -> Tensor:
-        """Return the worker's parameters, all its wishes fulfilled."""
+        """Return the worker's parameters after running its queued operations."""
         if rank in self._waiting:
             self.settle(rank)
         return self._rows[rank]
@@ -108,11 +109,11 @@ class Engine:
         return self._flat_gradients[rank]
 
     def set_gradient(self, rank: int, value: Tensor) -> None:
-        """Replace the gradient that the coming update will use."""
+        """Replace the gradient that the next update uses."""
         self.gradient(rank).copy_(value)
 
     def take_observed(self, rank: int) -> ObservedLosses:
-        """Return and reset how many steps the worker took and which losses it saw."""
+        """Return and reset the number of steps and the losses of the worker."""
         if rank in self._waiting:
             self.settle(rank)
         steps = int(self._seen[rank])
@@ -127,14 +128,12 @@ class Engine:
     def learning_rate(self, step: int) -> float:
         return self.optimizer.learning_rate(step)
 
-    # The work.
+    # Run operations.
 
     def settle(self, rank: int | None = None) -> None:
-        """Work off the queues in lockstep: all of them, or until the one of ``rank`` is empty; the longer the others',
-        the fuller the next calls.
-        """
+        """Run all queues in lockstep, or until the queue of ``rank`` is empty; the others then fill later calls."""
         while True:
-            if self._looks:
+            if self._snapshots:
                 self._settle_snapshots()
             if not self._waiting if rank is None else rank not in self._waiting:
                 return
@@ -147,17 +146,17 @@ class Engine:
 
     def _pop(self, rank: int) -> Operation:
         queue = self._queues[rank]
-        wish = queue.popleft()
+        operation = queue.popleft()
         if not queue:
             self._waiting.discard(rank)
-        return wish
+        return operation
 
     def _settle_snapshots(self) -> None:
         for rank in sorted(self._waiting):
             queue = self._queues[rank]
             while queue and queue[0][0] == _SNAPSHOT:
                 _, step, purpose = self._pop(rank)
-                self._looks -= 1
+                self._snapshots -= 1
                 purpose(rank, step, self._rows[rank])
 
     def _settle_updates(self, ranks: list[int]) -> None:
@@ -165,7 +164,7 @@ class Engine:
         self.optimizer.step(ranks, steps, self.layout.split(self._some(self._flat_gradients, ranks)))
 
     def _settle_gradients(self, ranks: list[int]) -> None:
-        """Evaluate the gradients at the heads of queues, for as many steps as all of them ask for."""
+        """Evaluate the gradients at the heads of the queues, for as many steps as all of them contain."""
         heads = {rank: self._pop(rank) for rank in ranks}
         steps = min(len(tokens) for _, _, tokens in heads.values())
         for rank, (kind, step, tokens) in heads.items():
@@ -174,11 +173,11 @@ class Engine:
                 self._waiting.add(rank)
         calls = [(some, [heads[rank] for rank in some]) for some in self._calls(ranks)]
         for ahead in range(steps):
-            for some, wishes in calls:
-                self._settle_call(some, wishes, ahead)
+            for some, operations in calls:
+                self._settle_call(some, operations, ahead)
 
     def _calls(self, ranks: list[int]) -> list[list[int]]:
-        """Divide ``ranks`` into calls: batches of one size each, and not too many at once."""
+        """Divide ``ranks`` into calls with equal batch sizes and a limited number of ranks."""
         by_size: dict[int, list[int]] = {self._sizes[0]: ranks}
         if self._has_sizes:
             by_size = {}
@@ -187,13 +186,11 @@ class Engine:
         at_once = self._per_call
         return [same[start : start + at_once] for same in by_size.values() for start in range(0, len(same), at_once)]
 
-    def _settle_call(self, ranks: list[int], wishes: list[Operation], ahead: int) -> None:
-        """Evaluate one call's gradients, ``ahead`` steps into each wish; those of quiet steps go straight into the
-        optimizer.
-        """
-        kinds = [kind for kind, _, _ in wishes]
-        steps = [step + ahead for _, step, _ in wishes]
-        batch = self.problem.collate(ranks, [tokens[ahead] for _, _, tokens in wishes])
+    def _settle_call(self, ranks: list[int], operations: list[Operation], ahead: int) -> None:
+        """Evaluate the gradients of one call, ``ahead`` steps into each operation; update rows of whole steps."""
+        kinds = [kind for kind, _, _ in operations]
+        steps = [step + ahead for _, step, _ in operations]
+        batch = self.problem.collate(ranks, [tokens[ahead] for _, _, tokens in operations])
         parameters = self.layout.split(self._some(self.matrix, ranks))
         gradients, losses = self._evaluate(ranks, parameters, batch)
         self._observe(ranks, steps, losses)
@@ -203,10 +200,10 @@ class Engine:
         flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
         self.layout.join(gradients, flat)
         self._flat_gradients[ranks] = flat
-        quiet = [place for place, kind in enumerate(kinds) if kind == _ADVANCE]
-        if quiet:
-            rows = {name: gradient[quiet] for name, gradient in gradients.items()}
-            self.optimizer.step([ranks[place] for place in quiet], [steps[place] for place in quiet], rows)
+        whole = [place for place, kind in enumerate(kinds) if kind == _ADVANCE]
+        if whole:
+            rows = {name: gradient[whole] for name, gradient in gradients.items()}
+            self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], rows)
 
     def _evaluate(
         self, ranks: list[int], parameters: dict[str, Tensor], batch: tuple[Tensor, ...]
@@ -217,12 +214,12 @@ class Engine:
             except (RuntimeError, NotImplementedError) as error:
                 self._call = None
                 self.choice = Choice("loop", f"vmap failed: {str(error).splitlines()[0]}")
-                say_once(self.choice.reason)
+                warn_once(self.choice.reason)
         gradients = {name: torch.empty_like(part) for name, part in parameters.items()}
         losses = torch.empty(len(ranks), dtype=self.matrix.dtype, device=self.matrix.device)
         for place, rank in enumerate(ranks):
             own = {name: part[place].detach().requires_grad_() for name, part in parameters.items()}
-            with torch.enable_grad(), self._lent.of(rank) as buffers:
+            with torch.enable_grad(), self._buffers.of(rank) as buffers:
                 loss = functional_call(self.problem.module, own | buffers, tuple(part[place] for part in batch))
             parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
             for name, part in zip(own, parts, strict=True):
@@ -251,23 +248,23 @@ class Engine:
         return self._gradients
 
     def _some(self, matrix: Tensor, ranks: list[int]) -> Tensor:
-        """Return these rows, without a copy where they are all or neighbours."""
+        """Return these rows, without a copy if they are adjacent."""
         if ranks[-1] - ranks[0] + 1 == len(ranks):
             return matrix[ranks[0] : ranks[-1] + 1]
         return matrix[ranks]
 
     def mean_buffers(self) -> dict[str, Tensor]:
         """Return the mean of the workers' buffers (the first worker's where they are integers), for evaluation."""
-        return self._lent.mean()
+        return self._buffers.mean()
 
 
 class TimingEngine:
-    """No gradients at all: parameters never change, so that only time and bytes are studied."""
+    """An engine without gradients: parameters never change, only time and bytes are simulated."""
 
     def __init__(self, parameters: Tensor, learning_rate: float, layout: Layout) -> None:
         self.layout = layout
         self._parameters, self._gradient, self._rate = parameters, torch.zeros_like(parameters), learning_rate
-        self.choice = Choice("timing", "no gradients were asked for")
+        self.choice = Choice("timing", "timing_only=True")
 
     def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None: ...
     def compute_gradient(self, rank: int, step: int, token: Token) -> None: ...

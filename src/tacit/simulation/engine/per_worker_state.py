@@ -1,4 +1,4 @@
-"""What a module that runs one worker at a time finds in place: its worker's own buffers and random state."""
+"""Buffers and random state of each worker, for modules that run one worker at a time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 
 class BuffersPerWorker:
-    """Each worker's own buffers and torch random state, for modules that run one worker at a time."""
+    """The buffers and the torch random state of each worker."""
 
     def __init__(self, module: nn.Module, workers: int, seed: Callable[[int], int]) -> None:
         named = {name: buffer.detach() for name, buffer in module.named_buffers()}
         self._buffers = [{name: buffer.clone() for name, buffer in named.items()} for _ in range(workers)]
         self._seed = seed
-        self._random: dict[int, Tensor] = {}  # by rank, from its first turn on
+        self._random: dict[int, Tensor] = {}  # by rank, after its first use
 
     @contextmanager
     def of(self, rank: int) -> Iterator[dict[str, Tensor]]:
-        """Lend the worker's buffers and put its random state in place of the global one."""
+        """Yield the worker's buffers; within the context the global random state is that of the worker."""
         outside = torch.get_rng_state()
         if rank not in self._random:
             self._random[rank] = torch.Generator().manual_seed(self._seed(rank)).get_state()

@@ -1,7 +1,7 @@
-"""Optimizers over rows: the parameters of many workers in one matrix, stepped together where that is the same thing.
+"""Optimizers over the rows of a matrix, each row the parameters of one worker.
 
-An elementwise optimizer does to a row what it would do to that worker's own tensors, so all rows with the same learning
-rate and step count take one call. Any other optimizer steps worker by worker.
+An elementwise optimizer has the same effect on a row as on the worker's own tensors, so one call updates all rows with
+the same learning rate and step count. Any other optimizer updates worker by worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rows = slice | Tensor
 
 
 class RowOptimizer(Protocol):
-    """Steps rows of the parameter matrix, each at its own step number."""
+    """Updates rows of the parameter matrix, each at its own step number."""
 
     base_rate: float  # of the first parameter group, before any schedule
 
@@ -30,16 +30,16 @@ class RowOptimizer(Protocol):
     ) -> None:
         """Update rows ``ranks`` in place; ``gradients`` by parameter name, one row each, in the same order.
 
-        factor: on the base learning rates; None: what the schedule says for each row's step.
+        factor: on the base learning rates; None: the schedule's factor for the step of each row.
         """
 
     def learning_rate(self, step: int) -> float: ...
 
     def forget(self, rank: int) -> None:
-        """Let a row's state be as before its first step."""
+        """Reset the state of a row to that before its first step."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all rows' state as tensors and numbers."""
+        """Return the state of all rows as tensors and numbers."""
 
     def load_state_dict(self, stored: dict[str, Any]) -> None: ...
 
@@ -47,23 +47,24 @@ class RowOptimizer(Protocol):
 def row_optimizer(
     factory: Factory, module: nn.Module, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
 ) -> RowOptimizer:
-    """Return the fastest optimizer over ``matrix`` that does what ``factory`` means."""
+    """Return the fastest optimizer over ``matrix`` that is equivalent to one optimizer of ``factory`` per row."""
     template = _Template(factory, module, layout)
     cls = MatrixOptimizer if type(template.optimizer) in ELEMENTWISE else PerWorkerOptimizer
     return cls(factory, template, layout, matrix, schedule)
 
 
 class _Template:
-    """The optimizer that ``factory`` makes for one worker: its groups by parameter name, base learning rates, state
-    before the first step.
-    """
+    """The optimizer of one worker: its groups by parameter name, base learning rates and initial state."""
 
     def __init__(self, factory: Factory, module: nn.Module, layout: Layout) -> None:
         named = dict(module.named_parameters())
         own = {name: nn.Parameter(named[name].detach().clone()) for name in layout.names}
         self.optimizer = factory(list(own.values()))
         if isinstance(self.optimizer, torch.optim.LBFGS):
-            raise ValueError("LBFGS evaluates the loss several times in a step, which no strategy here can follow.")
+            raise ValueError(
+                "optimizer=LBFGS evaluates the loss several times per step, which simulate does not support; "
+                "use another optimizer."
+            )
         names = {id(parameter): name for name, parameter in own.items()}
         self.groups = [[names[id(p)] for p in group["params"]] for group in self.optimizer.param_groups]
         self.base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -75,7 +76,7 @@ class _Template:
 
 
 class MatrixOptimizer:
-    """One call of an elementwise optimizer for all rows that are at the same point of its life."""
+    """An elementwise optimizer: one call for all rows with the same learning rate and step count."""
 
     def __init__(
         self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
@@ -84,10 +85,8 @@ class MatrixOptimizer:
         self.base_rate = template.base_rates[0]
         self._optimizer = template.optimizer
         self._counts = [0] * len(matrix)  # steps each row has taken
-        self._state: dict[str, dict[str, Tensor]] = {
-            name: {} for name in layout.names
-        }  # by parameter and key, row by row
-        self._scalars: dict[int, dict[str, dict[str, Any]]] = {}  # by count, parameter and key: alike in all rows
+        self._state: dict[str, dict[str, Tensor]] = {name: {} for name in layout.names}  # rows by parameter and key
+        self._scalars: dict[int, dict[str, dict[str, Any]]] = {}  # by count, parameter and key: equal in all rows
         groups = self._optimizer.param_groups
         self._is_stateless = type(self._optimizer) is torch.optim.SGD and not any(g["momentum"] for g in groups)
 
@@ -103,7 +102,7 @@ class MatrixOptimizer:
             if len(places) < len(ranks):
                 picked = torch.tensor(places, device=self._matrix.device)
                 some = {name: gradient.index_select(0, picked) for name, gradient in gradients.items()}
-            if chosen[-1] - chosen[0] + 1 == len(chosen):  # neighbours: stepped in place
+            if chosen[-1] - chosen[0] + 1 == len(chosen):  # adjacent: updated in place
                 self._step(self._matrix[chosen[0] : chosen[-1] + 1], slice(chosen[0], chosen[-1] + 1), count, some)
             else:
                 rows = torch.tensor(chosen, device=self._matrix.device)
@@ -124,7 +123,7 @@ class MatrixOptimizer:
         self._counts, self._state, self._scalars = list(stored["counts"]), stored["state"], stored["scalars"]
 
     def _together(self, ranks: Sequence[int], steps: Sequence[int]) -> dict[tuple[float, int], list[int]]:
-        """Group places by what must be equal for one call: the rate's factor and, where there is state, the rows' age."""
+        """Group indices by what must be equal in one call: the factor and, for an optimizer with state, the step count."""
         if self._is_stateless and len(set(steps)) == 1:
             return {(self._schedule(steps[0]), 0): list(range(len(ranks)))}
         groups: dict[tuple[float, int], list[int]] = defaultdict(list)
@@ -136,7 +135,7 @@ class MatrixOptimizer:
         return groups
 
     def _step(self, block: Tensor, rows: Rows, count: int, gradients: dict[str, Tensor]) -> None:
-        """Point torch's optimizer at these rows with their state after ``count`` steps, step, and keep the new state."""
+        """Load the rows and their state after ``count`` steps into torch's optimizer, run it, and store the new state."""
         parameters = {name: nn.Parameter(part) for name, part in self._layout.split(block).items()}
         for group, names in zip(self._optimizer.param_groups, self._template.groups, strict=True):
             group["params"] = [parameters[name] for name in names]
@@ -146,7 +145,7 @@ class MatrixOptimizer:
             self._optimizer.state = defaultdict(dict, {p: self._load(n, p, rows, count) for n, p in parameters.items()})
         self._optimizer.step()
         for parameter in parameters.values():
-            parameter.grad = None  # the next gradients come into the same memory, which is still in the cache
+            parameter.grad = None  # the next gradients reuse this memory, which is in the cache
         if self._is_stateless:
             return
         self._scalars[count + 1] = {n: self._store(n, self._optimizer.state[p], rows) for n, p in parameters.items()}
@@ -155,7 +154,7 @@ class MatrixOptimizer:
             del self._scalars[old]
 
     def _load(self, name: str, parameter: nn.Parameter, rows: Rows, count: int) -> dict[str, Any]:
-        if count == 0:  # what the optimizer makes when it is built, the same in every element
+        if count == 0:  # the initial state, equal in all elements
             initial = self._template.initial[name].items()
             return {
                 k: torch.full_like(parameter, v.flatten()[0].item()) if _is_by_row(v) else _copy(v) for k, v in initial
@@ -164,7 +163,7 @@ class MatrixOptimizer:
         return state | {k: _copy(v) for k, v in self._scalars[count][name].items()}
 
     def _store(self, name: str, state: dict[str, Any], rows: Rows) -> dict[str, Any]:
-        """Keep what belongs to rows and return the rest."""
+        """Store the state per row and return the rest."""
         scalars, kept = {}, self._state[name]
         for key, value in state.items():
             if not _is_by_row(value):
@@ -172,13 +171,15 @@ class MatrixOptimizer:
                 continue
             if key not in kept:
                 kept[key] = value.new_zeros(len(self._matrix), *value.shape[1:])
-            if not (isinstance(rows, slice) and kept[key][rows].data_ptr() == value.data_ptr()):  # else done in place
+            if not (
+                isinstance(rows, slice) and kept[key][rows].data_ptr() == value.data_ptr()
+            ):  # else updated in place
                 kept[key][rows] = value
         return scalars
 
 
 class PerWorkerOptimizer:
-    """One optimizer per worker, for those that look at whole tensors (or that we do not know)."""
+    """One optimizer per worker, for optimizers that are not known to be elementwise."""
 
     def __init__(
         self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]

@@ -1,6 +1,4 @@
-"""What a simulated script's worker and its sessions see of the world: ranks and shared data, and for each session a
-stage of its own.
-"""
+"""The backend of sessions in a simulated script, and the context of a worker before it attaches."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ Loaded = TypeVar("Loaded")
 
 
 class ScriptBackend:
-    """One simulated worker's world, as one of its sessions sees it."""
+    """The simulated world for one session of one worker."""
 
     world = "simulated"
     server_is_process = False
@@ -143,7 +141,7 @@ class ScriptBackend:
 
 
 class ClockedNetwork(SimulatedNetwork):
-    """The port of a session whose worker has a clock of its own."""
+    """The network of a session whose worker has its own clock."""
 
     _end: ScriptWorker
 
@@ -166,29 +164,29 @@ class ClockedNetwork(SimulatedNetwork):
 
 
 class SimulatedContext:
-    """What a worker's script sees before it attaches: its rank, the number of workers, and data that is loaded once."""
+    """The context of a worker's script: its rank, the number of workers, its sessions, and data that is loaded once."""
 
     def __init__(self, worker: ScriptWorker) -> None:
         self._worker, self.rank, self.size = worker, worker.rank, worker.size
         self.strategy = worker.world.strategy
-        self.stages: list[ScriptBackend] = []  # one for each ``attach``
+        self.backends: list[ScriptBackend] = []  # one per call of ``attach``
         self._calls_of_shared: dict[object, int] = {}
 
     @property
     def attached(self) -> list[tuple[Session, Channel]]:
         """The sessions and their channels, in the order of ``attach``."""
-        return [(backend.session, backend.channel) for backend in self.stages if backend.session is not None]
+        return [(backend.session, backend.channel) for backend in self.backends if backend.session is not None]
 
     def open_backend(self) -> ScriptBackend:
-        """Return the stage of one more session."""
-        self.stages.append(ScriptBackend(self._worker, self._worker.world.channel(len(self.stages))))
-        return self.stages[-1]
+        """Return the backend of a new session."""
+        self.backends.append(ScriptBackend(self._worker, self._worker.world.channel(len(self.backends))))
+        return self.backends[-1]
 
     def share(self, load: Callable[[], Loaded]) -> Loaded:
-        """Return what the first worker's ``load()`` returned in the same call of the script.
+        """Return the result of ``load()`` on the first worker that made the same call.
 
-        The same call is the same code, called as often before. Where the first worker drew random numbers in it, the
-        others' generators go on from where its were afterwards, as if they had drawn them too.
+        Calls are the same if they have the same code and the same count. If ``load()`` drew random numbers, the
+        generators of the other workers get the state after it, as if they had drawn the numbers themselves.
         """
         code = getattr(load, "__code__", None) or getattr(getattr(load, "__func__", None), "__code__", None)
         where = (code, code.co_filename) if code is not None else repr(load)
@@ -200,6 +198,6 @@ class SimulatedContext:
             return value
         loaded, before, after = shared_cache[where, number]
         if before != after and RngState.now() == before:
-            after.take_up()
+            after.restore()
         result: Loaded = loaded
         return result

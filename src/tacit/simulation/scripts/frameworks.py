@@ -1,9 +1,8 @@
-"""accelerate, and what is built on it (Hugging Face Trainer), under the simulator: each worker is a process of its own,
-without process groups.
+"""Support for accelerate, and for libraries that use it (Hugging Face Trainer), in simulated scripts.
 
 accelerate reads torchrun's variables and opens a process group when it finds them. Scripts read them too, so they stay
-set; only accelerate does not see them while it makes its state. That state is a singleton, and workers share one
-interpreter: each worker has a copy that is put in place in its turn.
+set and are hidden only while accelerate makes its state. That state is a singleton, and workers share one interpreter:
+each worker has a copy, which is installed while the worker runs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Singletons = list[dict[str, Any]]
 
 @contextmanager
 def one_process_each(variables: Sequence[str]) -> Iterator[None]:
-    """Let accelerate take every worker for a process alone; ``variables`` are those it must not see."""
+    """Make accelerate treat each worker as a single process; ``variables``: hidden from it."""
     undo: list[Callable[[], None]] = []
 
     def change(module: ModuleType) -> None:
@@ -60,18 +59,18 @@ def singletons_exist() -> bool:
 
 
 def take_singletons() -> Singletons:
-    """Return copies of accelerate's singletons as they are now; empty where it is not imported."""
-    return [dict(state) for state in _living()]
+    """Return copies of accelerate's singletons; empty if it is not imported."""
+    return [dict(state) for state in _states()]
 
 
 def put_singletons(kept: Singletons) -> None:
-    """Make accelerate's singletons what they were when ``kept`` was taken; fresh where it was not imported then."""
-    for number, state in enumerate(_living()):
+    """Restore accelerate's singletons from ``kept``; empty ones if it was not imported then."""
+    for number, state in enumerate(_states()):
         state.clear()
         state.update(kept[number] if number < len(kept) else {})
 
 
-def _living() -> list[dict[str, Any]]:
+def _states() -> list[dict[str, Any]]:
     module = sys.modules.get(_MODULE)
     kinds: list[Any] = [getattr(module, name, None) for name in _SINGLETONS]
     return [kind._shared_state for kind in kinds if hasattr(kind, "_shared_state")]

@@ -1,6 +1,4 @@
-"""What a script may not do, or does differently, while it is simulated: output of one rank, no loader processes, no
-process groups.
-"""
+"""Restrictions of a simulated script: output of rank 0 only, no loader processes, no process groups."""
 
 from __future__ import annotations
 
@@ -19,16 +17,16 @@ from tacit.errors import MisplacedCall
 
 logger = logging.getLogger("tacit")
 
-_ASK: Final = "ask tacit.rank() and tacit.size(), which answer in every world"
-_TALK: Final = "leave talking to the strategy; with session.reported_model(): evaluates the common model"
+_ASK: Final = "call tacit.rank() and tacit.size(), which work in simulated and real runs"
+_TALK: Final = "leave communication to the strategy; with session.reported_model(): evaluates the common model"
 _INSTEAD: Final = {
-    "init_process_group": f"leave it out (tacit.attach opens groups of its own) and {_ASK}",
-    "init_device_mesh": f"leave it out (tacit.attach opens groups of its own) and {_ASK}",
-    "destroy_process_group": "leave it out; session.close() leaves no group behind",
-    "get_rank": "write tacit.rank()",
-    "get_world_size": "write tacit.size()",
+    "init_process_group": f"remove the call (tacit.attach opens its own groups) and {_ASK}",
+    "init_device_mesh": f"remove the call (tacit.attach opens its own groups) and {_ASK}",
+    "destroy_process_group": "remove the call; session.close() closes all groups",
+    "get_rank": "call tacit.rank()",
+    "get_world_size": "call tacit.size()",
     "new_group": _TALK,
-    "barrier": "leave it out; the strategy waits where it must",
+    "barrier": "remove the call; the strategy synchronises the workers",
     **dict.fromkeys(
         (
             "all_gather",
@@ -56,21 +54,21 @@ _INSTEAD: Final = {
     ),
 }
 _WRAPPER: Final = (
-    "leave the model as it is; tacit.attach(model, optimizer, tacit.AllReduce()) does what the wrapper does"
+    "pass the model without the wrapper; tacit.attach(model, optimizer, tacit.AllReduce()) has the same effect"
 )
 
 
 class RankZeroOutput:
-    """A stream that passes on what is written while ``is_heard()``, and swallows the rest."""
+    """A stream that writes while ``shows_output()`` is true and discards everything else."""
 
-    def __init__(self, stream: TextIO, is_heard: Callable[[], bool]) -> None:
-        self._stream, self._is_heard = stream, is_heard
+    def __init__(self, stream: TextIO, shows_output: Callable[[], bool]) -> None:
+        self._stream, self._shows_output = stream, shows_output
 
     def write(self, text: str) -> int:
-        return self._stream.write(text) if self._is_heard() else len(text)
+        return self._stream.write(text) if self._shows_output() else len(text)
 
     def writelines(self, lines: list[str]) -> None:
-        if self._is_heard():
+        if self._shows_output():
             self._stream.writelines(lines)
 
     def __getattr__(self, name: str) -> Any:
@@ -78,11 +76,11 @@ class RankZeroOutput:
 
 
 @contextmanager
-def guarded(is_heard: Callable[[], bool], line: Callable[[], str]) -> Iterator[None]:
-    """Hold these rules for everything that runs inside; ``line`` names the script's line that is being executed."""
+def guarded(shows_output: Callable[[], bool], line: Callable[[], str]) -> Iterator[None]:
+    """Enforce the restrictions within the context; ``line`` returns the current line of the script."""
     with ExitStack() as undone:
         for name in ("stdout", "stderr"):
-            undone.enter_context(_replaced(sys, name, RankZeroOutput(getattr(sys, name), is_heard)))
+            undone.enter_context(_replaced(sys, name, RankZeroOutput(getattr(sys, name), shows_output)))
         undone.enter_context(_replaced(DataLoader, "__init__", _without_processes(DataLoader.__init__)))
         refusal = _refusal("DistributedDataParallel", _WRAPPER, line)
         undone.enter_context(_replaced(DistributedDataParallel, "__init__", refusal))
@@ -105,27 +103,25 @@ def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 def _refusal(name: str, instead: str, line: Callable[[], str]) -> Callable[..., Any]:
     def refuse(*_: object, **__: object) -> None:
-        raise MisplacedCall(
-            f"{line()}: {name}() works on real process groups only, and a simulated worker has none; {instead}."
-        )
+        raise MisplacedCall(f"{line()}: {name}() needs a process group, and a simulated worker has none; {instead}.")
 
     return refuse
 
 
 def _without_processes(init: Callable[..., None]) -> Callable[..., None]:
-    """Return DataLoader's constructor with ``num_workers`` and what goes with it taken out; said once."""
-    signature, is_said = inspect.signature(init), False
+    """Return DataLoader's constructor without ``num_workers`` and related arguments; it warns once."""
+    signature, has_warned = inspect.signature(init), False
 
     def without(*given: Any, **named: Any) -> None:
-        nonlocal is_said
+        nonlocal has_warned
         bound = signature.bind(*given, **named)
         wanted = bound.arguments.get("num_workers", 0)
         if wanted:
             for name in ("num_workers", "timeout", "prefetch_factor", "persistent_workers", "multiprocessing_context"):
                 bound.arguments.pop(name, None)
-            if not is_said:
-                is_said = True
-                logger.warning("num_workers=%s is taken as 0: simulated workers load their data themselves", wanted)
+            if not has_warned:
+                has_warned = True
+                logger.warning("num_workers=%s is treated as 0: simulated workers load their data themselves", wanted)
         init(*bound.args, **bound.kwargs)
 
     return without

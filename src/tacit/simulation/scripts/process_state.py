@@ -1,11 +1,9 @@
-"""What of this process belongs to one simulated worker: its ``__main__`` and modules, arguments, environment, random
-generators.
+"""Process state of one simulated worker: ``__main__`` and modules, arguments, environment, random generators.
 
-Workers take turns in one interpreter, so these are swapped when another worker's turn begins; that must stay cheap
-beside a training step. torch's and python's generators are copied (1 and 12 µs). numpy's would cost 70 µs, so every
-worker has a bit generator of its own, put in place for 0.3 µs; only the one number that numpy keeps outside of it, the
-second of a pair of Gaussians, has to be fetched, and only where the generator's memory shows that the worker has drawn
-since.
+Workers run alternately in one interpreter, and their state is swapped at each switch, which must be cheap compared with
+a training step. The generators of torch and Python are copied (1 and 12 µs). A copy of numpy's generator would take
+70 µs, so each worker has its own bit generator, which is installed in 0.3 µs. numpy keeps one number outside of it, the
+second of a pair of Gaussians; it is copied only if the memory of the generator shows that the worker has drawn numbers.
 """
 
 from __future__ import annotations
@@ -33,19 +31,19 @@ _MERSENNE_BYTES = 624 * 4 + 4  # its numbers, and the position among them
 
 
 class Generators:
-    """Where python's, numpy's and torch's global generators stand for one worker."""
+    """The global random generators of Python, numpy and torch for one worker."""
 
     def __init__(self, streams: Streams, rank: int) -> None:
-        """Begin like a fresh process, seeded by chance; but chance comes from the run's seed."""
+        """Seed the generators differently on each rank, as those of new processes are, but from the seed of the run."""
         self._python: object = random.Random(streams.integer("python", rank)).getstate()
         self._numpy: Any = np.random.MT19937(streams.integer("numpy", rank))
         self._drawn = _memory_of(self._numpy)
-        self._half_pair: dict[str, Any] | None = None  # numpy's whole state, where it holds the second of two Gaussians
+        self._half_pair: dict[str, Any] | None = None  # numpy's whole state if it holds the second of two Gaussians
         self._torch = torch.Generator().manual_seed(streams.integer("torch", rank)).get_state()
         self._cuda: list[tuple[int, int]] = []  # by device: seed and offset
 
     def save(self) -> None:
-        """Take down where the generators stand."""
+        """Save the state of the generators."""
         self._python = random.getstate()
         self._torch = torch.default_generator.get_state()
         source = np.random.get_bit_generator()  # type: ignore[attr-defined]
@@ -58,7 +56,7 @@ class Generators:
         self._cuda = [(g.initial_seed(), g.get_offset()) for g in _cuda_generators()]
 
     def load(self) -> None:
-        """Let the generators go on from there."""
+        """Restore the saved state of the generators."""
         random.setstate(self._python)  # type: ignore[arg-type]
         torch.default_generator.set_state(self._torch)
         np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
@@ -70,7 +68,7 @@ class Generators:
 
 
 class RngState(NamedTuple):
-    """Where the generators stand, as values that compare."""
+    """State of the generators as values that can be compared."""
 
     python: object
     numpy: tuple[bytes, int, int, float]
@@ -82,8 +80,8 @@ class RngState(NamedTuple):
         numpy = (np.asarray(keys).tobytes(), int(position), int(has_gauss), float(gauss))
         return cls(random.getstate(), numpy, torch.get_rng_state().numpy().tobytes())
 
-    def take_up(self) -> None:
-        """Let the generators go on from here."""
+    def restore(self) -> None:
+        """Set the generators to this state."""
         random.setstate(self.python)  # type: ignore[arg-type]
         keys, position, has_gauss, gauss = self.numpy
         np.random.set_state(("MT19937", np.frombuffer(keys, np.uint32), position, has_gauss, gauss))
@@ -91,24 +89,24 @@ class RngState(NamedTuple):
 
 
 class ProcessState:
-    """Everything of the interpreter that one worker, or the process itself between turns, calls its own."""
+    """State of the interpreter for one worker, or for the process itself between workers."""
 
     def __init__(
         self, main: ModuleType, arguments: list[str], environment: Mapping[str, str | None], generators: Generators
     ) -> None:
         self.main, self.arguments, self.environment, self.generators = main, arguments, environment, generators
         self.context: ScriptContext | None = None
-        self.modules: dict[str, ModuleType] = {}  # those that lie beside the script
+        self.modules: dict[str, ModuleType] = {}  # those in the folder of the script
         self.kinds = Kinds()  # message classes that it defines
         self.singletons: Singletons = []  # of accelerate
 
 
 class Interpreter:
-    """This process, which workers use in turns. As a context manager it is left as it was found."""
+    """This process, in which workers run alternately. As a context manager it restores the state at the end."""
 
     def __init__(self, folder: Path, streams: Streams) -> None:
         self._folder, self._streams = folder, streams
-        self.is_heard = True  # whether what is printed now is to be seen
+        self.shows_output = True  # whether output is printed now
 
     def __enter__(self) -> Interpreter:
         environment = {name: os.environ.get(name) for name in environment_of(0, 1)}
@@ -120,20 +118,20 @@ class Interpreter:
         self._kinds = latest_kinds()
         self._settings = torch.get_num_threads(), torch.get_default_dtype()
         self._modules = len(sys.modules)
-        self._is_beside: dict[str, bool] = {}  # by top-level name: whether it lies beside the script
+        self._is_local: dict[str, bool] = {}  # by top-level name: whether the module is in the folder of the script
         sys.path.insert(0, str(self._folder))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.give_to(self._host)
+        self.switch_to(self._host)
         restore_latest_kinds(self._kinds)
         sys.path[:] = self._path
         threads, dtype = self._settings
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
 
-    def give_to(self, next_one: ProcessState) -> None:
-        """Begin somebody's turn."""
+    def switch_to(self, next_one: ProcessState) -> None:
+        """Save the present state and install another one."""
         last = self._present
         if last is next_one:
             return
@@ -143,7 +141,7 @@ class Interpreter:
             last.singletons = take_singletons()
             put_singletons(next_one.singletons)
         if len(sys.modules) != self._modules:
-            last.modules = self._modules_beside_the_script()
+            last.modules = self._local_modules()
         self._present = next_one
         sys.modules["__main__"], sys.argv = next_one.main, next_one.arguments
         set_script_context(next_one.context)
@@ -158,22 +156,22 @@ class Interpreter:
             sys.modules.update(next_one.modules)
         self._modules = len(sys.modules)
 
-    def _modules_beside_the_script(self) -> dict[str, ModuleType]:
-        """Return what the worker has imported from the script's folder: state of its own, as in a process of its own."""
+    def _local_modules(self) -> dict[str, ModuleType]:
+        """Return the modules that the worker has imported from the script's folder, which each worker has separately."""
         new = [(name, module) for name, module in sys.modules.items() if name not in self._before]
-        return {name: module for name, module in new if self._lies_beside(name.partition(".")[0])}
+        return {name: module for name, module in new if self._is_local_module(name.partition(".")[0])}
 
-    def _lies_beside(self, top: str) -> bool:
-        if top not in self._is_beside:
+    def _is_local_module(self, top: str) -> bool:
+        if top not in self._is_local:
             module = sys.modules.get(top)
             file, folders = getattr(module, "__file__", None), getattr(module, "__path__", ())
             places = [Path(folder).parent for folder in folders] or ([Path(file).parent] if file else [])
-            self._is_beside[top] = any(place.resolve() == self._folder for place in places)
-        return self._is_beside[top]
+            self._is_local[top] = any(place.resolve() == self._folder for place in places)
+        return self._is_local[top]
 
 
 class ComputeClock:
-    """Real seconds that a worker has run since its last step; it stands still while others run."""
+    """Real seconds that a worker has run since its last step, without the time in which others ran."""
 
     def __init__(self) -> None:
         self._ran_s, self._since_s = 0.0, time.perf_counter()
@@ -192,7 +190,7 @@ class ComputeClock:
 
 
 def environment_of(rank: int, size: int) -> dict[str, str]:
-    """Return what torchrun would set for a worker that is alone on its machine, as simulated ones are."""
+    """Return the variables that torchrun sets for a worker that is the only one on its machine."""
     return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
@@ -204,7 +202,7 @@ def _set_variable(name: str, value: str | None) -> None:
 
 
 def _memory_of(source: Any) -> bytes | None:
-    """Return a Mersenne twister's state as it lies in memory, for a third of a microsecond; None for other generators."""
+    """Return the memory of a Mersenne twister, in 0.3 µs; None for other generators."""
     if not isinstance(source, np.random.MT19937):
         return None
     return ctypes.string_at(source.ctypes.state_address, _MERSENNE_BYTES)
@@ -216,7 +214,7 @@ def _cuda_generators() -> tuple[torch.Generator, ...]:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Leave an open ``torch.autocast`` for a while: it belongs to the thread, and greenlets share one."""
+    """Suspend an open ``torch.autocast``: it belongs to the thread, which greenlets share."""
     opened = [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     if not opened:
         yield

@@ -1,6 +1,4 @@
-"""``tacit simulate train.py``: a user's own script on a simulated cluster, the very file that torchrun starts on a real
-one.
-"""
+"""``tacit simulate train.py``: run a user's script, unchanged, on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -45,13 +43,12 @@ def simulate_script(
 ) -> Run:
     """Run the script ``path`` on every worker of a simulated ``cluster`` and return the run of its last session.
 
-    strategy: used by every session of the script in place of the one that the script gives to ``attach``; None: the
-    script's own. measured: a step takes as long as it takes on this machine (times the worker's slowness), instead of
-    what ``cluster.compute`` draws. Such runs do
-        not repeat to the bit.
-    progress: called with step, steps, virtual time and None now and then.
+    strategy: used by every session instead of the strategy that the script passes to ``attach``; None: the script's.
+    measured: a step takes the time it takes on this machine, divided by the worker's speed, instead of a time drawn from
+        ``cluster.compute``. Such runs are not reproducible bit for bit.
+    progress: called regularly with step, steps, virtual time and None.
 
-    An error in the run (and Ctrl-C) carries what there is of it as ``error.run``.
+    An error in the run, and Ctrl-C, has the part of the run up to it as ``error.run``.
     """
     return simulate_compiled(
         compiled(path, arguments),
@@ -74,7 +71,7 @@ def simulate_compiled(
     host: str | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Do what ``simulate_script`` does, with a script that has been read."""
+    """Run a compiled script, as ``simulate_script`` does."""
     check_script_joins(cluster)
     require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
     interpreter = Interpreter(script.path.parent, Streams(seed))
@@ -89,7 +86,11 @@ def simulate_compiled(
         strategy=strategy,
     )
     try:
-        with interpreter, guarded(lambda: interpreter.is_heard, script.line), one_process_each([*environment_of(0, 1)]):
+        with (
+            interpreter,
+            guarded(lambda: interpreter.shows_output, script.line),
+            one_process_each([*environment_of(0, 1)]),
+        ):
             world.run()
     except RunError as error:
         error.run = _run_of(world, f"failed: {error}")
@@ -118,7 +119,7 @@ def compiled(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> Scr
 
 
 def _run_of(world: ScriptWorld, status: str | None) -> Run:
-    """Return the run of rank 0's last session with everybody's events; None: with the status that the session gave it."""
+    """Return the run of rank 0's last session with the events of all workers; status None: that of the session."""
     run, trace = Run("", "", world.cluster.workers, 0, world.seed), world.trace
     for number, (session, channel) in enumerate(attached := world.workers[0].context.attached, 1):
         run, trace = session.run, channel.trace
@@ -136,11 +137,11 @@ def _run_of(world: ScriptWorld, status: str | None) -> Run:
         run.status = status
         trace.cut(world.agenda.now_s)
     run.trace = trace
-    if status is not None:  # the session knew only its own events
+    if status is not None:  # the session has only its own events
         tally = Tally(run.trace)
         run.history = [{**row, **tally.at(row["time_s"])} for row in run.history]
     run.workload, run.seed, run.cluster = world.script.path.name, world.seed, str(world.cluster)
-    if not run.strategy and world.strategy is not None:  # it ended before its first session
+    if not run.strategy and world.strategy is not None:  # the script ended before its first session
         run.strategy = str(world.strategy)
     run.config = script_configuration(
         world.script, cluster=world.cluster, strategy=world.strategy, seed=world.seed, measured=world.is_measured
@@ -152,7 +153,7 @@ def _run_of(world: ScriptWorld, status: str | None) -> Run:
 def script_configuration(
     script: Script, *, cluster: Cluster, strategy: Strategy[Any] | None, seed: int, measured: bool
 ) -> dict[str, Any]:
-    """Return what reproduces the run, in the words of ``tacit simulate --config``."""
+    """Return the settings that reproduce the run, as ``tacit simulate --config`` reads them."""
     table = cluster.table()
     if measured:
         table["compute"] = "measured"

@@ -1,4 +1,4 @@
-"""Workers whose steps are those of a user's script, and the server of their strategy."""
+"""Workers that run a user's script, and the server of their strategy."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Handler = Callable[[int, Message], None]
 class ScriptWorker(Endpoint):
     """A worker whose steps are those of a script.
 
-    Its clock stands still in exchanges among sessions. After an evaluation it may therefore be behind the agenda by as
-    long as it had to wait for the slowest, and steps that are over by the agenda's time land at once.
+    Its clock does not advance in exchanges among sessions. After an evaluation it may therefore be behind the agenda by
+    the time that it waited for the slowest worker; a step that ends before the agenda's time then ends at once.
     """
 
     world: ScriptWorld
@@ -49,12 +49,10 @@ class ScriptWorker(Endpoint):
         super().__init__(world, rank)
         self.compute_times, self.watch = world.compute_times(rank), ComputeClock()
         self.clock_s = 0.0
-        self.boundary_s = 0.0  # when the last step landed
+        self.boundary_s = 0.0  # end of the last step
         self.is_stopped = False
         self._step_in_progress: StepInProgress | None = None
-        self._handlers: dict[
-            int, tuple[tuple[type[Message], ...], Handler]
-        ] = {}  # by session: what it handles, and how
+        self._handlers: dict[int, tuple[tuple[type[Message], ...], Handler]] = {}  # by session: kinds and handler
         self.context = SimulatedContext(self)
         script = world.script
         arguments, environment = [str(script.path), *script.arguments], environment_of(rank, self.size)
@@ -63,7 +61,7 @@ class ScriptWorker(Endpoint):
         self.kinds = self.process_state.kinds
         self.fiber = ScriptFiber(self, self.fiber)
 
-    # Its life.
+    # Running the script.
 
     def _run(self) -> None:
         torch.set_grad_enabled(True)
@@ -77,7 +75,7 @@ class ScriptWorker(Endpoint):
             self._play()
             self._check_end()
         except BaseException as error:
-            for session, _ in self.context.attached:  # those that are over do not mind
+            for session, _ in self.context.attached:  # no effect on closed sessions
                 session.__exit__(type(error), error, error.__traceback__)
             raise
 
@@ -87,25 +85,23 @@ class ScriptWorker(Endpoint):
             exec(script.code, vars(self.process_state.main))
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
-                raise ScriptFailed(self.rank, f"left with sys.exit({leaving.code!r}).") from leaving
+                raise ScriptFailed(self.rank, f"called sys.exit({leaving.code!r}).") from leaving
         except RunError as error:
-            error.add_note("\n".join([f"This came up in the script of worker {self.rank}:", *script.own_lines(error)]))
+            error.add_note("\n".join([f"Raised in the script of worker {self.rank}:", *script.own_lines(error)]))
             raise
         except Exception as error:
             what = f"raised {type(error).__name__}: {error}"
             raise ScriptFailed(self.rank, what, script.own_lines(error)) from error
 
     def _check_end(self) -> None:
-        stages = self.context.stages
-        if any(isinstance(backend.failure, SystemExit) for backend in stages):
-            raise ScriptFailed(
-                self.rank, "left its session with sys.exit() before the end; call session.close() first."
-            )
-        if any(backend.is_open for backend in stages):
+        backends = self.context.backends
+        if any(isinstance(backend.failure, SystemExit) for backend in backends):
+            raise ScriptFailed(self.rank, "called sys.exit() inside its session; call session.close() first.")
+        if any(backend.is_open for backend in backends):
             raise ScriptFailed(
                 self.rank,
-                f"ended after step {self.context.attached[-1][0].step} without session.close(): nobody played the last round. "
-                f"Add session.close() after the loop, or write: with tacit.attach(…) as session.",
+                f"ended after step {self.context.attached[-1][0].step} without session.close(), which runs the last "
+                f"round; add session.close() after the loop, or write: with tacit.attach(…) as session.",
             )
 
     # Time.
@@ -127,14 +123,14 @@ class ScriptWorker(Endpoint):
             trace.compute(self.rank, step, start_s, end_s)
 
     def abandon(self) -> bool:
-        """Drop the gradient under way; return whether there is one."""
+        """Drop the gradient in progress; return whether there is one."""
         if self._step_in_progress is None:
             return False
         self._step_in_progress.abandon()
         return True
 
     def block(self, what: object) -> None:
-        if self.is_stopped:  # the script caught what ends it
+        if self.is_stopped:  # the script caught the error that ends it
             raise Stopped
         with without_autocast():
             super().block(what)
@@ -144,7 +140,7 @@ class ScriptWorker(Endpoint):
         return f"{super().describe_wait()} ({self.world.script.call_in(self.fiber.frame)})"
 
     def stand_by(self, what: object) -> None:
-        """Block without letting the own clock move."""
+        """Block without advancing the worker's clock."""
         clock_s = self.clock_s
         self.block(what)
         self.clock_s = clock_s
@@ -152,14 +148,14 @@ class ScriptWorker(Endpoint):
     # Messages.
 
     def listen(self, channel: Channel, handles: tuple[type[Message], ...], handler: Handler) -> None:
-        """Give messages of a session and of the kinds ``handles`` to ``handler``, those that came too early first."""
+        """Pass messages of a session and of the kinds ``handles`` to ``handler``, first those that arrived early."""
         self._handlers[channel.session] = handles, handler
         early, self._inbox = self._inbox, deque()
         for envelope in early:
             self.accept(envelope)
 
     def accept(self, envelope: Envelope) -> None:
-        """Give handled kinds to the handler; a paused worker takes nothing before it wakes."""
+        """Pass handled kinds to the handler; a paused worker accepts them when it wakes."""
         agenda = self.world.agenda
         awake_s = self.compute_times.awake_from(agenda.now_s)
         if awake_s > agenda.now_s:
@@ -172,7 +168,7 @@ class ScriptWorker(Endpoint):
                 super().accept(envelope)
 
     def _handle(self, handles: tuple[type[Message], ...], handler: Handler, envelope: Envelope) -> None:
-        self.world.interpreter.give_to(self.process_state)
+        self.world.interpreter.switch_to(self.process_state)
         self.is_handling, self.replies_left = True, 1
         try:
             with torch.no_grad():
@@ -182,9 +178,9 @@ class ScriptWorker(Endpoint):
 
 
 class ScriptServer(Endpoint):
-    """The server of a session's strategy, or a shard of it: its own model and optimizer, an inbox, a fiber."""
+    """The server of a session's strategy, or a shard of it, with its own model and optimizer."""
 
-    knows_split = False  # data are the script's own
+    knows_split = False  # the script loads the data
 
     def __init__(
         self,
@@ -231,17 +227,17 @@ class ScriptServer(Endpoint):
 
 
 class ScriptFiber:
-    """A worker's fiber, around which the interpreter becomes the worker's own."""
+    """The fiber of a worker; the interpreter has the worker's state while it runs."""
 
     def __init__(self, worker: ScriptWorker, fiber: Fiber) -> None:
         self._worker, self._fiber, self.is_over = worker, fiber, False
 
     def resume(self) -> None:
-        self._take(self._fiber.resume)
+        self._switch_and_run(self._fiber.resume)
 
     def throw(self, error: BaseException) -> None:
         self._worker.is_stopped |= isinstance(error, Stopped)
-        self._take(lambda: self._fiber.throw(error))
+        self._switch_and_run(lambda: self._fiber.throw(error))
 
     def park(self) -> None:
         self._fiber.park()
@@ -250,14 +246,14 @@ class ScriptFiber:
     def frame(self) -> FrameType | None:
         return self._fiber.frame
 
-    def _take(self, go_on: Callable[[], None]) -> None:
+    def _switch_and_run(self, action: Callable[[], None]) -> None:
         worker, interpreter = self._worker, self._worker.world.interpreter
-        interpreter.give_to(worker.process_state)
-        interpreter.is_heard = worker.rank == 0
+        interpreter.switch_to(worker.process_state)
+        interpreter.shows_output = worker.rank == 0
         worker.watch.start()
         try:
-            go_on()
+            action()
         finally:
             worker.watch.stop()
-            interpreter.is_heard = True
+            interpreter.shows_output = True
             self.is_over = self._fiber.is_over

@@ -1,4 +1,4 @@
-"""The simulated world of a user's script: workers that run it, each in a fiber and with belongings of its own."""
+"""The simulated world of a user's script: each worker runs it in a fiber with its own process state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Script:
     sha256: str  # of the file's content
 
     def main(self) -> ModuleType:
-        """Return a fresh ``__main__`` for one worker."""
+        """Return a new ``__main__`` for one worker."""
         module = ModuleType("__main__")
         module.__file__ = str(self.path)
         return module
@@ -66,7 +66,7 @@ class Script:
         return frame
 
     def own_lines(self, error: BaseException) -> Iterator[str]:
-        """Yield those lines of a traceback that lie in the script or in files beside it."""
+        """Yield the lines of a traceback that are in the script or in its folder."""
         for frame in traceback.extract_tb(error.__traceback__):
             path = Path(frame.filename)
             if self.path.parent in path.parents and _OURS not in path.parents and "site-packages" not in path.parts:
@@ -74,7 +74,7 @@ class Script:
 
 
 class ScriptWorld(BaseWorld):
-    """Everything the simulation of a script consists of. ``run`` lets it happen."""
+    """The simulation of a script."""
 
     def __init__(
         self,
@@ -89,27 +89,27 @@ class ScriptWorld(BaseWorld):
         strategy: Strategy[Any] | None,
     ) -> None:
         super().__init__(cluster, seed=seed, host=host)
-        self.strategy = strategy  # in place of the script's own
+        self.strategy = strategy  # instead of the script's
         self.script, self.interpreter, self.is_measured, self._progress = script, interpreter, measured, progress
-        self.shared_cache: dict[object, tuple[Any, RngState, RngState]] = {}  # what ``tacit.shared`` has loaded
+        self.shared_cache: dict[object, tuple[Any, RngState, RngState]] = {}  # results of ``tacit.shared``
         self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]
         self._session_collectives: dict[int, SessionCollectives] = {}  # by session
-        self._beside: dict[tuple[int, int], ScriptServer] = {}  # servers, by session and the worker they live with
+        self._servers_at: dict[tuple[int, int], ScriptServer] = {}  # by session and the rank that opened them
         self.set_endpoints(self.workers)
 
     def settle(self) -> None:
         if not any(worker.context.attached for worker in self.workers):
             raise ScriptFailed(
                 0,
-                "ended without tacit.attach on any worker: there is nothing to simulate; after the optimizer is made "
-                "write session = tacit.attach(model, optimizer, strategy).",
+                "ended without tacit.attach on any worker, so there is nothing to simulate; after making the optimizer, "
+                "call session = tacit.attach(model, optimizer, strategy).",
             )
 
     def _is_over(self) -> bool:
         return self._living == 0
 
     def channel(self, session: int) -> Channel:
-        """Return the channel of the ``session``-th session, which every worker opens in its turn."""
+        """Return the channel of session number ``session``; the first worker that attaches opens it."""
         return self.channels[session] if session < len(self.channels) else self.open_channel()
 
     def session_collectives(self, session: int) -> SessionCollectives:
@@ -123,11 +123,11 @@ class ScriptWorld(BaseWorld):
     def open_server(
         self, worker: ScriptWorker, channel: Channel, loop: ServerLoop, model: ServerModel, steps: int | None, seed: int
     ) -> None:
-        """Let the server of a session's strategy, or a shard of it, live beside ``worker``, which asks for it."""
+        """Open the server of a session's strategy, or a shard of it, in the process of ``worker``, the caller."""
 
-        def open_outside() -> None:  # a greenlet parks into the one that made it, which must not be a worker's
+        def open_outside() -> None:  # a greenlet parks into its creator, which must not be a worker's greenlet
             server = ScriptServer(self, channel, worker.rank, loop, model, steps, seed)
-            self._beside[channel.session, worker.rank] = server
+            self._servers_at[channel.session, worker.rank] = server
             server.kinds = worker.kinds
             self.add_server(server, channel)
             worker.fiber.resume()
@@ -136,8 +136,8 @@ class ScriptWorld(BaseWorld):
         worker.stand_by("tacit.attach for the start of its server")
 
     def join_server(self, worker: ScriptWorker, channel: Channel) -> Tensor | None:
-        """Let ``worker`` wait until the server beside it has nothing left to do; return its part of the model."""
-        server = self._beside.get((channel.session, worker.rank))
+        """Let ``worker`` wait until the server in its process has ended; return the server's part of the model."""
+        server = self._servers_at.get((channel.session, worker.rank))
         if server is None:
             return None
         while not server.fiber.is_over:
@@ -150,9 +150,9 @@ class ScriptWorld(BaseWorld):
             collectives.lose(rank, self.agenda.now_s)
 
     def returned(self, rank: int) -> None:
-        raise AssertionError("faults that bring a worker in are refused before a script starts")
+        raise AssertionError("faults that add a worker are refused before a script starts")
 
     def tell(self, rank: int, step: int, steps: int | None, time_s: float) -> None:
-        """Tell whoever watches how far rank 0 has come."""
+        """Call ``progress`` after steps of rank 0."""
         if self._progress is not None and rank == 0 and step % max(1, (steps or 0) // 100) == 0:
             self._progress(step, steps or step, time_s, None)
