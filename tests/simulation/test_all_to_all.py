@@ -88,5 +88,5 @@ def test_an_all_to_all_needs_a_message_for_everybody():
         def before_step(self, worker, state):
             worker.network.all_to_all([TensorMessage(torch.zeros(1))])
 
-    with pytest.raises(ValueError, match="all_to_all got 1 messages for 3 ranks; give one for each"):
+    with pytest.raises(ValueError, match="all_to_all got 1 messages for 3 ranks; pass one per rank"):
         tacit.simulate(workloads.quadratic(dimension=3), Short(), cluster=tacit.Cluster(workers=3), steps=1)

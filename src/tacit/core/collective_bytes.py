@@ -1,6 +1,4 @@
-"""How many bytes each rank puts on the wire in a collective: the simulator prices them, real runs count them, and both
-mean the same.
-"""
+"""Bytes that each rank sends in a collective, used by the simulator and by the traces of real runs."""
 
 from __future__ import annotations
 
@@ -10,10 +8,10 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1024)
 def ring_all_reduce_bytes(elements: int, element_bytes: int, size: int) -> tuple[int, ...]:
-    """Return what each of ``size`` ranks sends in a ring all-reduce: 2(n−1) of n chunks.
+    """Return the bytes that each of ``size`` ranks sends in a ring all-reduce: 2(n−1) of n chunks.
 
     The first chunks may be one element longer. To reduce, rank i sends all chunks but i + 1; to gather, all but i + 2.
-    Cached, because most rounds are alike.
+    Cached, because most rounds have equal sizes.
     """
     chunks = [(elements // size + (place < elements % size)) * element_bytes for place in range(size)]
     total = sum(chunks)
@@ -21,13 +19,14 @@ def ring_all_reduce_bytes(elements: int, element_bytes: int, size: int) -> tuple
 
 
 def handed_out_bytes(sizes_bytes: Sequence[int], place: int) -> int:
-    """Return what the rank at ``place`` sends that gives ``sizes_bytes[j]`` to every rank j."""
+    """Return the bytes that a rank sends to all others, ``sizes_bytes[j]`` to rank j."""
     return sum(sizes_bytes) - sizes_bytes[place]
 
 
 def tree_broadcast_bytes(size_bytes: int, source: int, size: int) -> list[int]:
-    """Return what each rank sends in a binomial tree: in each stage everybody who has the value passes it to one who
-    has not.
+    """Return the bytes that each rank sends in a binomial tree.
+
+    In each stage every rank that has the value sends it to one that does not.
     """
     sent, reach = [0] * size, 1
     while reach < size:

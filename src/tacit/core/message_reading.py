@@ -30,7 +30,7 @@ _BEGIN: Final = Struct("<2sBH")
 _NO_FRAMES: Final[Iterator[memoryview]] = iter(())
 _MAX_PLANS: Final = 1024
 _MAX_SIGNATURES_BYTES: Final = 2**18
-"""Limits of the cache of plans: number of signatures and their total length. Forged signatures cannot fill the memory."""
+"""Limits of the cache of plans: number and total length of signatures, so that forged ones cannot fill the memory."""
 _MAX_SIGNATURE_BYTES: Final = 2**16 - 1
 
 
@@ -138,7 +138,7 @@ _PLAIN: Final = object()
 
 
 def _assemble(shape: Shape, values: Iterator[Any]) -> Message:
-    """Return the message of that ``shape``; ``values``: all plain fields, those of inner messages included, in order."""
+    """Return the message of that ``shape``; ``values``: all plain fields in order, inner messages included."""
     found: list[Any] = []
     for part in shape.parts:
         if isinstance(part, Shape):

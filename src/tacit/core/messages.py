@@ -15,8 +15,8 @@ of sizes, traces and digests. Without ``wire=`` it is the name of the class.
 A field may hold a message or a tuple of messages. Their codes, numbers and contents are part of the outer message,
 under one header and one checksum. Reading refuses a value that the type hint of the field does not allow.
 
-``pack`` returns these bytes in one piece. ``frames`` returns the same bytes in several pieces; a large tensor is a piece
-of its own, neither copied nor joined. The checksum is 0 there: TCP and CURVE verify the data already, and crc32 would
+``pack`` returns these bytes in one piece. ``frames`` returns the same bytes in several pieces; a large tensor is its
+own piece, neither copied nor joined. The checksum is 0 there: TCP and CURVE verify the data already, and crc32 would
 take longer than the transfer.
 """
 
@@ -151,7 +151,7 @@ class Message(Nestable):
         return False
 
     def received_as(self, asked: Iterable[type[Message]], kinds: Kinds | None = None) -> Message:
-        """Return the message as an instance of the receiver's class: the class ``asked`` for, else the one in ``kinds``.
+        """Return the message as an instance of the receiver's class: the one ``asked`` for, else the one in ``kinds``.
 
         Raise ``BadMessage`` if that class has other fields.
         """

@@ -1,8 +1,8 @@
-"""The port: everything a strategy may ask of the world around a worker.
+"""The network interface of a worker: all communication of a strategy.
 
-Behind it stands either the simulator or ``torch.distributed`` with a message plane; a strategy never knows which.
-Blocking calls simply block: in the simulator the worker's fiber is parked while virtual time moves on, in the runtime
-the call waits for the wire. A strategy's state may have changed (``on_message`` ran) when a blocking call returns.
+The simulator and the runtime (``torch.distributed`` and the message plane) implement it; a strategy is independent of
+the implementation. In a blocking call the simulator parks the worker's fiber while virtual time advances; the runtime
+waits for the network. The state of a strategy may have changed (``on_message`` ran) when a blocking call returns.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from tacit.core.messages import Message
 from tacit.errors import MisplacedCall, require
 
 SERVER: Final = -1
-"""The address of the server endpoint, where a strategy has one; with several shards, of the first."""
+"""The address of the server of a strategy; with several shards, of the first."""
 
 MessageType = TypeVar("MessageType", bound=Message)
 MessageType_co = TypeVar("MessageType_co", bound=Message, covariant=True)
 
 
 Parts = Tensor | Sequence[Tensor]
-"""A tensor, or several flat ones that travel end to end as one: nobody has to join them first."""
+"""A tensor, or several flat tensors that are sent as one, without being concatenated by the caller."""
 
 
 def check_one_for_each(messages: Sequence[Message], size: int) -> None:
-    """Raise unless an all-to-all brings a message for every rank."""
+    """Raise unless an all-to-all has one message per rank."""
     require(
         len(messages) == size,
-        f"all_to_all got {len(messages)} messages for {size} ranks; give one for each, itself included.",
+        f"all_to_all got {len(messages)} messages for {size} ranks; pass one per rank, this rank included.",
     )
 
 
 def count_reply(left: int, to: int, message: Message) -> int:
-    """Return how many replies a handler may still send after ``message``, or raise."""
+    """Return the number of replies that a handler may send after ``message``; raise if it may not send this one."""
     if not left:
         raise MisplacedCall(
-            f"a handler sends at most one reply per message received, and {type(message).__name__} to {to} is its second; "
-            f"keep it in the state and let a hook send it."
+            f"a handler sends at most one reply per message received, and {type(message).__name__} to {to} "
+            f"is its second; keep it in the state and let a hook send it."
         )
     return left - 1
 
 
 def server_address(shard: int) -> int:
-    """Return where the shard of a server is: -1, then -3, -4, … (-2 is nobody's, so that traces can say "nobody")."""
+    """Return the address of a shard of the server: -1, then -3, -4, … (-2 means "none" in traces)."""
     return SERVER if shard == 0 else -2 - shard
 
 
 def shard_at(address: int) -> int:
-    """Return which shard of a server lives at ``address``."""
+    """Return the number of the shard at ``address``."""
     return 0 if address == SERVER else -2 - address
 
 
 class Envelope(NamedTuple):
-    """A message that arrived, the rank it came from, and the number of the session it belongs to."""
+    """A received message, the rank of its sender, and the number of its session."""
 
     source: int
     message: Message
@@ -63,21 +63,21 @@ class Envelope(NamedTuple):
 
 
 class Pending(Protocol):
-    """A collective under way."""
+    """A collective in progress."""
 
     @property
     def is_ready(self) -> bool:
         """Whether ``wait`` would return at once.
 
-        Changes only at step boundaries, so that both worlds see it change at the same step.
+        Changes only at step boundaries, so that it changes at the same step in simulated and real runs.
         """
 
     def wait(self) -> Tensor:
-        """Block until the result is there and return it, a tensor the caller owns. Once."""
+        """Block until the collective has ended; return its result, which the caller owns. Call it once."""
 
 
 class Network(Protocol):
-    """One worker's way to the others."""
+    """The network of one worker."""
 
     @property
     def rank(self) -> int: ...
@@ -94,45 +94,46 @@ class Network(Protocol):
         into: Tensor | None = None,
         extra_state: bool = True,
     ) -> Tensor:
-        """Return Σ wᵢ xᵢ / Σ wᵢ over the ranks of ``group`` (None: all), summed in rank order, as a tensor the caller
-        owns.
+        """Return Σ wᵢ xᵢ / Σ wᵢ over the ranks of ``group`` (None: all), summed in rank order, as a new tensor.
 
-        A rank with nothing to say joins with weight 0. Where all do, everybody keeps its own: a copy of what it gave
-        comes back. ``into``: a flat tensor that takes as many of the mean's first numbers as it holds, once all is
-        well; what is left is returned. It may be one of the parts, and saves a copy. ``extra_state``: whether buffers and
-        moments of an attached model are averaged in the same call; never with a ``group``.
+        A rank without data joins with weight 0. If all weights are 0, each rank gets a copy of its own tensor.
+        into: a flat tensor for the first numbers of the mean, written when the call succeeds; the remaining numbers are
+            returned. It may be one of the parts, and saves a copy.
+        extra_state: whether to average buffers and moments of an attached model in the same call; never with ``group``.
         """
 
     def start_all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> Pending:
-        """Begin an ``all_reduce_mean`` of a snapshot of ``parts`` and return at once."""
+        """Start an ``all_reduce_mean`` of a copy of ``parts`` and return at once."""
 
     def all_gather(
         self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
     ) -> list[MessageType]:
-        """Return every rank's message, in rank order; sizes may differ.
+        """Return the messages of all ranks, in rank order; sizes may differ.
 
-        One that ``continues`` belongs to the round of the exchange before it.
+        continues: count the call as part of the round of the exchange before it.
         """
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
-        """Give ``messages[j]`` to the j-th rank of the group and return what every rank gave to this one, in rank
-        order; sizes may differ.
+        """Send ``messages[j]`` to rank j of the group; return the messages to this rank, in rank order.
+
+        Sizes may differ.
         """
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
-        """Return rank ``source``'s tensor on every rank."""
+        """Return the tensor of rank ``source`` on all ranks."""
 
     def send(self, to: int, message: Message) -> None:
-        """Send a snapshot of ``message`` to a rank or to ``SERVER``.
+        """Send a copy of ``message`` to a rank or to ``SERVER``.
 
-        From a hook it blocks while the window of unanswered requests is full; from a handler it never blocks, and a
-        handler sends at most one reply per message received, so queues are bounded and two handlers cannot wait for
-        each other.
+        In a hook the call blocks while the window of undelivered messages is full. In a handler it never blocks, and a
+        handler sends at most one reply per received message: queues are bounded, and handlers cannot wait for each
+        other.
         """
 
     def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        """Block until a message of ``kind`` (from ``source``, None: anybody) is there; return its source and it, oldest
-        first.
+        """Block until a message of ``kind`` from ``source`` (None: any) has arrived; return source and message.
+
+        The oldest message is returned first.
         """

@@ -1,4 +1,4 @@
-"""How a module's parameters lie in one flat vector."""
+"""The layout of a module's parameters in one flat vector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and offsets of parameters laid end to end, in the module's own order."""
+    """Names, shapes and offsets of the parameters in one flat vector, in the order of the module."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -29,14 +29,14 @@ class Layout:
             total += parameter.numel()
         return cls(tuple(n for n, _ in named), tuple(p.shape for _, p in named), tuple(offsets), total)
 
-    @cache  # noqa: B019 - layouts are few, and hooks ask in every step
+    @cache  # noqa: B019 - few layouts, and hooks call this in every step
     def cut(self, parts: int) -> tuple[tuple[int, int], ...]:
-        """Return begin and end of ``parts`` stretches of nearly equal length that divide no parameter."""
+        """Return begin and end of ``parts`` ranges of similar length that divide no parameter."""
         if parts == 1:
             return ((0, self.dimension),)
         if parts > len(self.names):
             raise ValueError(
-                f"shards={parts} cannot divide {len(self.names)} parameter tensors; use at most that many."
+                f"shards={parts} is more than the {len(self.names)} parameter tensors; use at most that many."
             )
         bounds, edges = [0], [*self.offsets, self.dimension]
         for part in range(1, parts):
@@ -46,7 +46,7 @@ class Layout:
 
     @cache  # noqa: B019
     def part(self, parts: int, place: int) -> Layout:
-        """Return the layout of one of the stretches that ``cut`` makes, with offsets of its own."""
+        """Return the layout of one of the ranges of ``cut``, with offsets from its begin."""
         begin, end = self.cut(parts)[place]
         inside = [at for at, offset in enumerate(self.offsets) if begin <= offset < end]
         return Layout(

@@ -1,7 +1,7 @@
-"""Random streams: one per purpose and rank, all from one seed, none aware of the others.
+"""Random streams: one per purpose and rank, all from one seed, independent of each other.
 
-Drawing more from one stream never shifts another, so a new fault or a longer evaluation leaves every worker's batches
-as they were.
+A draw from one stream does not change another, so a new fault or a longer evaluation does not change the batches of any
+worker.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Streams:
     seed: int
 
     def numpy(self, purpose: str, rank: int = -1) -> np.random.Generator:
-        """Return a fresh generator for ``purpose`` on ``rank`` (-1: shared by the whole run)."""
+        """Return a new generator for ``purpose`` on ``rank`` (-1: shared by the whole run)."""
         return np.random.Generator(np.random.Philox(self._sequence(purpose, rank)))
 
     def torch(self, purpose: str, rank: int = -1) -> torch.Generator:
-        """Return a fresh CPU generator for ``purpose`` on ``rank``."""
+        """Return a new CPU generator for ``purpose`` on ``rank``."""
         return torch.Generator().manual_seed(self.integer(purpose, rank))
 
     def integer(self, purpose: str, rank: int = -1) -> int:
-        """Return a seed for a library that wants an integer."""
+        """Return an integer seed for ``purpose`` on ``rank``."""
         return int(self._sequence(purpose, rank).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def _sequence(self, purpose: str, rank: int) -> np.random.SeedSequence:

@@ -1,9 +1,10 @@
-"""Specifications: frozen dataclasses that print as the call that makes them.
+"""Specifications: frozen dataclasses that print as the call that constructs them.
 
-``str(spec)`` names only what differs from the defaults, so that it can stand in a table, a legend or a TOML file and be
-read back by ``tacit.registry.parse``. A class of this package prints by its name, any other class with its module:
-``my_package.my_module:MyStrategy(k=2)``. numpy's numbers become Python's on construction, so that they print, compare
-and digest alike. Old names of renamed fields are accepted (``renamed_fields.py``).
+``str(spec)`` contains only arguments that differ from their defaults. It is used in tables, legends and TOML files, and
+``tacit.registry.parse`` reads it. A class of this package prints by its name, any other class with its module:
+``my_package.my_module:MyStrategy(k=2)``. numpy numbers become Python numbers on construction, so that equal
+specifications print, compare and digest equally. Old names of renamed fields are accepted
+(``renamed_fields.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from tacit.core.renamed_fields import accept_old_names, text_with_new_names
 
 ALWAYS_SPELLED: Final = {"always_spelled": True}
-"""Metadata of a field that is printed even where it holds its default, because a reader wants to see it."""
+"""Metadata of a field that is printed even if it has its default value."""
 
 _PACKAGE: Final = __name__.partition(".")[0]
 
@@ -29,9 +30,7 @@ Result = TypeVar("Result")
 
 
 def python_number(value: Any) -> Any:
-    """Return ``value`` with Python's numbers in place of numpy's, also inside lists, tuples and dicts; arrays stay
-    arrays.
-    """
+    """Return ``value`` with numpy numbers converted to Python numbers, also in lists, tuples and dicts; not arrays."""
     if isinstance(value, np.generic):
         return value.item()
     kind = type(value)
@@ -43,7 +42,7 @@ def python_number(value: Any) -> Any:
 
 
 def with_python_numbers(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate ``function`` to take numpy's numbers as Python's."""
+    """Decorate ``function`` to convert numpy numbers in its arguments to Python numbers."""
 
     @functools.wraps(function)
     def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -54,9 +53,7 @@ def with_python_numbers(function: Callable[Arguments, Result]) -> Callable[Argum
 
 
 class Parameters:
-    """A frozen dataclass whose fields hold Python's numbers, whichever were given; converted before its
-    ``__post_init__``.
-    """
+    """A frozen dataclass that converts numpy numbers to Python numbers before its ``__post_init__``."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         accept_old_names(cls)  # here, because ``dataclass`` writes the constructor after ``__init_subclass__``
@@ -83,7 +80,7 @@ class Parameters:
 
 
 class Spec(Parameters):
-    """A frozen dataclass of parameters that does nothing but hold, check and print them."""
+    """A frozen dataclass that holds, checks and prints parameters."""
 
     def __str__(self) -> str:
         return f"{spell_class(type(self))}({spell_fields(self)})"
@@ -126,7 +123,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 
 def spell_fields(spec: object) -> str:
-    """Return the arguments of ``spec`` that differ from their defaults, as they would be typed."""
+    """Return the arguments of ``spec`` that differ from their defaults, in Python notation."""
     parts = []
     for field in dataclasses.fields(spec) if dataclasses.is_dataclass(spec) else ():
         value = getattr(spec, field.name)
@@ -137,7 +134,7 @@ def spell_fields(spec: object) -> str:
 
 
 def spell(value: object) -> str:
-    """Return ``value`` as it would be typed in a call."""
+    """Return ``value`` in Python notation."""
     if isinstance(value, Spec):
         return str(value)
     if isinstance(value, Mapping):

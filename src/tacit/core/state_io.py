@@ -1,6 +1,4 @@
-"""A strategy's state as plain tables of tensors and numbers, and back: what a checkpoint may hold without pickling
-code.
-"""
+"""Convert the state of a strategy to plain tables of tensors and numbers, which a checkpoint stores, and back."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from tacit.errors import RunError
 
 
 class PendingRound(ABC):
-    """A collective that has been started and that a strategy keeps in its state until its result is there."""
+    """A collective in progress that a strategy keeps in its state."""
 
     extra: Tensor | None
     """The extra state that was sent in the same collective."""
@@ -36,7 +34,7 @@ _MESSAGE = "a message"
 def store(value: Any, path: str = "state") -> Any:
     """Return ``value`` with dataclasses as dicts.
 
-    A round under way is waited for, and stored as what came of it; as nothing if it failed.
+    A collective in progress is completed and stored as its result; as None if it failed.
     """
     if isinstance(value, Message):
         return {_MESSAGE: value.pack()}
@@ -46,7 +44,7 @@ def store(value: Any, path: str = "state") -> Any:
     if isinstance(value, PendingRound):
         try:
             return {_PENDING: {"received": value.result().clone(), "riding": store(value.extra)}}
-        except RunError:  # somebody is lost: the survivors will start from the mean, which this round would not change
+        except RunError:  # a worker is lost: the others start from the mean, which this round would not change
             return None
     if isinstance(value, Tensor):
         return value.detach().clone()
@@ -57,20 +55,21 @@ def store(value: Any, path: str = "state") -> Any:
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     raise TypeError(
-        f"{path} holds a {type(value).__name__}, which a checkpoint cannot; keep tensors, numbers and text there."
+        f"{path} holds a {type(value).__name__}, which a checkpoint cannot store; use tensors, numbers and text."
     )
 
 
 def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
-    """Return ``stored`` in the shape of ``template``, a fresh state; rounds that were under way go on with ``finished``
-    (None: forgotten).
+    """Return ``stored`` in the shape of ``template``, a new state.
+
+    finished: returns the new form of a stored result of a collective; None: discard such results.
     """
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
         keys = {field.name: _stored_key(template, field.name, stored) for field in dataclasses.fields(template)}
         inner = {
             name: restore(getattr(template, name), stored[key], finished)
             for name, key in keys.items()
-            if key in stored  # a checkpoint of an earlier version may lack a field: its default stays
+            if key in stored  # a checkpoint of an earlier version may lack a field; use its default
         }
         return dataclasses.replace(template, **inner)
     if isinstance(stored, dict) and _PENDING in stored:
@@ -98,12 +97,12 @@ def _stored_key(template: Any, name: str, stored: dict[str, Any]) -> str:
 
 
 def store_generator(generator: np.random.Generator) -> dict[str, Any]:
-    """Return where a stream stands, as numbers."""
+    """Return the state of a random stream as numbers."""
     return {k: _numbers(v) for k, v in generator.bit_generator.state.items()}
 
 
 def restore_generator(generator: np.random.Generator, stored: dict[str, Any]) -> None:
-    """Put a stream where it stood."""
+    """Set the state of a random stream."""
     state = {**stored, "state": {k: np.array(v, np.uint64) for k, v in stored["state"].items()}}
     state["buffer"] = np.array(stored["buffer"], np.uint64)
     generator.bit_generator.state = state

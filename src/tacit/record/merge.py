@@ -82,7 +82,7 @@ def _with_waits(rows: list[PlainEvent]) -> Trace:
 
 
 def _history(trace: Trace, curves: Sequence[Sequence[tuple[int, float, float | None, float]]]) -> list[Row]:
-    """Return one row per step that is in all curves: the time of the slowest worker, the weighted mean of the losses."""
+    """Return one row per step that is in all curves: time of the slowest worker, weighted mean of the losses."""
     if not curves:
         return []
     tables = [{row[0]: row for row in rows} for rows in curves]

@@ -157,7 +157,7 @@ class Run:
         return copy.get_submodule(path)
 
     def toml(self) -> str:
-        """Return the text of run.toml, from which ``tacit simulate --config`` or ``tacit train --config`` repeats the run."""
+        """Return the text of run.toml, which ``tacit simulate --config`` or ``tacit train --config`` reads."""
         texts = {name: value for name, value in self.config.items() if isinstance(value, str)}
         missing = [name for name, text in texts.items() if "<" in text or text.startswith("custom(")]
         command = "train" if self.record.get("world") == "processes" else "simulate"

@@ -245,7 +245,7 @@ class Trace(EventWriter):
         return self._sorted
 
     def unordered(self, names: Sequence[str], kind: str | None = None, label: str | None = None) -> list[Column]:
-        """Return columns of the events of one kind and label, in any order. Does not sort the trace, which may be long."""
+        """Return columns of the events of one kind and label, in any order; a long trace is not sorted for it."""
         self._pack()
         wanted = {"kind": kind, "label": label}
         codes = {name: self._codes.get(text, -1) for name, text in wanted.items() if text is not None}

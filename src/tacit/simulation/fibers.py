@@ -1,8 +1,8 @@
 """Fibers: the only module that suspends workers, and the only one that uses greenlet.
 
 A fiber runs a body until it parks or ends, and continues from there when it is resumed. There are two hosts with equal
-results: greenlets (about a microsecond per switch), and threads that run one at a time, which need no greenlet and serve
-as a reference in tests.
+results: greenlets (about a microsecond per switch), and threads that run one at a time, which need no greenlet and are
+the reference in tests.
 
 Torch keeps its grad mode per thread, so an open ``no_grad`` of one greenlet would affect all others: parking saves and
 restores the mode. Parking inside ``backward()`` would switch the stack inside autograd and is refused.

@@ -112,7 +112,7 @@ class Fabric:
         return True
 
     def _in_order(self, source: int, target: int, delivered: Callable[[], None]) -> Callable[[], None]:
-        """Return the function to call at a message's arrival; it delivers messages in the order of sending, as TCP does."""
+        """Return the function to call at a message's arrival; it delivers in the order of sending, as TCP does."""
         if self._is_free and self._is_sound:
             return delivered  # equal latencies keep the order
         if (source, target) not in self._under_way:
@@ -222,7 +222,7 @@ class Fabric:
         return Price(tuple(have_s[o] for o in order), tuple(sent[o] for o in order))
 
     def _ring(self, key: tuple[object, ...], group: Sequence[int], stages: Iterable[NDArray[np.int64]]) -> Price:
-        """Return the cost of stages in which each rank sends to its successor after it has received the stage before."""
+        """Return the cost of stages in which a rank sends to its successor once it has received the stage before."""
         if key in self._prices:
             return self._prices[key]
         after = [group[(i + 1) % len(group)] for i in range(len(group))]

@@ -1,8 +1,8 @@
 """Replay: the simulator repeats the order of steps and messages of a run on real processes.
 
 The result of an asynchronous strategy depends on its seeds and on the order of events. The trace of a real run contains
-this order for each endpoint: ends of steps, messages handled or received, ends of collectives. In a replay each endpoint
-does the same in the same order, at the recorded time or later. The trace does not contain the messages themselves: the
+this order for each endpoint: ends of steps, messages handled or received, ends of collectives. In a replay endpoints do
+the same in the same order, at the recorded time or later. The trace does not contain the messages themselves: the
 simulated workers compute them again, and both runs end with the same model.
 """
 
@@ -63,8 +63,8 @@ def check_replay(strategy: Strategy[Any], run: Run) -> None:
     unknown = sorted({event.label for event in run.trace.of(RECEIVE)} - known)
     require(
         not unknown,
-        f"the trace of this run of {run.strategy} contains messages labelled {', '.join(unknown)}, which are no wire names "
-        f"of this version: before 0.2, tacit wrote class names there; record the run again with tacit train.",
+        f"the trace of this run of {run.strategy} contains messages labelled {', '.join(unknown)}, which are no wire "
+        f"names of this version: tacit used to write class names there; record the run again with tacit train.",
     )
 
 

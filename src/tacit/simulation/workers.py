@@ -222,7 +222,7 @@ class SimulatedWorker(Endpoint):
         engine.advance(rank, queued, batches[queued - first :])
 
     def accept(self, envelope: Envelope) -> None:
-        """Pass handled kinds to ``on_message``, also after the last step; a paused worker accepts them when it wakes."""
+        """Pass handled kinds to ``on_message``, also after the last step; a paused worker does so when it wakes."""
         agenda = self.world.agenda
         awake_s = self.compute_times.awake_from(agenda.now_s)
         if awake_s > agenda.now_s:

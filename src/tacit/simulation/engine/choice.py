@@ -1,7 +1,7 @@
 """Choose the gradient engine by a fixed rule of module kinds, sizes and device, so that equal runs have equal digests.
 
-vmap and plain autograd differ in the last bits. The choice is therefore part of the record of a run and never depends on
-measurements.
+vmap and plain autograd differ in the last bits. The choice is therefore part of the record of a run and does not depend
+on measurements.
 """
 
 from __future__ import annotations

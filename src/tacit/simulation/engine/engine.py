@@ -1,6 +1,6 @@
 """The gradient engine: parameters of all workers are rows of one matrix, and operations on rows are batched lazily.
 
-The operations of a worker (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows are independent.
+Operations of a worker (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows are independent.
 When a result is needed, the engine runs all queues in lockstep: the gradients at the heads of the queues in one call of
 ``torch.func.vmap``, the updates in one call of an elementwise optimizer. Hook-free steps are queued ahead of their
 virtual time, several as one operation, and fill these calls.

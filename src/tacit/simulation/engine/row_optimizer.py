@@ -123,7 +123,7 @@ class MatrixOptimizer:
         self._counts, self._state, self._scalars = list(stored["counts"]), stored["state"], stored["scalars"]
 
     def _together(self, ranks: Sequence[int], steps: Sequence[int]) -> dict[tuple[float, int], list[int]]:
-        """Group indices by what must be equal in one call: the factor and, for an optimizer with state, the step count."""
+        """Group indices by what must be equal in one call: the factor and, if there is state, the step count."""
         if self._is_stateless and len(set(steps)) == 1:
             return {(self._schedule(steps[0]), 0): list(range(len(ranks)))}
         groups: dict[tuple[float, int], list[int]] = defaultdict(list)
@@ -135,7 +135,7 @@ class MatrixOptimizer:
         return groups
 
     def _step(self, block: Tensor, rows: Rows, count: int, gradients: dict[str, Tensor]) -> None:
-        """Load the rows and their state after ``count`` steps into torch's optimizer, run it, and store the new state."""
+        """Load rows and their state after ``count`` steps into torch's optimizer, run it, and store the new state."""
         parameters = {name: nn.Parameter(part) for name, part in self._layout.split(block).items()}
         for group, names in zip(self._optimizer.param_groups, self._template.groups, strict=True):
             group["params"] = [parameters[name] for name in names]

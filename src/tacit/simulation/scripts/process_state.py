@@ -157,7 +157,7 @@ class Interpreter:
         self._modules = len(sys.modules)
 
     def _local_modules(self) -> dict[str, ModuleType]:
-        """Return the modules that the worker has imported from the script's folder, which each worker has separately."""
+        """Return the modules that the worker has imported from the script's folder; each worker has its own."""
         new = [(name, module) for name, module in sys.modules.items() if name not in self._before]
         return {name: module for name, module in new if self._is_local_module(name.partition(".")[0])}
 

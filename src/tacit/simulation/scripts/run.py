@@ -44,7 +44,7 @@ def simulate_script(
     """Run the script ``path`` on every worker of a simulated ``cluster`` and return the run of its last session.
 
     strategy: used by every session instead of the strategy that the script passes to ``attach``; None: the script's.
-    measured: a step takes the time it takes on this machine, divided by the worker's speed, instead of a time drawn from
+    measured: a step takes the time it takes on this machine, divided by the worker's speed, instead of a time from
         ``cluster.compute``. Such runs are not reproducible bit for bit.
     progress: called regularly with step, steps, virtual time and None.
 

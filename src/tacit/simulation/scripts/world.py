@@ -101,7 +101,7 @@ class ScriptWorld(BaseWorld):
         if not any(worker.context.attached for worker in self.workers):
             raise ScriptFailed(
                 0,
-                "ended without tacit.attach on any worker, so there is nothing to simulate; after making the optimizer, "
+                "ended without tacit.attach on any worker: there is nothing to simulate; after making the optimizer, "
                 "call session = tacit.attach(model, optimizer, strategy).",
             )
 
