@@ -108,6 +108,7 @@ def _check_options(steps: int | None, timeout_s: float | None, security: str | N
     require(steps is None or (isinstance(steps, int) and steps >= 1), f"steps={steps} must be at least 1, or None.")
     require(timeout_s is None or timeout_s > 0, f"timeout_s={timeout_s} must be positive, or None.")
     require(security is None or security in SECURITY, f"security={security!r} must be one of {', '.join(SECURITY)}.")
+    server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
     require(server in SERVERS, f"server={server!r} must be one of {', '.join(SERVERS)}.")
 
 
