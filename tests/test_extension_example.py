@@ -58,7 +58,9 @@ def test_the_commands_of_the_readme(folder: Path) -> None:
     assert list(printed) == ["list", "simulate", "compare", "train", "replay"]
     assert "average the own model with that of the previous rank" in " ".join(printed["list"].split())
     assert printed["compare"].count("my_package.") >= 3
-    assert "names modules of yours, which are imported: my_package.strategy, my_package.period." in printed["replay"]
+    assert (
+        "names modules outside tacit, which are imported: my_package.strategy, my_package.period." in printed["replay"]
+    )
 
     simulated, real, replayed = (tacit.Run.load(f"runs/{name}") for name in ("simulated", "real", "replayed"))
     assert simulated.strategy == real.strategy == replayed.strategy == STRATEGY

@@ -259,10 +259,10 @@ def test_a_saved_run_is_loaded_and_reported_without_importing_what_it_names(pack
         answer = CliRunner().invoke(app, ["report", folder], prog_name="tacit")
         assert (answer.exit_code, answer.stderr) == (0, "")
     answer = CliRunner().invoke(app, ["replay", "comparison/runs/one"], prog_name="tacit")
-    assert "run.toml names modules of yours, which are imported: my_package.raising." in answer.stdout
+    assert "run.toml names modules outside tacit, which are imported: my_package.raising." in answer.stdout
     assert "RuntimeError: no licence" in answer.stderr
     for command in ("compare", "train"):
         (Path("comparison") / "run.toml").write_text(run.toml())
         answer = CliRunner().invoke(app, [command, "--resume", "comparison"], prog_name="tacit")
-        assert "names modules of yours, which are imported: my_package.raising." in answer.stdout
+        assert "names modules outside tacit, which are imported: my_package.raising." in answer.stdout
         assert "RuntimeError: no licence" in answer.stderr

@@ -23,7 +23,7 @@ import typer
 import typer.main
 
 from tacit.cli import app
-from tacit.cli.options import settings_from
+from tacit.cli.option_tables import settings_from
 
 ROOT: Final = Path(__file__).parents[1]
 LINK: Final = re.compile(r"(?<!\\)\[[^\]]*\]\(<?([^)\s>]+)>?[^)]*\)|(?:src|href)=\"([^\"]+)\"")

@@ -25,24 +25,27 @@ CASES = [
     (("--lr", "-1"), "lr=-1.0 must be positive."),
     (("--speed", "3"), "speed='3' must be RANK=FACTOR; 3=0.33 runs worker 3 at a third of the speed."),
     (("--speed", "99=1"), "speed names worker 99, but workers=2 have ranks 0 to 1."),
-    (("--latency", "fast"), "fast is not a time such as 0.1ms, 20us or 1.5s."),
-    (("--bandwidth", "1parsec"), "1parsec is not a rate such as 1Gbit/s, 100MB/s or 125e6 (bytes per second)."),
-    (("--seeds", "x"), "seeds='x' must be how many (3), or which (4,7,9)."),
+    (("--latency", "fast"), "'fast' must be a time such as 0.1ms, 20us or 1.5s."),
+    (("--bandwidth", "1parsec"), "'1parsec' must be a rate such as 1Gbit/s, 100MB/s or 125e6 (bytes per second)."),
+    (("--seeds", "x"), "seeds='x' must be a number of seeds (3) or a list of seeds (4,7,9)."),
     (("--seeds", "0"), "seeds=[] is empty"),
-    (("--seeds", "2", "--seed", "1"), "--seeds and --seed exclude each other"),
+    (("--seeds", "2", "--seed", "1"), "--seeds and --seed cannot be combined"),
     (("--fault", "Crash(rank=1)"), "Crash needs at_s; its arguments are rank (required), at_s (required), for_s=inf."),
     (("--schedule", "Cosine(final=2)"), "final=2 must lie between 0 and 1."),
     (("--optimizer", "sdg"), "did you mean 'sgd'?"),
     (("--engine", "vmpa"), "did you mean 'vmap'?"),
     (("--threads", "0"), "threads=0 must be at least 1."),
-    (("--device", "gpu"), "device='gpu' is no device of torch; write cpu, cuda or cuda:1."),
+    (("--device", "gpu"), "device='gpu' must be a device of torch; write cpu, cuda or cuda:1."),
     (("-s", "KAsync(2)"), "KAsync takes no argument without its name; write KAsync(k=2)."),
     (("-s", "ADPSG"), "unknown strategy 'ADPSG'; did you mean 'ADPSGD'?"),
-    (("--config", "absent.toml"), "--config absent.toml cannot be read: No such file or directory."),
-    (("--json", "absent/numbers.json"), "nothing can be written to the folder absent: No such file or directory"),
-    (("--json", "."), ". is a folder; give the name of a file."),
+    (("--config", "absent.toml"), "--config absent.toml cannot be read: No such file or directory; give the path"),
+    (("--json", "absent/numbers.json"), "the folder absent is not writable: No such file or directory"),
+    (("--json", "."), ". must be a file, and it is a folder; give the name of a file."),
     (("--out", "/dev/null"), "the folder /dev/null exists and is not empty; it is a file; choose another --out."),
-    (("--out", "/proc/here"), "the folder /proc/here cannot be made: No such file or directory; choose another --out."),
+    (
+        ("--out", "/proc/here"),
+        "the folder /proc/here cannot be created: No such file or directory; choose another --out.",
+    ),
 ]
 
 
@@ -83,7 +86,10 @@ def test_a_folder_that_holds_something_is_refused_before_anything_runs(tiny: Com
     answer = tiny("compare", "--out", "full")
     assert answer.exit_code == 2
     assert answer.output == ""
-    assert "the folder full exists and is not empty; choose another --out, or say --force" in answer.errors
+    assert (
+        "the folder full exists and is not empty; choose another --out, or replace its results with --force"
+        in answer.errors
+    )
     assert [path.name for path in Path("full").iterdir()] == ["thesis.tex"]
 
 
@@ -112,5 +118,5 @@ def test_a_full_disk_is_called_so() -> None:
 def test_a_device_that_is_not_there_is_said_in_a_line(tiny: Command, command: str, device: str) -> None:
     answer = tiny(command, "--device", device)
     assert answer.exit_code == 2
-    assert f"device='{device}': torch sees no GPU here; leave --device out to train on the CPU." in answer.errors
+    assert f"device='{device}': torch finds no GPU on this machine; leave out --device to use the CPU." in answer.errors
     assert not Path("runs").exists()

@@ -95,7 +95,7 @@ def test_force_replaces_results_and_nothing_else(tiny: Command) -> None:
     Path("here/thesis.tex").write_text("years of work")
     answer = tiny("compare", "--out", "here", "--force")
     assert answer.exit_code == 2
-    assert "--force replaces only results of tacit, and it holds thesis.tex" in answer.errors
+    assert "--force replaces only results of tacit, and the folder also holds thesis.tex" in answer.errors
     assert Path("here/thesis.tex").exists() and Path("here/report.html").exists()
 
 
@@ -153,10 +153,10 @@ def test_resuming_keeps_the_search_for_learning_rates(
 def test_resume_names_the_folder(tacit: Command) -> None:
     answer = tacit("compare", "--resume", "nowhere")
     assert answer.exit_code == 2
-    assert "--resume nowhere: there is no comparison to go on with: it has no compare.toml." in answer.errors
+    assert "--resume nowhere must hold a comparison, and it has no compare.toml; give" in answer.errors
     answer = tacit("compare", "--resume", "here", "--out", "there")
     assert answer.exit_code == 2
-    assert "--resume names the folder; leave out --out, --config and --force." in answer.errors
+    assert "--resume already names the folder; leave out --out, --config and --force." in answer.errors
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_resuming_refuses_what_would_replace_finished_runs(
     before = {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()}
     answer = tacit("compare", "--resume", "here", *options)
     assert answer.exit_code == 2
-    assert f"here holds 2 finished runs that would be replaced: {found}" in answer.errors
+    assert f"--resume here would replace 2 finished runs: {found}" in answer.errors
     assert "--resume may add --seeds and --strategy and change --target;" in answer.errors
     assert "tacit compare --config here/compare.toml … --out FOLDER" in answer.errors
     assert {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()} == before
@@ -207,8 +207,9 @@ def test_resuming_a_tuned_comparison_keeps_its_learning_rates(
     made = _counted(monkeypatch)
     answer = tacit("compare", "--resume", "here", "--seeds", "3")
     assert (answer.exit_code, made) == (2, [])
-    assert "seed 2 chose the learning rates in here, so it cannot be reported; name others, such as --seeds 3,4." in (
-        answer.errors
+    assert (
+        "seed 2 was used to choose the learning rates in here and cannot be reported; use other seeds, such as --seeds 3,4."
+        in (answer.errors)
     )
     assert tacit("compare", "--resume", "here", "--seeds", "3,4").exit_code == 0
     assert made == [3, 4]
@@ -227,4 +228,4 @@ def test_resuming_refuses_an_edited_file_that_would_replace_finished_runs(tiny: 
     file.write_text(file.read_text().replace("momentum = 0.0", "momentum = 0.5"))
     answer = tacit("compare", "--resume", "here")
     assert answer.exit_code == 2
-    assert "here holds 1 finished run that would be replaced: momentum=0.5 instead of 0.0" in answer.errors
+    assert "--resume here would replace 1 finished run: momentum=0.5 instead of 0.0" in answer.errors

@@ -122,7 +122,7 @@ def test_a_script_without_a_loss_is_compared_by_time_and_bytes(tacit: Command, s
     answer = tacit("compare", script, *TWO, "--workers", "2", "--out", "here")
     assert answer.exit_code == 0, answer.errors
     said = " ".join(answer.output.split())
-    assert "No run has measured a loss, so only times and bytes can be compared; a script reports its loss with" in said
+    assert "No run measured a loss, so only times and bytes are compared; a script reports its loss with" in said
 
 
 def test_the_strategy_replaces_that_of_every_session(tacit: Command) -> None:
@@ -145,10 +145,10 @@ def test_the_strategy_replaces_that_of_every_session(tacit: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--lr", "0.1"), "leave --lr out, or give it to the script after --"),
-        (("--steps", "5"), "leave --steps out, or give it to the script after --"),
-        (("--workload", "digits"), "leave --workload out, or give it to the script after --"),
-        (("--tune",), "--tune with a script: the script chooses its own learning rate, so there is none to search"),
+        (("--lr", "0.1"), "leave out --lr, or pass it to the script after --"),
+        (("--steps", "5"), "leave out --steps, or pass it to the script after --"),
+        (("--workload", "digits"), "leave out --workload, or pass it to the script after --"),
+        (("--tune",), "--tune cannot be used with a script, which chooses its own learning rate"),
         (("-s", "AllReduce", "-s", "AllReduce"), "strategies contains AllReduce() twice"),
         (("-s", "AlReduce"), "did you mean 'AllReduce'?"),
         (("--fault", "Join(rank=1, at_s=0.1)"), "a script cannot start while others train"),
@@ -194,7 +194,7 @@ def test_resuming_adds_a_strategy_and_seeds(tacit: Command, script: str) -> None
 
 def test_resuming_refuses_what_would_replace_finished_runs(tacit: Command, script: str) -> None:
     assert tacit("compare", script, *TWO, "--workers", "2", "--out", "here").exit_code == 0
-    holds = "here holds 2 finished runs that would be replaced: "
+    holds = "--resume here would replace 2 finished runs: "
     answer = tacit("compare", "--resume", "here", "--workers", "3")
     assert answer.exit_code == 2 and f"{holds}cluster.workers=3 instead of 2" in answer.errors
     answer = tacit("compare", script, "--resume", "here", "--", "y")
@@ -206,7 +206,7 @@ def test_resuming_refuses_what_would_replace_finished_runs(tacit: Command, scrip
     Path("here/compare.toml").write_text(settings)
     Path(script).write_text(Path(script).read_text() + "\n")
     answer = tacit("compare", "--resume", "here", "--seeds", "2")
-    assert answer.exit_code == 2 and f"{holds}train.py has been edited since" in answer.errors
+    assert answer.exit_code == 2 and f"{holds}train.py was edited since" in answer.errors
     assert runs_made() == 2
 
 
@@ -214,14 +214,14 @@ def test_a_comparison_on_a_workload_is_not_resumed_with_a_script(tiny: Command, 
     assert tiny("compare", "-s", "AllReduce", "--out", "here").exit_code == 0
     answer = tacit("compare", script, "--resume", "here")
     assert answer.exit_code == 2
-    assert "--resume here: its comparison is on a workload and not on train.py" in answer.errors
+    assert "--resume here holds a comparison on a workload, not on train.py" in answer.errors
 
 
 def test_ctrl_c_keeps_what_there_is_and_resume_goes_on(tacit: Command, script: str) -> None:
     Path(script).write_text(SCRIPT.replace("INTERRUPT_AT", "2"))
     answer = tacit("compare", script, *TWO, "--workers", "2", "--out", "here")
     assert answer.exit_code == 130
-    assert "interrupted; what had been computed is saved. tacit compare --resume here goes on." in answer.errors
+    assert "interrupted; finished runs are saved. tacit compare --resume here continues." in answer.errors
     assert Run.load("here/runs/AllReduce-0").status == "finished"
     assert tacit("compare", "--resume", "here").exit_code == 0
     assert runs_made() == 3
@@ -246,3 +246,12 @@ def test_a_comparison_takes_its_cluster_from_a_file(tacit: Command, script: str)
     arguments = ("--workload", "quadratic(dimension=5)", "--steps", "3", "--cluster", "cluster.toml", "--out", "b")
     assert tacit("compare", *TWO, *arguments).exit_code == 0
     assert Run.load("b/runs/AllReduce-0").summary()["time_s"] > 6
+
+
+def test_a_strategy_that_the_script_defines_is_named_script(tacit: Command, script: str) -> None:
+    Path(script).write_text(f"import tacit\n\nclass Neighbour(tacit.LocalSGD):\n    pass\n\n{Path(script).read_text()}")
+    answer = tacit("compare", script, "-s", "Neighbour(every=2)", "-s", "AllReduce")
+    assert answer.exit_code == 2
+    assert f"strategy='Neighbour' must be a name that tacit knows, and {Path(script).name} defines it" in answer.errors
+    assert "write -s script for the strategy" in answer.errors and "-s module:Neighbour" in answer.errors
+    assert "unknown strategy 'Neighbor'" in tacit("compare", script, "-s", "Neighbor").errors

@@ -27,7 +27,7 @@ def test_every_command_has_examples_that_parse(tacit: Command, command: str, mon
 def test_help_names_units_and_defaults(tacit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     shown = " ".join(tacit("compare", "--help").output.split())
-    for text in ("1Gbit/s, 100MB/s, bytes per second", "[default: (500)]", "The cluster (simulated)", "How it learns"):
+    for text in ("1Gbit/s, 100MB/s, or bytes per second", "[default: (500)]", "Simulated cluster", "Optimizer"):
         assert text in shown
 
 

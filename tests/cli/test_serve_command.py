@@ -1,4 +1,4 @@
-"""``tacit serve``: the server of a script's run in a process of its own."""
+"""``tacit serve``: the server of a script's run in its own process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(f"{run.status} after {run.steps} updates, wrong by less than 0.1: {error <
 
 
 @pytest.mark.timeout(2 * LONGEST_S)
-def test_a_server_apart_serves_the_script_its_workers_run(tmp_path: Path) -> None:
+def test_a_server_in_its_own_process_serves_the_script_of_its_workers(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     with socket.socket() as free:
@@ -82,7 +82,7 @@ def test_what_a_server_leaves_behind_is_known_to_workers_from_the_start() -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere.py",), "nowhere.py does not exist; name a run's folder, or the script that the workers run."),
+        (("nowhere.py",), "nowhere.py does not exist; give the folder of a run, or the script that the workers run."),
         (("train.py", "--master", "nonsense", "--workers", "2"), "nonsense"),
     ],
 )

@@ -27,7 +27,7 @@ def test_a_failed_run_is_saved_as_far_as_it_came(tiny: Command) -> None:
     answer = tiny("simulate", "--fault", "Crash(rank=1, at_s=0.05)", "--out", "here")
     assert answer.exit_code == 1
     assert "worker 1 was lost at 0.05 s" in answer.errors
-    assert "what there is of the run is in here" in answer.errors
+    assert "the unfinished run is saved in here" in answer.errors
     assert len(Run.load("here").history) >= 1
     assert Path("here/report.html").exists()
 

@@ -65,7 +65,7 @@ def test_compute_can_be_measured(tacit: Command, script: str) -> None:
 def test_what_the_script_decides_is_refused(tacit: Command, script: str) -> None:
     answer = tacit("simulate", script, "--optimizer", "adam", "--out", "a")
     assert answer.exit_code == 2
-    assert "leave --optimizer out, or give it to the script after --" in answer.errors
+    assert "leave out --optimizer, or pass it to the script after --" in answer.errors
 
 
 def test_an_error_in_the_script_is_shown_with_its_line(tacit: Command, script: str) -> None:

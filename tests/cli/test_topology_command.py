@@ -27,7 +27,7 @@ def test_nothing_named_shows_every_kind_that_fits(tacit: Command) -> None:
     shown = tacit("topology", "--workers", "6").output
     for name in ("Complete()", "OnePeer()", "RandomRegular(degree=4)", "Torus()", "Star()"):
         assert f" {name} " in shown
-    assert "Hypercube() is left out: size=6 must be a power of two for a hypercube" in shown
+    assert "Hypercube() is not shown: size=6 must be a power of two for a hypercube" in shown
 
 
 def test_json_holds_the_numbers_of_the_theory(tacit: Command) -> None:
@@ -52,12 +52,12 @@ def test_the_page_draws_every_graph_and_loads_nothing(tacit: Command) -> None:
     assert "Report: drawn/report.html" in answer.output
     page = Path("drawn/report.html").read_text()
     assert page.count('data-figure="graph-') == 2
-    assert "A colour for each of 4 rounds, which then repeat." in page
+    assert "One colour for each of 4 rounds, which then repeat." in page
     assert "Dotted edges go round to the opposite border." in page
     head = page.partition("<script>")[0]
     assert "http" not in head.replace("http-equiv", "")
     again = tacit("topology", "Ring", "--out", "drawn")
-    assert (again.exit_code, "choose another --out, or say --force" in again.errors) == (2, True)
+    assert (again.exit_code, "choose another --out, or replace its results with --force" in again.errors) == (2, True)
     assert tacit("topology", "Ring", "--out", "drawn", "--force", "-q").exit_code == 0
     assert "Torus()" not in Path("drawn/report.html").read_text()
 
@@ -73,11 +73,11 @@ def test_the_page_draws_every_graph_and_loads_nothing(tacit: Command) -> None:
         ),
         (("RandomRegular",), "RandomRegular needs degree; its arguments are degree (required), seed=0."),
         (("Ring(4)",), "Ring takes no argument without its name"),
-        (("Ring", "--workers", "1"), "workers=1 must be at least 2: one alone has nobody to speak to."),
+        (("Ring", "--workers", "1"), "workers=1 must be at least 2; a graph has edges between workers."),
         (("Graph([(0, 1), (2, 3)])",), "is not connected: there is no path from rank 0 to rank 2"),
         (('Graph("absent.txt")',), "the file of edges absent.txt cannot be read: No such file or directory"),
         (("Graph([(0, 1), (1, 2)])", "--workers", "4"), "size=4: the graph has 3 ranks; use it with 3 workers."),
-        (("Ring", "--json", "absent/numbers.json"), "nothing can be written to the folder absent"),
+        (("Ring", "--json", "absent/numbers.json"), "the folder absent is not writable"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -91,5 +91,6 @@ def test_what_is_wrong_is_said_with_the_way_out(tacit: Command, arguments: tuple
 def test_the_name_of_a_file_alone_is_answered_with_the_notation(tacit: Command) -> None:
     Path("edges.txt").write_text("0 1\n")
     assert (
-        'edges.txt is a file; write Graph("edges.txt") to read edges from it.' in tacit("topology", "edges.txt").errors
+        'edges.txt must be a topology, and it is a file; write Graph("edges.txt") to read its edges.'
+        in tacit("topology", "edges.txt").errors
     )

@@ -20,6 +20,7 @@ import torch
 
 from tacit import Run
 from tacit.cli.commands.train_worker import _end_in_round
+from tacit.cli.settings import Table, renamed_value_notes, train_settings
 from tests.cli.command_line import Command
 
 TRAIN = (sys.executable, "-m", "tacit", "train")
@@ -33,7 +34,10 @@ def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> 
     options = ("--config", "simulated/run.toml", "--out", "real", "--json", "real.json", "--timeout", "50s")
     done = subprocess.run([*TRAIN, *options], capture_output=True, text=True, timeout=LONGEST_S)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "latency_s, bandwidth_bytes_per_s" in done.stdout and "of [cluster] are for the simulator" in done.stdout
+    assert (
+        "latency_s, bandwidth_bytes_per_s" in done.stdout
+        and "of [cluster] are settings of the simulator" in done.stdout
+    )
     assert "status      finished" in done.stdout and "(virtual)" not in done.stdout
     assert "Report: real/report.html · run again: tacit train --config real/run.toml" in done.stdout
 
@@ -58,8 +62,8 @@ def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> 
     assert "LocalSGD(period=Every(5)) measured" in answer.output
     assert "LocalSGD(period=Every(5)) simulated" in answer.output
     assert "LocalSGD(period=Every(5)): predicted " in answer.output and " % off." in answer.output
-    assert "did not draw its step times" not in answer.output
-    assert "did not draw its step times" in " ".join(
+    assert "did not use the step times" not in answer.output
+    assert "did not use the step times" in " ".join(
         tacit("report", "real", "again", "--out", "old.html").output.split()
     )
 
@@ -84,8 +88,8 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Comma
         finally:
             process.terminate()  # which the launcher passes on to its workers
     assert process.returncode == 1, errors
-    assert "error: worker 1 was lost after" in errors and "Worker 1 was ended by SIGKILL" in errors
-    assert f"tacit train --resume {out} goes on from there" in errors
+    assert "error: worker 1 was lost after" in errors and "Worker 1 was killed by SIGKILL" in errors
+    assert f"tacit train --resume {out} continues from its checkpoint of step" in errors
     assert "Traceback" not in errors and "torch" not in errors and errors.count("error:") == 1
     assert "status      failed: worker 1 was lost" in shown
     rescued = json.loads(manifest.read_text())
@@ -111,11 +115,9 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Comma
 
     answer = tacit("train", "--resume", str(out), "--steps", str(steps + 10), "--lr", "0.5", "--strategy", "AllReduce")
     assert answer.exit_code == 2
-    assert (
-        f"the run in {out} is finished, and its record would no longer be true: strategy='AllReduce()' instead of"
-        in (answer.errors)
-    )
-    assert "a larger --steps and another --workers may extend it" in answer.errors
+    kept = f"the run in {out} is finished after {steps} steps, and an extension must keep its settings"
+    assert f"{kept}: strategy='AllReduce()' instead of" in answer.errors
+    assert "change only --steps and --workers" in answer.errors
     assert Run.load(out).digest == run.digest
 
 
@@ -150,14 +152,20 @@ def test_ctrl_c_ends_a_worker_as_a_scheduler_does_and_only_once() -> None:
         (("-s", "LocalSDG"), "unknown strategy 'LocalSDG'; did you mean 'LocalSGD'?"),
         (("--workers", "0"), "workers=0 must be a whole number, at least 1."),
         (("--checkpoint-every", "-1"), "checkpoint_every=-1 must be at least 1; leave it out for no checkpoints."),
-        (("--timeout", "soon"), "soon is not a time such as 0.1ms, 20us or 1.5s."),
-        (("--device", "cuda"), "device='cuda': torch sees no GPU here; leave --device out to train on the CPU."),
-        (("--resume", "absent"), "absent holds no run to go on with: it has no run.toml."),
-        (("--resume", "absent", "--out", "here"), "--resume names the folder; leave out --out, --config and --force."),
-        (("--nodes", "2"), "--nodes 2: add --print-command, and type the line it prints on each machine."),
-        (("--workers", "3", "--nodes", "2", "--print-command"), "every machine must get as many; choose a multiple."),
+        (("--timeout", "soon"), "'soon' must be a time such as 0.1ms, 20us or 1.5s."),
+        (("--device", "cuda"), "device='cuda': torch finds no GPU on this machine; leave out --device to use the CPU."),
+        (("--resume", "absent"), "--resume absent must hold a run, and it has no run.toml; give a folder"),
+        (
+            ("--resume", "absent", "--out", "here"),
+            "--resume already names the folder; leave out --out, --config and --force.",
+        ),
+        (("--nodes", "2"), "--nodes 2 needs --print-command; run the command that it prints on each machine."),
+        (
+            ("--workers", "3", "--nodes", "2", "--print-command"),
+            "--workers 3 must be a multiple of --nodes 2; every machine",
+        ),
         (("--config", "mine.toml"), "mine.toml, table [train]: unknown key 'securty'; did you mean 'security'?"),
-        (("--json", "absent/numbers.json"), "nothing can be written to the folder absent: No such file or directory"),
+        (("--json", "absent/numbers.json"), "the folder absent is not writable: No such file or directory"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -177,10 +185,13 @@ def test_a_folder_that_holds_something_is_refused(tacit: Command) -> None:
     Path("full/thesis.tex").write_text("years of work")
     answer = tacit("train", "--out", "full")
     assert answer.exit_code == 2
-    assert "the folder full exists and is not empty; choose another --out, or say --force" in answer.errors
+    assert (
+        "the folder full exists and is not empty; choose another --out, or replace its results with --force"
+        in answer.errors
+    )
     answer = tacit("train", "--out", "full", "--force")
     assert answer.exit_code == 2
-    assert "--force replaces only results of tacit, and it holds thesis.tex" in answer.errors
+    assert "--force replaces only results of tacit, and the folder also holds thesis.tex" in answer.errors
 
 
 def test_the_line_for_several_machines(tacit: Command) -> None:
@@ -217,8 +228,11 @@ def test_the_line_for_several_machines(tacit: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--workers", "3", "--out", "here"), "--workers 3, but torchrun started 2 processes; leave --workers out."),
-        ((), "under torchrun all processes must name one folder: give --out FOLDER, or --resume FOLDER."),
+        (
+            ("--workers", "3", "--out", "here"),
+            "--workers 3 must be the number of processes, and torchrun started 2; leave",
+        ),
+        ((), "under torchrun all processes must use the same folder; give --out FOLDER or --resume"),
     ],
     ids=["workers", "folder"],
 )
@@ -233,3 +247,15 @@ def test_under_torchrun_one_rank_speaks_for_all(
     assert answer.exit_code == 2
     assert (message in answer.errors) == (rank == 0)
     assert json.loads(Path("error.json").read_text())["message"]["message"] == message
+
+
+def test_old_values_of_server_are_read_and_noted() -> None:
+    for old, new in (("beside", "rank0"), ("apart", "process"), ("elsewhere", "remote")):
+        tables: list[Table] = [{}, {"train": {"server": old}}]
+        assert train_settings(*tables) == {"server": new}
+        assert renamed_value_notes(*tables) == [
+            f"server={old} is deprecated and will be removed in version 0.3; use server={new}."
+        ]
+        assert renamed_value_notes({"train": {"server": new}}) == []
+    with pytest.raises(ValueError, match="server='rank1' must be one of rank0, process, remote; did you mean 'rank0'"):
+        train_settings({"train": {"server": "rank1"}})

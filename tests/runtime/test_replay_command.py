@@ -27,7 +27,7 @@ def test_a_run_is_played_again_from_its_folder(tmp_path: Path, monkeypatch) -> N
 
     answer = CliRunner().invoke(app, ["replay", "real", "--out", "again"], prog_name="tacit")
     assert answer.exit_code == 0, answer.output
-    assert "The model of real is reached to within" in answer.stdout and "run again: tacit replay real" in answer.stdout
+    assert "The models differ by at most" in answer.stdout and "run again: tacit replay real" in answer.stdout
     torch.testing.assert_close(tacit.Run.load("again").parameters, run.parameters, rtol=1e-12, atol=1e-12)
 
     run.parameters = run.parameters + 1.0

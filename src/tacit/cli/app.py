@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The command line: all commands in one application."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Distributed training that speaks only when it must.
+    """Distributed training with little communication.
 
-    Compare ways for workers to talk (how often, what, with whom, how long
-    to wait) on a simulated cluster, under a virtual clock, from one seed;
-    then run the same strategy code on real processes.
+    Compare communication strategies (how often workers exchange, what they
+    send, with whom, how long they wait) on a simulated cluster with a
+    virtual clock. Then run the same strategy code on real processes.
 
     [bold]Start here[/]
 
     \b
-      tacit compare                      four strategies on real data
-      tacit compare --help               what can be changed, with examples
-      tacit train --workers 2            one of them on real processes
-      tacit list                         everything that has a name
+      tacit compare                      compare four strategies on real data
+      tacit compare --help               show all options, with examples
+      tacit train --workers 2            run one strategy on real processes
+      tacit list                         list all strategies, periods, workloads, …
     """

@@ -1,4 +1,4 @@
-"""How a command ends: 0 done, 1 a run failed (what there is was saved), 2 bad input, 130 Ctrl-C."""
+"""Exit codes and error messages of commands: 0 success, 1 a run failed and was saved, 2 bad input, 130 Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERRUPTED: Final = 130
 
 
 def explained(command: Callable[..., None]) -> Callable[..., None]:
-    """Return ``command`` ending with one clear message instead of a traceback, unless ``--debug`` asks for it."""
+    """Decorate ``command`` to print an error as one message; with ``--debug``, as a traceback."""
 
     @functools.wraps(command)
     def wrapped(**options: Any) -> None:
@@ -31,14 +31,14 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
             complain(describe(error))
             raise typer.Exit(FAILED if isinstance(error, RunError) or is_disk_full(error) else BAD_INPUT) from None
         except KeyboardInterrupt:
-            complain("interrupted before there was anything to keep.")
+            complain("interrupted before the first result; nothing was saved.")
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapped
 
 
 def describe(error: BaseException) -> str:
-    """Return what went wrong and the way out, in a line or two."""
+    """Return the message for ``error``: the cause and the way out."""
     if is_disk_full(error):
         where = getattr(error, "filename", None) or getattr(error.__cause__, "filename", None)
         return f"the disk is full{f' ({where})' if where else ''}; free some space, or choose --out on another disk."
@@ -50,7 +50,7 @@ def describe(error: BaseException) -> str:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether ``error`` comes from a disk that holds no more."""
+    """Whether ``error`` is due to a full disk."""
     chain = (error, error.__cause__)
     return any(isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT) for e in chain)
 

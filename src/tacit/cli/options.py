@@ -1,29 +1,24 @@
-"""The options that commands share, in the panels their help shows, and the settings they ask for."""
+"""Options that several commands share, by the panels of their help texts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from tacit.cli import units
-from tacit.cli.settings import Settings, Table, read_cluster, read_file, settle
-from tacit.registry import find_alias, parse
-
-_WHAT: Final = "What is trained"
-_HOW: Final = "How it learns"
-_CLUSTER: Final = "The cluster (simulated)"
-_OUTPUT: Final = "Where results go"
-_RUNNING: Final = "How it is computed"
-_PROCESSES: Final = "The processes"
-_SCRIPT: Final = "Your own script"
+_WHAT: Final = "Training"
+_HOW: Final = "Optimizer"
+_CLUSTER: Final = "Simulated cluster"
+_OUTPUT: Final = "Output"
+_RUNNING: Final = "Computation"
+_SCRIPT: Final = "Training script"
 
 Workload = Annotated[
     str | None,
     typer.Option(
         metavar="WORKLOAD",
-        help="Model, loss, data and split; `tacit list workloads` shows them.",
+        help="Model, loss, data and its split over the workers; see `tacit list workloads`.",
         show_default='digits(model="mlp")',
         rich_help_panel=_WHAT,
     ),
@@ -34,8 +29,8 @@ Strategies = Annotated[
         "--strategy",
         "-s",
         metavar="STRATEGY",
-        help="How workers talk; repeat it for each strategy to compare. `tacit list strategies` shows them. "
-        "With a script, the name script stands for the script's own.",
+        help="Strategy to compare: a name from `tacit list strategies`, or module:Class for a class of your own. "
+        "With a script, the word script stands for the script's own strategy. Repeatable.",
         show_default="AllReduce and three LocalSGD; with a script: its own and AllReduce",
         rich_help_panel=_WHAT,
     ),
@@ -46,7 +41,7 @@ Strategy = Annotated[
         "--strategy",
         "-s",
         metavar="STRATEGY",
-        help="How workers talk; `tacit list strategies` shows them.",
+        help="Communication strategy: a name from `tacit list strategies`, or module:Class for a class of your own.",
         show_default="AllReduce; with a script: its own",
         rich_help_panel=_WHAT,
     ),
@@ -55,7 +50,7 @@ Steps = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Optimizer steps per worker (server strategies: updates of the server's model).",
+        help="Optimizer steps per worker; with a server strategy, updates of the server's model.",
         show_default="500",
         rich_help_panel=_WHAT,
     ),
@@ -64,7 +59,8 @@ Seeds = Annotated[
     str | None,
     typer.Option(
         metavar="N|A,B,…",
-        help="How many seeds (3 is 0, 1, 2), or which ones (4,7,9). Equal seeds give equal batches and delays.",
+        help="Number of seeds (3 means 0, 1, 2), or a list of seeds (4,7,9). "
+        "Equal seeds give equal batches and delays.",
         show_default="1",
         rich_help_panel=_WHAT,
     ),
@@ -72,26 +68,32 @@ Seeds = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="The run's one seed; equal seeds give equal runs.", show_default="0", rich_help_panel=_WHAT
+        metavar="N", help="Seed of the run. Equal seeds give equal runs.", show_default="0", rich_help_panel=_WHAT
     ),
 ]
 Target = Annotated[
     float | None,
     typer.Option(
         metavar="LOSS",
-        help="Loss that time, bytes and rounds are measured to.",
-        show_default="one that all reach",
+        help="Loss at which time, bytes and rounds are compared.",
+        show_default="a loss that all strategies reach",
         rich_help_panel=_WHAT,
     ),
 ]
 Optimizer = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="sgd, adam, adamw, rmsprop, adagrad, …", show_default="sgd", rich_help_panel=_HOW
+        metavar="NAME",
+        help="Optimizer of torch: sgd, adam, adamw, rmsprop, adagrad, …",
+        show_default="sgd",
+        rich_help_panel=_HOW,
     ),
 ]
 LearningRate = Annotated[
-    float | None, typer.Option("--lr", metavar="RATE", help="Learning rate.", show_default="0.1", rich_help_panel=_HOW)
+    float | None,
+    typer.Option(
+        "--lr", metavar="RATE", help="Learning rate of the optimizer.", show_default="0.1", rich_help_panel=_HOW
+    ),
 ]
 Momentum = Annotated[
     float | None,
@@ -105,7 +107,7 @@ Schedule = Annotated[
     str | None,
     typer.Option(
         metavar="SCHEDULE",
-        help="Learning-rate schedule such as 'StepDecay()'; `tacit list schedules` shows them.",
+        help="Learning-rate schedule, such as 'StepDecay()'; see `tacit list schedules`.",
         show_default="none",
         rich_help_panel=_HOW,
     ),
@@ -114,19 +116,22 @@ Tune = Annotated[
     bool | None,
     typer.Option(
         "--tune",
-        help="Search every strategy's learning rate around --lr first: 8 runs each, on a seed that is not reported.",
+        help="Search the best learning rate of each strategy around --lr first: "
+        "8 runs each, with a seed that is not reported.",
         show_default="off",
         rich_help_panel=_HOW,
     ),
 ]
 Workers = Annotated[
-    int | None, typer.Option(metavar="N", help="Number of workers.", show_default="16", rich_help_panel=_CLUSTER)
+    int | None,
+    typer.Option(metavar="N", help="Number of simulated workers.", show_default="16", rich_help_panel=_CLUSTER),
 ]
 Compute = Annotated[
     str | None,
     typer.Option(
         metavar="DELAY",
-        help="Distribution of one step's compute time; `tacit list delays` shows them.",
+        help="Distribution of the compute time of one step; see `tacit list delays`. With a script, the word measured "
+        "takes the measured times of its steps.",
         show_default="Exponential(mean_s=0.02)",
         rich_help_panel=_CLUSTER,
     ),
@@ -135,22 +140,25 @@ Speed = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RANK=FACTOR",
-        help="Speed of one worker; 3=0.33 runs worker 3 at a third of the speed. Repeatable.",
-        show_default="1 for all",
+        help="Relative speed of one worker: 3=0.33 runs worker 3 at a third of the speed. Repeatable.",
+        show_default="1 for all workers",
         rich_help_panel=_CLUSTER,
     ),
 ]
 Latency = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="One-way latency: 0.1ms, 20us, seconds.", show_default="0.1ms", rich_help_panel=_CLUSTER
+        metavar="TIME",
+        help="One-way latency between two workers: 0.1ms, 20us, or seconds.",
+        show_default="0.1ms",
+        rich_help_panel=_CLUSTER,
     ),
 ]
 Bandwidth = Annotated[
     str | None,
     typer.Option(
         metavar="RATE",
-        help="Of each worker's network card, each way: 1Gbit/s, 100MB/s, bytes per second.",
+        help="Bandwidth of each worker's NIC, per direction: 1Gbit/s, 100MB/s, or bytes per second.",
         show_default="1Gbit/s",
         rich_help_panel=_CLUSTER,
     ),
@@ -160,7 +168,7 @@ Faults = Annotated[
     typer.Option(
         "--fault",
         metavar="FAULT",
-        help="Something that goes wrong, such as 'Crash(rank=3, at_s=2.0)'; `tacit list faults`. Repeatable.",
+        help="Fault to simulate, such as 'Crash(rank=3, at_s=2.0)'; see `tacit list faults`. Repeatable.",
         show_default="none",
         rich_help_panel=_CLUSTER,
     ),
@@ -169,7 +177,7 @@ Config = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.toml",
-        help="Read settings from a file in the same notation; options given here override it.",
+        help="TOML file with settings in the same notation. Options of the command line override it.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -177,8 +185,8 @@ Out = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Folder for report, tables and runs; refused if it holds something.",
-        show_default="runs/… with date and time",
+        help="Folder for the report, tables and runs; must be empty or absent.",
+        show_default="runs/COMMAND-DATE-TIME",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -186,22 +194,27 @@ Resume = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Go on with the comparison in FOLDER: finished runs are kept, missing ones are run. May add --seeds and --strategy.",
+        help="Continue the comparison in FOLDER: keep finished runs and run the missing ones. "
+        "--seeds and --strategy add runs.",
         rich_help_panel=_OUTPUT,
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace results that --out holds.", rich_help_panel=_OUTPUT)]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace earlier results of tacit in --out.", rich_help_panel=_OUTPUT)
+]
 Json = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.", rich_help_panel=_OUTPUT),
+    typer.Option(
+        "--json", metavar="FILE", help="JSON file to which the numbers are written as well.", rich_help_panel=_OUTPUT
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=_OUTPUT)]
 EvaluateEvery = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Steps between evaluations of the common model.",
-        show_default="chosen by length",
+        help="Steps between evaluations of the reported model.",
+        show_default="from the number of steps",
         rich_help_panel=_RUNNING,
     ),
 ]
@@ -209,7 +222,7 @@ Engine = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="How gradients are evaluated: vmap (all workers at once), loop, or auto.",
+        help="Evaluation of gradients: vmap (all workers in one call), loop (one worker after the other), or auto.",
         show_default="auto",
         rich_help_panel=_RUNNING,
     ),
@@ -217,14 +230,14 @@ Engine = Annotated[
 Device = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Where tensors live: cpu, cuda, cuda:1, …", show_default="cpu", rich_help_panel=_RUNNING
+        metavar="NAME", help="Device of the tensors: cpu, cuda, cuda:1, …", show_default="cpu", rich_help_panel=_RUNNING
     ),
 ]
 Threads = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="CPU threads of torch. One is fastest for small models and gives equal digests on every machine.",
+        help="CPU threads of torch. One is fastest for small models and gives the same digests on every machine.",
         show_default="1",
         rich_help_panel=_RUNNING,
     ),
@@ -233,7 +246,7 @@ TimingOnly = Annotated[
     bool | None,
     typer.Option(
         "--timing-only",
-        help="Compute no gradients: only time and bytes are real.",
+        help="Simulate time and bytes only; compute no gradients.",
         show_default="off",
         rich_help_panel=_RUNNING,
     ),
@@ -242,7 +255,7 @@ Script = Annotated[
     Path | None,
     typer.Argument(
         metavar="SCRIPT.py",
-        help="A training script with tacit.attach in it, to run on every worker instead of a workload.",
+        help="Training script that calls tacit.attach; runs on every worker in place of a workload.",
         show_default=False,
         rich_help_panel=_SCRIPT,
     ),
@@ -251,7 +264,7 @@ ScriptArguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="ARGUMENTS",
-        help="What the script is given: everything after --.",
+        help="Arguments of the script, after --.",
         show_default=False,
         rich_help_panel=_SCRIPT,
     ),
@@ -261,163 +274,18 @@ ClusterFile = Annotated[
     typer.Option(
         "--cluster",
         metavar="FILE.toml|FOLDER",
-        help="Read the cluster from a file, such as the run.toml of another run, or take it from the folder of a run on real "
-        "processes: its measured step times. The options below override it.",
+        help="Cluster from a TOML file, such as run.toml of another run, or from the folder of a run on real "
+        "processes, with its measured step times. The options below override it.",
         rich_help_panel=_CLUSTER,
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_RUNNING)]
-
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        help="Number of workers, each a process; on several machines, of all of them together.",
-        show_default="2",
-        rich_help_panel=_PROCESSES,
-    ),
-]
-CheckpointEvery = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Steps between checkpoints. A lost worker leaves one in any case.",
-        show_default="none",
-        rich_help_panel=_PROCESSES,
-    ),
-]
-ResumeRun = Annotated[
-    Path | None,
-    typer.Option(
-        "--resume",
-        metavar="FOLDER",
-        help="Go on with the run in FOLDER from its last checkpoint, with other --workers too; a larger --steps extends a finished run.",
-        rich_help_panel=_PROCESSES,
-    ),
-]
-Timeout = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="How long a round waits for a worker: 90s, 10min.",
-        show_default="from what was measured, 5min at least",
-        rich_help_panel=_PROCESSES,
-    ),
-]
-Interface = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Network interface between machines, such as eth0.",
-        show_default="the one that leads to the first machine",
-        rich_help_panel=_PROCESSES,
-    ),
-]
-Security = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Of messages (gossip, servers): token, curve (encrypted) or plain (trusted links).",
-        show_default="token on one machine, curve between machines",
-        rich_help_panel=_PROCESSES,
-    ),
-]
-Server = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHERE",
-        help="Of a server strategy: beside rank 0, apart (a process of its own here), or elsewhere (tacit serve on another machine).",
-        show_default="beside",
-        rich_help_panel=_PROCESSES,
-    ),
-]
-Nodes = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Machines, for --print-command.", show_default="1", rich_help_panel=_PROCESSES),
-]
-PrintCommand = Annotated[
-    bool,
-    typer.Option(
-        "--print-command", help="Print the torchrun line for each machine, and run nothing.", rich_help_panel=_PROCESSES
-    ),
-]
 Log = Annotated[
     str | None,
     typer.Option(
         metavar="WHERE",
-        help="Also show numbers while it runs: tensorboard (in the output folder), wandb, mlflow.",
-        show_default="nowhere",
+        help="Logger for the numbers of the run: tensorboard (in the output folder), wandb or mlflow.",
+        show_default="none",
         rich_help_panel=_OUTPUT,
     ),
 ]
-
-_SAME_NAME: Final = (
-    "workload",
-    "steps",
-    "optimizer",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "schedule",
-    "tune",
-    "target",
-    "evaluate_every",
-    "engine",
-    "device",
-    "threads",
-    "timing_only",
-)
-
-
-def settings_from(given: dict[str, Any], *, single: bool) -> Settings:
-    """Return the settings that a command's options ask for, over those of its ``config`` file."""
-    beneath: Table = {"strategies": ["AllReduce()"]} if single else {}
-    if given["config"] is not None:
-        beneath |= read_file(given["config"], single=single)
-    cluster = {} if given.get("cluster") is None else {"cluster": read_cluster(given["cluster"])}
-    return settle(beneath, cluster, table_from(given))
-
-
-def alias_notes(given: dict[str, Any]) -> list[str]:
-    """Return what papers' names among a command's strategies stand for."""
-    asked = [*(given.get("strategies") or ()), *filter(None, [given.get("strategy")])]
-    found = [(text, find_alias(text.partition("(")[0], "strategies")) for text in asked]
-    return [f"{alias.name} stands for {parse(text, 'strategies')} ({alias.source})" for text, alias in found if alias]
-
-
-def table_from(given: dict[str, Any]) -> Table:
-    """Return what a command's options say, in the words of the TOML file."""
-    table: Table = {name: given[name] for name in _SAME_NAME if given.get(name) is not None}
-    if given.get("strategies"):
-        table["strategies"] = given["strategies"]
-    if given.get("strategy") is not None:
-        table["strategies"] = [given["strategy"]]
-    if given.get("seeds") is not None and given.get("seed") is not None:
-        raise ValueError("--seeds and --seed exclude each other; --seeds 4,7 names several.")
-    if given.get("seeds") is not None:
-        table["seeds"] = units.seeds(given["seeds"])
-    if given.get("seed") is not None:
-        table["seeds"] = [given["seed"]]
-    train = {
-        name: given[name] for name in ("checkpoint_every", "log", "interface", "security", "server") if given.get(name)
-    }
-    if given.get("timeout") is not None:
-        train["timeout_s"] = units.seconds(given["timeout"])
-    return table | {"cluster": _cluster_from(given), "train": train}
-
-
-def _cluster_from(given: dict[str, Any]) -> Table:
-    readers: dict[str, tuple[str, Any]] = {
-        "workers": ("workers", None),
-        "compute": ("compute", None),
-        "latency": ("latency_s", units.seconds),
-        "bandwidth": ("bandwidth_bytes_per_s", units.bytes_per_second),
-        "speed": ("speed", lambda texts: dict(map(units.assignment, texts))),
-        "faults": ("faults", list),
-    }
-    return {
-        key: given[option] if read is None else read(given[option])
-        for option, (key, read) in readers.items()
-        if given.get(option) not in (None, [])
-    }

@@ -1,6 +1,4 @@
-"""``tacit compare --resume``: what an earlier comparison left, and which options may extend it without replacing a
-finished run.
-"""
+"""``tacit compare --resume``: results of an earlier comparison, and the options that may extend it."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from tacit.cli.options import settings_from
+from tacit.cli.option_tables import settings_from
 from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, changes, read_file, settle
 from tacit.compare.workloads import Tuning, tunings_from
@@ -22,32 +20,37 @@ from tacit.simulation import configuration
 from tacit.simulation.scripts.run import compiled
 
 _MAY_CHANGE: Final = ("strategies", "seeds", "target")
-"""Settings that add runs or measure the runs there are; all others would make other runs."""
+"""Settings that keep finished runs valid: they add runs, or measure them differently."""
 _SHOWN: Final = 3
-"""Differences that an error names."""
+"""Number of differences that an error lists."""
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier comparison left that need not be done again."""
+    """Results of an earlier comparison that are reused."""
 
     runs: tuple[Run, ...] = ()
     tunings: Mapping[str, Tuning] = field(default_factory=dict)
 
 
 def resumed(folder: Path, given: dict[str, Any]) -> tuple[Settings | ScriptPlan, Earlier]:
-    """Return the settings of the comparison in ``folder``, extended by the options ``given``, and its results; refuse
-    to replace finished runs.
+    """Return the settings of the comparison in ``folder``, extended by the options ``given``, and its results.
+
+    Raise ``ValueError`` where that would replace finished runs.
     """
     described, numbers = folder / "compare.toml", folder / "compare.json"
-    require(described.exists(), f"--resume {folder}: there is no comparison to go on with: it has no {described.name}.")
+    require(
+        described.exists(),
+        f"--resume {folder} must hold a comparison, and it has no {described.name}; "
+        f"give a folder that tacit compare wrote.",
+    )
     before_script = script_plan({**dict.fromkeys(given), "config": described}, single=False)
     if before_script is not None:
         return _resumed_script(folder, before_script, {**given, "config": described})
     require(
         given["script"] is None,
-        f"--resume {folder}: its comparison is on a workload and not on {given['script']}; leave {given['script']} out, "
-        f"or make another comparison with --out.",
+        f"--resume {folder} holds a comparison on a workload, not on {given['script']}; leave out {given['script']}, "
+        f"or start another comparison with --out.",
     )
     before = settle(read_file(described, single=False))
     asked = settings_from({**given, "config": described}, single=False)
@@ -80,14 +83,14 @@ def _resumed_script(folder: Path, before: ScriptPlan, given: dict[str, Any]) -> 
 
 
 def _script_edits(finished: Sequence[Run], asked: ScriptPlan) -> list[str]:
-    """Return how compare.toml or the script differs from what finished runs were made with."""
+    """Return how compare.toml or the script differs from those of the finished runs."""
     sha256, wanted = compiled(asked.script).sha256, asked.table()
     for run in finished:
         made_with = {key: run.config.get(key) for key in ("script", "arguments", "threads", "cluster")}
         if found := list(changes(made_with, wanted)):
             return found
         if run.record.get("script_sha256") != sha256:
-            return [f"{asked.script.name} has been edited since"]
+            return [f"{asked.script.name} was edited since"]
     return []
 
 
@@ -96,7 +99,7 @@ def _runs_in(folder: Path) -> tuple[Run, ...]:
 
 
 def _differences(before: Settings | ScriptPlan, asked: Settings | ScriptPlan) -> list[str]:
-    """Return the settings that would make other runs than those of ``before``."""
+    """Return the settings that differ from ``before`` and would make other runs."""
     old, new = before.table(), asked.table()
     return list(changes({k: old[k] for k in old if k not in _MAY_CHANGE}, new))
 
@@ -105,15 +108,15 @@ def _refuse_to_replace(folder: Path, finished: Sequence[Run], found: Sequence[st
     count = f"{len(finished)} finished run{'s' if len(finished) > 1 else ''}"
     require(
         not (finished and found),
-        f"{folder} holds {count} that would be replaced: {', '.join(found[:_SHOWN])}{', …' if len(found) > _SHOWN else ''}. "
-        f"--resume may add --seeds and --strategy and change --target; with other settings make another comparison: "
+        f"--resume {folder} would replace {count}: {', '.join(found[:_SHOWN])}{', …' if len(found) > _SHOWN else ''}. "
+        f"--resume may add --seeds and --strategy and change --target; for other settings start another comparison: "
         f"tacit compare --config {folder / 'compare.toml'} … --out FOLDER.",
     )
 
 
 def _edits(finished: Sequence[Run], asked: Settings) -> list[str]:
-    """Return how compare.toml differs from what finished runs that it names were made with: it was edited since."""
-    torch.set_num_threads(asked.threads)  # which is part of a run's configuration
+    """Return how compare.toml, if edited since, differs from the settings of the finished runs that it names."""
+    torch.set_num_threads(asked.threads)  # part of a run's configuration
     strategies = {str(strategy): strategy for strategy in asked.strategies}
     for run in finished:
         if run.strategy in strategies and run.seed in asked.seeds:
@@ -126,18 +129,18 @@ def _edits(finished: Sequence[Run], asked: Settings) -> list[str]:
 
 
 def _check_tuning_seeds(folder: Path, before: Settings, asked: Settings, tunings: Mapping[str, Tuning]) -> None:
-    """Refuse seeds that chose learning rates, and new seeds while the choice is not recorded: a new one would replace
-    finished runs.
-    """
+    """Raise ``ValueError`` for seeds that chose learning rates, and for new seeds while the choice is not recorded."""
     for seed in asked.seeds:
         free = max(*asked.seeds, *(tuning.seed for tuning in tunings.values()), seed) + 1
         require(
             all(tuning.seed != seed for tuning in tunings.values()),
-            f"seed {seed} chose the learning rates in {folder}, so it cannot be reported; name others, such as --seeds {free},{free + 1}.",
+            f"seed {seed} was used to choose the learning rates in {folder} and cannot be reported; "
+            f"use other seeds, such as --seeds {free},{free + 1}.",
         )
     require(
         all(str(strategy) in tunings for strategy in before.strategies) or max(asked.seeds) == max(before.seeds),
-        f"the search for learning rates in {folder} is not complete; first run tacit compare --resume {folder} without --seeds.",
+        f"the search for learning rates in {folder} is not complete, and new seeds need it; "
+        f"first run tacit compare --resume {folder} without --seeds.",
     )
 
 

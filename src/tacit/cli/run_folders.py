@@ -1,4 +1,4 @@
-"""Where results go: a folder is claimed before anything runs, so that nothing is computed that cannot be kept."""
+"""Output folders: a folder is created and checked before anything runs."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ _OURS = (
 
 
 _LONGEST = 80
-"""Characters of a run folder's name that tell what was run."""
+"""Longest name of a strategy in the name of a run folder, in characters."""
 
 
 def claim(folder: Path | None, *, command: str, force: bool) -> Path:
-    """Return the output folder, made and writable.
+    """Return the output folder, created and writable.
 
-    One that holds something is refused unless ``force``, which empties it of results.
+    A folder that is not empty raises ``FolderExists`` unless ``force``, which removes results from it.
     """
     target = folder if folder is not None else fresh(command)
     if target.exists() and not target.is_dir():
         raise FolderExists(target, "it is a file; choose another --out.")
     if target.exists() and any(target.iterdir()):
         if not force:
-            raise FolderExists(target, "choose another --out, or say --force to replace what is in it.")
+            raise FolderExists(target, "choose another --out, or replace its results with --force.")
         _empty(target)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TacitError(f"the folder {target} cannot be made: {error.strerror}; choose another --out.") from error
+        raise TacitError(f"the folder {target} cannot be created: {error.strerror}; choose another --out.") from error
     _check_writable(target)
     return target
 
 
 @contextmanager
 def removed_if_unused(folder: Path) -> Iterator[None]:
-    """Remove a claimed folder if an error leaves nothing in it: bad input, mended, may use it again."""
+    """Remove the output folder if an error leaves it empty, so that the corrected command can use it."""
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # it holds something
+        with suppress(OSError):  # not empty
             folder.rmdir()
         raise
 
@@ -67,13 +67,13 @@ def removed_if_unused(folder: Path) -> Iterator[None]:
 def writable(path: Path) -> Path:
     """Return ``path`` after checking that a file can be written there."""
     if path.is_dir():
-        raise TacitError(f"{path} is a folder; give the name of a file.")
+        raise TacitError(f"{path} must be a file, and it is a folder; give the name of a file.")
     _check_writable(path.parent)
     return path
 
 
 def run_name(strategy: str, seed: int) -> str:
-    """Return a folder name for the run of ``strategy`` with ``seed``; a name too long ends in a hash of the rest."""
+    """Return the name of the folder for the run of ``strategy`` with ``seed``; a long name ends with a hash."""
     words = re.sub(r"[^A-Za-z0-9.]+", "-", strategy).strip("-")
     if len(words) > _LONGEST:
         words = f"{words[:_LONGEST]}-{zlib.crc32(strategy.encode()):08x}"
@@ -85,25 +85,23 @@ def _check_writable(folder: Path) -> None:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".writable"):
             pass
     except OSError as error:
-        raise TacitError(f"nothing can be written to the folder {folder}: {error.strerror}; choose another.") from error
+        raise TacitError(f"the folder {folder} is not writable: {error.strerror}; choose another.") from error
 
 
 def fresh(command: str) -> Path:
-    """Return runs/<command>-<date>-<time>, numbered where that second is taken."""
+    """Return runs/<command>-<date>-<time>, with a number if that folder exists."""
     stem = f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     candidates = (Path("runs") / (stem if n == 0 else f"{stem}-{n}") for n in range(1000))
     return next(path for path in candidates if not path.exists())
 
 
 def _empty(folder: Path) -> None:
-    """Remove results from ``folder``. Whatever tacit did not write there makes it refuse: --force is no rm -rf."""
-    strangers = sorted(
-        path.name for path in folder.iterdir() if path.name not in _OURS and not path.name.startswith(".")
-    )
-    if strangers:
-        shown = ", ".join(strangers[:3])
+    """Remove results from ``folder``; raise ``FolderExists`` if it holds files that tacit did not write."""
+    foreign = sorted(path.name for path in folder.iterdir() if path.name not in _OURS and not path.name.startswith("."))
+    if foreign:
+        shown = ", ".join(foreign[:3])
         raise FolderExists(
-            folder, f"--force replaces only results of tacit, and it holds {shown}; choose another --out."
+            folder, f"--force replaces only results of tacit, and the folder also holds {shown}; choose another --out."
         )
     for name in _OURS:
         path = folder / name

@@ -1,4 +1,4 @@
-"""What a single run leaves, simulated or real: its folder, its page, its numbers, and a few lines for who waited."""
+"""Save and print one run, simulated or real: its folder, its page, its numbers and a summary."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from tacit.report import units as spelled
 
 
 def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_back: str | None = None) -> None:
-    """Save ``run`` and its page into ``folder``, its numbers into ``json_file``, and print its summary and the command
-    that makes it again.
+    """Save ``run`` and its page into ``folder`` and its numbers into ``json_file``; print its summary.
+
+    way_back: the command that makes the run again; None: with run.toml.
     """
     run.save(folder, overwrite=True)
     comparison = Comparison([Entry(run.strategy, [run])], run.workload, run.cluster, reproduce=run.toml())
@@ -50,7 +51,7 @@ def _described(run: Run) -> dict[str, Any]:
 
 
 def _readable(run: Run) -> dict[str, str]:
-    """Return the summary as people read it."""
+    """Return the summary as formatted texts."""
     summary = run.summary()
     shown = {
         "status": run.status,

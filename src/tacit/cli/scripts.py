@@ -1,16 +1,15 @@
-"""A script of the user's own in ``tacit simulate train.py`` and ``tacit compare train.py``: what to run, from options
-and files.
-"""
+"""Training scripts in ``tacit simulate train.py`` and ``tacit compare train.py``: options and files to a plan."""
 
 from __future__ import annotations
 
 import io
+import re
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tacit.cli.options import table_from
+from tacit.cli.option_tables import table_from
 from tacit.cli.settings import Table, check_keys, cluster_of, parsed_strategy, read_cluster, read_toml
 from tacit.cli.terminal import Screen
 from tacit.cluster import Cluster
@@ -44,7 +43,7 @@ _CHOSEN_BY_THE_SCRIPT: Final = {  # with the names of the options
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptPlan:
-    """A script, the cluster it is to run on, and the strategies that take the place of its own (None: its own)."""
+    """A script, its cluster, and the strategies that replace its own (None: keep its own)."""
 
     script: Path
     arguments: tuple[str, ...]
@@ -56,7 +55,7 @@ class ScriptPlan:
     threads: int
 
     def run(self, watcher: Screen, quiet: bool) -> Run:
-        """Make the one run that ``tacit simulate`` is asked for."""
+        """Return the run of the one strategy and seed, for ``tacit simulate``."""
         [strategy], [seed] = self.strategies, self.seeds
         given = "" if strategy is None else f" · {strategy}"
         watcher.begin_run(f"{self.script.name}{given} · seed {seed}")
@@ -87,7 +86,7 @@ class ScriptPlan:
         )
 
     def check(self) -> None:
-        """Raise, before a folder is made, what would end every run before its start."""
+        """Raise errors that would end every run at its start; called before a folder is created."""
         compiled(self.script)
         check_pairs([OWN if strategy is None else str(strategy) for strategy in self.strategies], self.seeds)
         check_script_joins(self.cluster)
@@ -97,7 +96,7 @@ class ScriptPlan:
         return toml_text(self.table(), comment="tacit compare --config compare.toml repeats this comparison.")
 
     def table(self) -> Table:
-        """Return the comparison in the words of the TOML file."""
+        """Return the comparison as the table of the TOML file."""
         cluster = self.cluster.table() | ({"compute": MEASURED} if self.is_measured else {})
         return {
             "script": str(self.script.resolve()),
@@ -111,14 +110,14 @@ class ScriptPlan:
 
 
 def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
-    """Return the script that a command's options or its ``config`` file name; None where they name none."""
+    """Return the plan for the script in a command's options or its ``config`` file; None where there is no script."""
     beneath: Table = {} if given["config"] is None else read_toml(given["config"], "--config")
     script = given["script"] or beneath.get("script")
     if script is None:
         return None
     _refuse_options(given)
     own = _SIMULATE_KEYS if single else _COMPARE_KEYS
-    if "script" not in beneath:  # the file of a run without a script, for its cluster
+    if "script" not in beneath:  # the file of a run on a workload, used for its cluster
         shared = ("cluster", "threads", "seed") if single else ("cluster", "threads", "seeds", "strategies")
         beneath = {key: value for key, value in beneath.items() if key in shared}
     check_keys(beneath, (*_KEYS, *own), f"{given['config']}")
@@ -130,7 +129,7 @@ def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
         del cluster["compute"]
     threads = above.get("threads") or beneath.get("threads", 1)
     require(isinstance(threads, int) and threads >= 1, f"threads={threads} must be a whole number, at least 1.")
-    strategies, seeds = _pairs({**beneath, **above}, single=single)
+    strategies, seeds = _pairs({**beneath, **above}, Path(script), single=single)
     return ScriptPlan(
         script=Path(script),
         arguments=tuple(given["arguments"] or beneath.get("arguments", [])),
@@ -147,17 +146,17 @@ def _refuse_options(given: dict[str, Any]) -> None:
     for name, option in _CHOSEN_BY_THE_SCRIPT.items():
         require(
             given.get(name) is None,
-            f"{option} with a script: it makes its own model and optimizer; leave {option} out, "
-            f"or give it to the script after --.",
+            f"{option} cannot be used with a script, which creates its own model and optimizer; leave out {option}, "
+            f"or pass it to the script after --.",
         )
     require(
         not given.get("tune"),
-        "--tune with a script: the script chooses its own learning rate, so there is none to search; leave --tune out, "
-        "and make a comparison for each rate, with the script's own option after --.",
+        "--tune cannot be used with a script, which chooses its own learning rate; leave out --tune, "
+        "and run one comparison per learning rate, with the script's own option after --.",
     )
 
 
-def _pairs(table: Table, *, single: bool) -> tuple[tuple[Strategy[Any] | None, ...], tuple[int, ...]]:
+def _pairs(table: Table, script: Path, *, single: bool) -> tuple[tuple[Strategy[Any] | None, ...], tuple[int, ...]]:
     """Return strategies and seeds; ``single``: one of each."""
     texts = table.get("strategies", [table.get("strategy", OWN)] if single else [OWN, "AllReduce()"])
     seeds = table.get("seeds", [table.get("seed", 0)])
@@ -167,7 +166,22 @@ def _pairs(table: Table, *, single: bool) -> tuple[tuple[Strategy[Any] | None, .
         require(isinstance(values, list), f"{name}={values!r} must be a list.")
     for seed in seeds:
         require(isinstance(seed, int) and not isinstance(seed, bool), f"seeds={seed!r} must be a whole number.")
-    return tuple(None if text == OWN else parsed_strategy(text) for text in texts), tuple(seeds)
+    return tuple(None if text == OWN else _strategy(text, script) for text in texts), tuple(seeds)
+
+
+def _strategy(text: Any, script: Path) -> Strategy[Any]:
+    """Return the strategy for ``text``; the error for a class that the script defines shows how to name it."""
+    try:
+        return parsed_strategy(text)
+    except ValueError as error:
+        name = str(text).partition("(")[0].strip()
+        source = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
+        if not re.search(rf"^class {re.escape(name)}\b", source, re.MULTILINE):
+            raise
+        raise ValueError(
+            f"strategy={name!r} must be a name that tacit knows, and {script.name} defines it; write -s script for the "
+            f"strategy that the script gives to tacit.attach, or move the class to a module and write -s module:{name}."
+        ) from error
 
 
 def _number_or_none(name: str, value: Any) -> float | None:

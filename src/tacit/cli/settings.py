@@ -1,4 +1,4 @@
-"""What to run: defaults, a TOML file and options in one notation, and the TOML that reproduces it."""
+"""Settings of a run or comparison: from defaults, a TOML file and options, and back to TOML."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from tacit.cluster import Cluster
 from tacit.cluster.measured import measured_cluster
+from tacit.core.deprecation import SERVER_VALUES
 from tacit.errors import TacitError, nearest, require
 from tacit.record.files import toml_text
 from tacit.record.run import Run
@@ -58,13 +59,13 @@ _TRAIN_KEYS: Final[Mapping[str, Any]] = {
     "security": str,
     "server": str,
 }
-"""The table ``train``: what only real processes have. The simulator reads past it."""
-SERVERS: Final = ("beside", "apart", "elsewhere")
+"""The table ``train``: settings of real processes, which the simulator ignores."""
+SERVERS: Final = ("rank0", "process", "remote")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that decides what a comparison or a single run computes."""
+    """All settings that decide what a comparison or a single run computes."""
 
     workload: Workload
     strategies: tuple[Strategy[Any], ...]
@@ -94,7 +95,7 @@ class Settings:
         return toml_text(self.table(), comment="tacit compare --config compare.toml repeats this comparison.")
 
     def table(self) -> Table:
-        """Return the settings in the words of the TOML file."""
+        """Return the settings as the table of the TOML file."""
         table: Table = {"workload": str(self.workload), "strategies": [str(s) for s in self.strategies]}
         for name in DEFAULTS:
             if name not in (*table, *_SIMULATE_ONLY):
@@ -126,11 +127,13 @@ def read_file(path: Path, *, single: bool) -> Table:
 
 
 def read_toml(path: Path, option: str) -> Table:
-    """Return what is in the file that ``option`` names."""
+    """Return the table in the TOML file that ``option`` names."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise TacitError(f"{option} {path} cannot be read: {error.strerror or error}.") from error
+        raise TacitError(
+            f"{option} {path} cannot be read: {error.strerror or error}; give the path of a TOML file."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TacitError(f"{option} {path} is not TOML: {error}.") from error
 
@@ -138,11 +141,11 @@ def read_toml(path: Path, option: str) -> Table:
 def import_notes(path: Path) -> list[str]:
     """Return a note that names the modules that reading the TOML file of a run folder imports, if any."""
     modules = list(dict.fromkeys(name for text in _texts(read_toml(path, "")) for name in modules_in(text)))
-    return [f"{path} names modules of yours, which are imported: {', '.join(modules)}."] if modules else []
+    return [f"{path} names modules outside tacit, which are imported: {', '.join(modules)}."] if modules else []
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts that are read as notation; arguments of scripts are not."""
+    """Yield the texts that are read as notation, which excludes scripts and their arguments."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
@@ -151,9 +154,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def read_cluster(path: Path) -> Table:
-    """Return the cluster that a file describes: a table [cluster], as in run.toml, or its keys alone; of a real run's
-    folder, the measured one.
-    """
+    """Return the cluster of a TOML file (its table [cluster], or all of it), or the measured one of a run folder."""
     if path.is_dir():
         return measured_cluster(Run.load(path)).table()
     table = read_toml(path, "--cluster")
@@ -164,7 +165,7 @@ def read_cluster(path: Path) -> Table:
 
 
 def settle(*tables: Table) -> Settings:
-    """Return what ``tables`` ask for, later ones first, and defaults for the rest."""
+    """Return the settings in ``tables``, of which later ones override earlier ones, over the defaults."""
     merged: Table = {**DEFAULTS, "cluster": {}}
     for table in tables:
         cluster = {**merged["cluster"], **table.get("cluster", {})}
@@ -209,19 +210,31 @@ _WORDS: Final[Mapping[Any, str]] = {
 
 
 def train_settings(*tables: Table) -> Table:
-    """Return what the ``train`` tables ask for, later ones first."""
+    """Return the merged ``train`` tables, of which later ones override earlier ones, with old values renamed."""
     merged: Table = {}
     for table in tables:
         merged |= {key: _checked(key, value, _TRAIN_KEYS[key]) for key, value in table.get("train", {}).items()}
     every = merged.get("checkpoint_every", 1)
     require(every >= 1, f"checkpoint_every={every} must be at least 1; leave it out for no checkpoints.")
-    where = merged.get("server", "beside")
-    require(where in SERVERS, f"server={where!r} must be one of {', '.join(SERVERS)}{nearest(where, SERVERS)}")
+    if "server" in merged:
+        where = str(merged["server"])
+        merged["server"] = where = SERVER_VALUES.get(where, where)
+        require(where in SERVERS, f"server={where!r} must be one of {', '.join(SERVERS)}{nearest(where, SERVERS)}")
     return merged
 
 
+def renamed_value_notes(*tables: Table) -> list[str]:
+    """Return a note for each deprecated value in the ``train`` tables."""
+    given = [table.get("train", {}).get("server") for table in tables]
+    return [
+        f"server={old} is deprecated and will be removed in version 0.3; use server={SERVER_VALUES[old]}."
+        for old in dict.fromkeys(given)
+        if isinstance(old, str) and old in SERVER_VALUES
+    ]
+
+
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    """Return ``value`` if it is of ``kind``; where a number is wanted a whole one will do."""
+    """Return ``value`` if it is of ``kind``; a whole number is accepted as a float."""
     if not isinstance(value, int | float if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{name}={value!r} must be {_WORDS[kind]}.")
     return float(value) if kind is float else value
@@ -242,7 +255,7 @@ def _parsed(name: str, text: Any, family: str) -> Any:
 
 
 def parsed_strategy(text: Any) -> Strategy[Any]:
-    """Return the strategy that an option or a TOML file names."""
+    """Return the strategy for the text of an option or a TOML file."""
     strategy: Strategy[Any] = _parsed("strategies", text, "strategies")
     return strategy
 
@@ -258,7 +271,7 @@ _EXAMPLES: Final = {
 
 
 def cluster_of(table: Table) -> Cluster:
-    """Return the cluster of the TOML table: texts in the notation become objects, ranks become numbers."""
+    """Return the cluster of a TOML table, with texts in the notation parsed and ranks as numbers."""
     readers: Mapping[str, Callable[[Any], Any]] = {
         "compute": lambda text: _parsed("compute", text, "delays"),
         "faults": lambda _: [_parsed("faults", text, "faults") for text in _listed(table, "faults")],
@@ -286,17 +299,18 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def check_device(settings: Settings) -> None:
-    """Raise unless torch knows the device and finds it on this machine."""
+    """Raise ``ValueError`` unless torch finds the device on this machine."""
     name = settings.device
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device={name!r} is no device of torch; write cpu, cuda or cuda:1.") from None
+        raise ValueError(f"device={name!r} must be a device of torch; write cpu, cuda or cuda:1.") from None
     if device.type == "cuda":
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        require(found > 0, f"device={name!r}: torch sees no GPU here; leave --device out to train on the CPU.")
+        require(found > 0, f"device={name!r}: torch finds no GPU on this machine; leave out --device to use the CPU.")
         require(
-            (device.index or 0) < found, f"device={name!r}: torch sees {found} GPUs here, cuda:0 to cuda:{found - 1}."
+            (device.index or 0) < found,
+            f"device={name!r}: torch finds {found} GPUs on this machine; write cuda:0 to cuda:{found - 1}.",
         )
 
 
@@ -306,7 +320,7 @@ def check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield what ``new`` has in the place of what is in ``old``, tables key by key."""
+    """Yield a text for each setting of ``old`` that differs in ``new``; tables are compared key by key."""
     for key in old:
         if isinstance(old[key], Mapping) and isinstance(new.get(key), Mapping):
             yield from changes(old[key], new[key], f"{prefix}{key}.")

@@ -1,4 +1,4 @@
-"""What a person sees: plain lines in a log, bars in a terminal, nothing when ``--quiet``."""
+"""Terminal output: progress bars in a terminal, plain lines in a log, nothing with ``--quiet``."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tacit.compare.workloads import Watcher
 from tacit.record.run import Run
 
 errors: Final = Console(stderr=True)
-"""Where errors go."""
+"""The console for error messages."""
 
 _LOG_WIDTH: Final = 160
-"""Columns of a table that goes to a file or a pipe."""
+"""Width of tables in a file or a pipe."""
 
 
 def console(quiet: bool) -> Console:
-    """Return where results are printed: colours and width of the terminal, none of it in a log; honours NO_COLOR."""
+    """Return the console for results, with the terminal's width and colours, or plain in a log; honours NO_COLOR."""
     return Console(file=sys.stdout, quiet=quiet, width=None if sys.stdout.isatty() else _LOG_WIDTH)
 
 
 def print_notes(notes: Iterable[str], screen: Console) -> None:
-    """Print what a user might not expect."""
+    """Print notes on what a user might not expect."""
     for note in notes:
         screen.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
 
 
 class Screen(Watcher):
-    """Follows runs: a bar per run and one for all in a terminal; otherwise a line as each run ends."""
+    """Shows progress: bars for the current run and for all runs in a terminal; otherwise a line after each run."""
 
     def __init__(self, console: Console, total: int, clock: str = "s virtual") -> None:
         self.console, self.total, self.done, self.clock = console, total, 0, clock
@@ -63,7 +63,7 @@ class Screen(Watcher):
         self.begin_run(f"{strategy} · seed {seed}" + (f" · trying lr={lr:.4g}" if tuning else ""))
 
     def begin_run(self, title: str) -> None:
-        """Show from now on how the run called ``title`` goes on."""
+        """Show the progress of a run called ``title``."""
         self.title = title
         self.progress.reset(self.current, description=escape(self.title), visible=True, total=None, state="starting")
 
@@ -79,7 +79,7 @@ class Screen(Watcher):
 
     def _line(self, run: Run, tuning: bool) -> str:
         if tuning and run.status.startswith("failed"):
-            return f"{self.done}/{self.total}  {self.title}: lost"
+            return f"{self.done}/{self.total}  {self.title}: failed"
         summary = run.summary()
         loss = "no loss" if summary["loss"] is None else f"loss {summary['loss']:.4g}"
         ended = "" if run.status == "finished" else f" · {run.status}"

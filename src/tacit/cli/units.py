@@ -1,4 +1,4 @@
-"""Seconds, bytes per second and seeds as people type them: ``0.1ms``, ``1Gbit/s``, ``0,3,7``."""
+"""Parsers for times, rates and seeds on the command line: ``0.1ms``, ``1Gbit/s``, ``0,3,7``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seconds(text: str) -> float:
 
 
 def bytes_per_second(text: str) -> float:
-    """Return ``1Gbit/s``, ``100MB/s`` or ``125e6`` in bytes per second (b is a bit, B a byte); ``inf`` costs nothing."""
+    """Return ``1Gbit/s``, ``100MB/s`` or ``125e6`` in bytes per second (b is a bit, B a byte); ``inf`` is unlimited."""
     if text.strip() == "inf":
         return math.inf
     plain = re.sub(r"(?<=[0-9kKMGTi ])B$", "byte", re.sub(r"(/s|ps)$", "", text.strip()))
@@ -29,16 +29,16 @@ def bytes_per_second(text: str) -> float:
 
 
 def seeds(text: str) -> list[int]:
-    """Return the seeds of ``3`` (0, 1, 2) or of ``4,7,9`` (these)."""
+    """Return the seeds of ``3`` (0, 1 and 2), or of the list ``4,7,9``."""
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise ValueError(f"seeds={text!r} must be how many (3), or which (4,7,9).") from None
+        raise ValueError(f"seeds={text!r} must be a number of seeds (3) or a list of seeds (4,7,9).") from None
     return list(range(numbers[0])) if len(numbers) == 1 and "," not in text else numbers
 
 
 def assignment(text: str) -> tuple[str, float]:
-    """Return rank and factor of ``3=0.33``."""
+    """Return the rank and the factor of ``3=0.33``."""
     rank, sign, factor = text.partition("=")
     try:
         if not sign:
@@ -51,5 +51,5 @@ def assignment(text: str) -> tuple[str, float]:
 def _read(text: str, units: Mapping[str, float], wanted: str, shown: str | None = None) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in units:
-        raise ValueError(f"{shown or text} is not {wanted}.")
+        raise ValueError(f"{shown or text!r} must be {wanted}.")
     return float(match[1]) * units[match[2]]

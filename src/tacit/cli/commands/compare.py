@@ -1,4 +1,4 @@
-"""``tacit compare``: the main job, from options to report."""
+"""``tacit compare``: several strategies on one workload and cluster, from options to report."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 import typer
 from rich.console import Console
 
-from tacit.cli import options
+from tacit.cli import option_tables, options
 from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, explained
-from tacit.cli.options import settings_from
+from tacit.cli.option_tables import settings_from
 from tacit.cli.resumed import Earlier, resumed
 from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, check_device, import_notes
@@ -60,10 +60,10 @@ def compare_command(
     threads: options.Threads = None,
     debug: options.Debug = False,
 ) -> None:
-    """Compare strategies on one workload, or on a script of your own, and one simulated cluster, paired by seed.
+    """Compare strategies on one workload or training script and one simulated cluster, paired by seed.
 
     Writes report.html (open it in a browser), compare.json, compare.toml
-    (makes it all again) and every run into the output folder.
+    (which reproduces the comparison) and every run into the output folder.
 
     [bold]Examples[/]
 
@@ -74,17 +74,17 @@ def compare_command(
       tacit compare train.py -s AllReduce -s LocalSGD --workers 8 -- --lr 0.1
       tacit compare --resume runs/compare-20260102-120000 --seeds 5
 
-    With train.py, the file that torchrun starts on a real cluster runs
-    unchanged, once for each strategy and seed, and tacit.attach uses that
-    strategy in place of the script's own. What comes after -- is for the
-    script. The loss in the table is the one that the script reports with
-    session.observe or session.log.
+    With train.py, the same file that torchrun starts on a real cluster runs
+    once for each strategy and seed, and tacit.attach uses that strategy
+    instead of the script's own; -s script keeps the script's own. Arguments
+    after -- go to the script. The loss in the table is the one that the
+    script reports with session.observe or session.log.
     """
     given = dict(locals())
     if resume is not None:
         require(
             out is None and config is None and not force,
-            "--resume names the folder; leave out --out, --config and --force.",
+            "--resume already names the folder; leave out --out, --config and --force.",
         )
         if (resume / "compare.toml").exists():
             print_notes(import_notes(resume / "compare.toml"), console(quiet))
@@ -98,15 +98,15 @@ def compare_command(
     if json_file is not None:
         folders.writable(json_file)
     folder = resume if resume is not None else folders.claim(out, command="compare", force=force)
-    print_notes(options.alias_notes(given), console(quiet))
-    findings = _carry_out(plan, folder, earlier, console(quiet))
+    print_notes(option_tables.alias_notes(given), console(quiet))
+    findings = _run(plan, folder, earlier, console(quiet))
     if json_file is not None:
         write_text(json_file, _json(findings))
     _end(findings, folder)
 
 
 class _Keeper(Screen):
-    """Saves every reported run as soon as it is over, so that nothing finished is ever lost."""
+    """Saves every reported run as soon as it ends."""
 
     def __init__(self, console: Console, total: int, folder: Path) -> None:
         super().__init__(console, total)
@@ -119,15 +119,15 @@ class _Keeper(Screen):
         super().end(run, tuning)
 
     def keep(self, run: Run) -> None:
-        """Save ``run`` unless that is done. Ctrl-C may fall into a save, so this is asked again in the end."""
+        """Save ``run`` unless it is saved already; called again at the end, as Ctrl-C can interrupt a save."""
         name = folders.run_name(OWN if is_own(run) else run.strategy, run.seed)
         if name not in self.kept:
             run.save(self.folder / "runs" / name, overwrite=True)
             self.kept.add(name)
 
 
-def _carry_out(plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console) -> Findings:
-    """Run the comparison and write what it found."""
+def _run(plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console) -> Findings:
+    """Run the comparison and write its results."""
     write_text(folder / "compare.toml", plan.toml())
     torch.set_num_threads(plan.threads)
     total = count_runs(len(plan.strategies), len(plan.seeds), isinstance(plan, Settings) and plan.tune)
@@ -169,8 +169,8 @@ def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper) -> 
 
 def _end(findings: Findings, folder: Path) -> None:
     if findings.interrupted:
-        kept = "what had been computed is saved." if findings.comparison else "no run had ended."
-        complain(f"interrupted; {kept} tacit compare --resume {folder} goes on.")
+        kept = "finished runs are saved." if findings.comparison else "no run was finished."
+        complain(f"interrupted; {kept} tacit compare --resume {folder} continues.")
         raise typer.Exit(INTERRUPTED)
     assert findings.comparison is not None
     runs = [(entry.label, run) for entry in findings.comparison.entries for run in entry.runs]

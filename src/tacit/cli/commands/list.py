@@ -1,4 +1,4 @@
-"""``tacit list``: everything that has a name."""
+"""``tacit list``: all names of the notation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tacit.registry import ALIASES, FAMILIES, Alias, Family, Named, find, find_a
 @explained
 def list_command(
     name: Annotated[
-        str | None, typer.Argument(help="A family such as periods, or one name.", show_default="all")
+        str | None, typer.Argument(help="Family, such as periods, or one name.", show_default="all")
     ] = None,
     debug: options.Debug = False,
 ) -> None:
-    """Show everything that has a name: what it means, its arguments and their defaults.
+    """List strategies, periods, workloads and so on, with their arguments and defaults.
 
-    Names are typed as Python calls, on the command line, in TOML files and
-    in Python alike: LocalSGD(period=Every(8)). Installed packages may add
-    names. A class of your own module has the name module:Class.
+    Names are written as Python calls on the command line, in TOML files and
+    in Python: LocalSGD(period=Every(8)). Installed packages may add names.
+    A class in a module of your own is written module:Class.
 
     [bold]Examples[/]
 
@@ -69,7 +69,7 @@ def _print_family(family: Family, screen: Console) -> None:
         screen.print(_wrapped(f"{_plain(named.meaning)}{source}", screen, indent=6), style="dim")
     screen.print()
     if family.name == "strategies":
-        screen.print(Text("papers' names — What do they stand for here?", style="bold"))
+        screen.print(Text("papers' names — Which call does a paper's name stand for?", style="bold"))
         for alias in ALIASES:
             _print_alias(alias, screen, indent=2)
         screen.print()
@@ -96,7 +96,7 @@ def _call(named: Named, screen: Console, *, indent: int) -> Text:
 
 
 def _wrapped(line: str, screen: Console, *, indent: int) -> Text:
-    """Return ``line`` in as many lines as the screen needs, none of them padded with blanks."""
+    """Return ``line`` wrapped to the width of the screen, without trailing blanks."""
     margin = " " * indent
     return Text("\n".join(textwrap.wrap(line, screen.width, initial_indent=margin, subsequent_indent=margin)))
 

@@ -1,4 +1,4 @@
-"""``tacit replay``: a real run again in the simulator, in the order in which its messages came."""
+"""``tacit replay``: repeat a real run in the simulator, in the recorded order of its messages."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tacit.simulation.replay import check_replay
 
 @explained
 def replay_command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder of a run that tacit train has finished.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished run of tacit train.")],
     tolerance: Annotated[
         float,
-        typer.Option(metavar="NUMBER", help="How far the models may be apart, in parts of the largest parameter."),
+        typer.Option(
+            metavar="NUMBER", help="Largest allowed difference of the two models, relative to the largest parameter."
+        ),
     ] = 1e-3,
     out: options.Out = None,
     force: options.Force = False,
@@ -36,13 +36,13 @@ def replay_command(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Play a real run again in the simulator, message by message.
+    """Repeat a run on real processes in the simulator, message by message.
 
-    What an asynchronous strategy reaches depends on who came first. The
-    trace of a run on real processes says who did; this follows it, on one
-    core and without a network, compares the models that both reach, and
-    leaves a run like any other: to look into, or to change a line of a
-    strategy and see from where on things go another way.
+    The result of an asynchronous strategy depends on the order of its
+    messages. The trace of a run on real processes records that order. This
+    command repeats it on one core without a network, compares the two final
+    models, and saves the simulated run. Use it to debug a run, or to see
+    where a changed strategy first differs from the record.
 
     [bold]Examples[/]
 
@@ -58,18 +58,18 @@ def replay_command(
     target = folders.claim(out, command="replay", force=force)
     screen = console(quiet)
     with folders.removed_if_unused(target), Screen(screen, total=1) as watcher:
-        again = _play(run, settings, watcher)
+        again = _replay(run, settings, watcher)
     keep(again, target, screen, json_file, way_back=f"tacit replay {folder}")
-    apart = _apart(run, again)
+    difference = _difference(run, again)
     screen.print(
-        f"The model of {folder} is reached to within {apart:.2g} of its largest parameter.",
+        f"The models differ by at most {difference:.2g} of the largest parameter of {folder}.",
         highlight=False,
         soft_wrap=True,
     )
-    if apart > tolerance:
+    if difference > tolerance:
         complain(
-            f"the models are {apart:.2g} of the largest parameter apart, more than --tolerance {tolerance:g}: "
-            f"something computes otherwise than it did then."
+            f"the models differ by {difference:.2g} of the largest parameter, more than --tolerance {tolerance:g}; "
+            f"use the torch version, tacit version, strategy and device of the real run, or a larger --tolerance."
         )
         raise typer.Exit(FAILED)
 
@@ -77,12 +77,12 @@ def replay_command(
 def _settings(folder: Path, screen: Console) -> Settings:
     path = folder / "run.toml"
     if not path.exists():
-        raise TacitError(f"{folder} has no run.toml, which says what was run; give a folder that tacit train wrote.")
+        raise TacitError(f"{folder} must hold a run, and it has no run.toml; give a folder that tacit train wrote.")
     print_notes(import_notes(path), screen)
     return settle(read_file(path, single=True))
 
 
-def _play(run: Run, settings: Settings, watcher: Screen) -> Run:
+def _replay(run: Run, settings: Settings, watcher: Screen) -> Run:
     [strategy], [seed] = settings.strategies, settings.seeds
     torch.set_num_threads(settings.threads)
     watcher.begin(str(strategy), seed, settings.lr, tuning=False)
@@ -91,6 +91,6 @@ def _play(run: Run, settings: Settings, watcher: Screen) -> Run:
     return simulate(settings.workload, strategy, seed=seed, progress=watcher.step, replay=run, **training)
 
 
-def _apart(run: Run, again: Run) -> float:
+def _difference(run: Run, again: Run) -> float:
     largest = float(run.parameters.abs().max()) or 1.0
     return float((again.parameters - run.parameters).abs().max()) / largest

@@ -1,4 +1,4 @@
-"""``tacit report``: the page again, from saved runs."""
+"""``tacit report``: write the report page of saved runs."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tacit.report import Comparison, Entry, print_table, write_report
 
 @explained
 def report_command(
-    paths: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of runs or of comparisons.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of runs or comparisons.")],
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.html", help="The page to write.", show_default="FOLDER/report.html, or ./report.html"
+            metavar="FILE.html", help="HTML file to write.", show_default="FOLDER/report.html, or ./report.html"
         ),
     ] = None,
     target: options.Target = None,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Draw report.html from saved runs, simulated or real.
+    """Write report.html from saved runs, simulated or real.
 
-    One folder of `tacit compare`, `tacit simulate` or `tacit train` gets
-    its page drawn again; several are put side by side, measured beside
-    simulated.
+    For one folder of `tacit compare`, `tacit simulate` or `tacit train`,
+    write its page again. For several folders, write one page that compares
+    them, measured runs with simulated ones too.
 
     [bold]Examples[/]
 
@@ -79,7 +79,7 @@ def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float |
 
 
 def _planned(path: Path) -> tuple[list[str], tuple[int, ...], float | None]:
-    """Return the strategies as they print, the seeds and the target; import none of the user's modules."""
+    """Return the texts of the strategies, the seeds and the target; import no user module."""
     table = read_file(path, single=False)
     settings = settle({name: table[name] for name in ("seeds", "target") if name in table})
     texts = [str(text) for text in table.get("strategies", DEFAULTS["strategies"])]
@@ -87,7 +87,7 @@ def _planned(path: Path) -> tuple[list[str], tuple[int, ...], float | None]:
 
 
 def _entries(runs: Iterable[tuple[Path, Run]], notes: Mapping[str, str]) -> list[Entry]:
-    """Return the runs by strategy and world; where one seed comes twice, the later folder's name tells them apart."""
+    """Return the runs by strategy and world; a repeated seed gets the name of its folder in the label."""
     by_label: dict[str, list[Run]] = {}
     runs = list(runs)
     worlds = {run.record.get("world", "simulated") for _, run in runs}

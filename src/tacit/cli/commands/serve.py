@@ -1,4 +1,4 @@
-"""``tacit serve``: the server of a server strategy as a process of its own."""
+"""``tacit serve``: the server of a server strategy in its own process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tacit.cli.commands.train_worker import CHECKPOINT, Plan, serve_part
+from tacit.cli.commands.train_worker import CHECKPOINT, Plan, run_server
 from tacit.cli.exit_messages import explained
 from tacit.cli.settings import read_file, settle, train_settings
 from tacit.errors import require
@@ -24,55 +24,61 @@ def serve_command(
     target: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN|SCRIPT", help="A run's folder (tacit train --server elsewhere), or the workers' script."
+            metavar="RUN|SCRIPT", help="Folder of a run (tacit train --server remote), or the script of the workers."
         ),
     ],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Of the script.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the script, after --.")
+    ] = None,
     master: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where the workers' store is: rank 0 says it.",
+            help="Address of the workers' store, which rank 0 prints.",
             show_default="from the environment",
         ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="How many workers; a run's folder knows.")] = None,
-    checkpoints: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to keep the server's state, and go on from.")
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of workers.", show_default="from the folder of the run")
     ] = None,
-    checkpoint_every: Annotated[int, typer.Option(metavar="N", help="Updates between checkpoints.")] = 100,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder for checkpoints of the server, which continues from the last one."),
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(metavar="N", help="Updates of the model between checkpoints.")] = 100,
     plain_store: Annotated[
-        bool, typer.Option("--plain-store", help="The workers were not started by torchrun.")
+        bool, typer.Option("--plain-store", help="Connect to workers that were not started by torchrun.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Be the server of a run whose workers were attached with server="apart".
+    """Run the server of a server strategy in its own process.
 
-    The server of K-sync, K-async and their kin usually lives beside the
-    worker of rank 0 and shares its network link and its processor. As a
-    process of its own it can have a machine of its own. It runs the very
-    script that the workers run, up to tacit.attach, and serves there.
+    By default the server of K-sync, K-async and other server strategies
+    runs in rank 0's process and shares its network link and CPU. In its own
+    process it can run on another machine. The workers call tacit.attach
+    with server="process". This command runs the same script as the workers,
+    up to tacit.attach, and serves there.
 
     [bold]Examples[/]
 
     \b
-      tacit train -s 'KAsync(k=2)' --workers 4 --server apart        starts it by itself
-      tacit serve runs/real --master 10.0.0.1:29500                  for --server elsewhere
+      tacit train -s 'KAsync(k=2)' --workers 4 --server process      starts the server too
+      tacit serve runs/real --master 10.0.0.1:29500                  for --server remote
       tacit serve train.py --master 10.0.0.1:29500 --workers 8 -- --lr 0.1
     """
-    require(target.exists(), f"{target} does not exist; name a run's folder, or the script that the workers run.")
+    require(target.exists(), f"{target} does not exist; give the folder of a run, or the script that the workers run.")
     require(checkpoint_every >= 1, f"--checkpoint-every {checkpoint_every} must be at least 1.")
     plan = _plan(target) if target.is_dir() else None
     size = workers if plan is None else plan.settings.cluster.workers
     size = size or int(os.environ.get("WORLD_SIZE", "0"))
-    require(size >= 2, "how many workers are there? Give --workers N, at least 2.")
+    require(size >= 2, f"--workers {size or None} must be at least 2; give the number of workers with --workers N.")
     _enter(master, size, plain_store)
     if plan is not None and checkpoints is None and plan.train.get("checkpoint_every"):
         checkpoints, checkpoint_every = target / CHECKPOINT, int(plan.train["checkpoint_every"])
     if checkpoints is not None:
         os.environ["TACIT_SERVE_CHECKPOINTS"] = f"{checkpoints}:{checkpoint_every}"
     if plan is not None:
-        serve_part(plan, target)
+        run_server(plan, target)
         return
     sys.argv = [str(target), *(arguments or [])]
     sys.path.insert(0, str(target.parent.resolve()))
@@ -82,25 +88,31 @@ def serve_command(
         if leaving.code not in (None, 0):
             raise
     else:
-        raise ValueError(f'{target} ended without tacit.attach(…, server="apart"): there was nothing to serve.')
+        raise ValueError(
+            f'{target} ended without a call of tacit.attach(…, server="process"), which starts the server.'
+        )
 
 
 def _enter(master: str | None, size: int, plain_store: bool) -> None:
-    """Make this process the one beside ``size`` workers whose store is at ``master``."""
+    """Set the environment of a server for ``size`` workers whose store is at ``master``."""
     if master is not None:
         host, _, port = master.rpartition(":")
-        require(bool(host) and port.isdigit(), f"--master {master}: write HOST:PORT, as rank 0 says it.")
+        require(
+            bool(host) and port.isdigit(), f"--master {master} must be HOST:PORT; use the address that rank 0 prints."
+        )
         os.environ.update(MASTER_ADDR=host, MASTER_PORT=port)
         if not plain_store:
             os.environ.setdefault(_AGENT, "True")
-    require("MASTER_ADDR" in os.environ, "where are the workers? Give --master HOST:PORT, as rank 0 says it.")
+    require(
+        "MASTER_ADDR" in os.environ, "--master is missing; give --master HOST:PORT, the address that rank 0 prints."
+    )
     os.environ.update({SERVE: "1", "RANK": "0", "WORLD_SIZE": str(size)})
     os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _plan(folder: Path) -> Plan:
     config = folder / "run.toml"
-    require(config.exists(), f"{folder} holds no run: it has no run.toml.")
+    require(config.exists(), f"{folder} must hold a run, and it has no run.toml; give a folder that tacit train wrote.")
     table = read_file(config, single=True)
     cluster = table.get("cluster", {})
     settings = settle({**table, "cluster": {"workers": cluster.get("workers", 2)}})

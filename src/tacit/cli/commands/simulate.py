@@ -1,4 +1,4 @@
-"""``tacit simulate``: one run, saved with what reproduces it."""
+"""``tacit simulate``: one simulated run, saved with the settings that reproduce it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 import typer
 from rich.console import Console
 
-from tacit.cli import options
+from tacit.cli import option_tables, options
 from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, describe, explained
-from tacit.cli.options import settings_from
+from tacit.cli.option_tables import settings_from
 from tacit.cli.save_run import keep
 from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, check_device
@@ -51,10 +51,10 @@ def simulate_command(
     timing_only: options.TimingOnly = None,
     debug: options.Debug = False,
 ) -> None:
-    """Run one strategy, or a script of your own, on a simulated cluster.
+    """Run one strategy, or a training script, on a simulated cluster.
 
-    Writes the run (history, trace, model), run.toml (makes it again, bit
-    for bit) and report.html into the output folder.
+    Writes the run (history, trace, model), run.toml (which reproduces the
+    run bit for bit) and report.html into the output folder.
 
     [bold]Examples[/]
 
@@ -65,11 +65,11 @@ def simulate_command(
       tacit simulate --config slow/run.toml --seed 1
       tacit simulate train.py --workers 64 --cluster slow/run.toml -- --lr 0.1
 
-    The last one runs train.py, the file that torchrun starts on a real
-    cluster, unchanged on 64 simulated workers. What comes after -- is for
-    the script. --strategy replaces the strategy that the script gives to
-    tacit.attach. --compute measured takes the steps' own times instead of
-    drawn ones.
+    The last example runs train.py, the same file that torchrun starts on a
+    real cluster, on 64 simulated workers. Arguments after -- go to the
+    script. --strategy replaces the strategy that the script gives to
+    tacit.attach. --compute measured uses the measured times of its steps
+    instead of drawn ones.
     """
     given = dict(locals())
     plan = script_plan(given, single=True) or settings_from(given, single=True)
@@ -78,17 +78,17 @@ def simulate_command(
     if json_file is not None:
         folders.writable(json_file)
     folder = folders.claim(out, command="simulate", force=force)
-    print_notes(options.alias_notes(given), console(quiet))
+    print_notes(option_tables.alias_notes(given), console(quiet))
     with folders.removed_if_unused(folder):
         run, error = _run(plan, console(quiet))
     keep(run, folder, console(quiet), json_file)
     if error is not None:
-        complain(f"{describe(error) or 'interrupted'} — what there is of the run is in {folder}")
+        complain(f"{describe(error) or 'interrupted'} — the unfinished run is saved in {folder}")
         raise typer.Exit(INTERRUPTED if isinstance(error, Interrupted) else FAILED)
 
 
 def _run(plan: Settings | ScriptPlan, screen: Console) -> tuple[Run, BaseException | None]:
-    """Return the run, and what ended it before its time."""
+    """Return the run, and the error that ended it early."""
     torch.set_num_threads(plan.threads)
     with Screen(screen, total=1) as watcher:
         try:

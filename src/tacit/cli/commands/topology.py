@@ -1,4 +1,4 @@
-"""``tacit topology``: what graphs promise, side by side, and drawn."""
+"""``tacit topology``: properties and drawings of graphs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERY_KIND: Final = (
     "Ring()",
     "Star()",
 )
-"""What is shown when nothing is named."""
+"""Topologies that are shown by default."""
 
 
 @explained
@@ -41,29 +41,28 @@ def topology_command(
         list[str] | None,
         typer.Argument(
             metavar="[TOPOLOGY]...",
-            help="Graphs such as Ring() or RandomRegular(degree=4); `tacit list topologies` shows them.",
-            show_default="one of every kind",
+            help="Graphs, such as Ring() or RandomRegular(degree=4); see `tacit list topologies`.",
+            show_default="one of each kind",
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of workers.", show_default="16, or those of a Graph")
+        int | None, typer.Option(metavar="N", help="Number of workers.", show_default="16, or that of a Graph")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Write report.html with the graphs drawn into this folder.", show_default="nothing"
-        ),
+        typer.Option(metavar="FOLDER", help="Folder for report.html with drawings of the graphs.", show_default="none"),
     ] = None,
     force: options.Force = False,
     json_file: options.Json = None,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show what a graph promises: degree, diameter, spectral gap, time to consensus.
+    """Show properties of graphs: degree, diameter, spectral gap, time to consensus.
 
-    Gossip strategies speak to neighbours alone; which graph decides how
-    many links they need and how fast their models agree. A graph of your
-    own is a file with two ranks a line: Graph("edges.txt").
+    Workers of gossip strategies exchange with their neighbours in a graph.
+    The graph decides how many links they need and how fast their models
+    agree. Read a graph of your own from a file with two ranks per line:
+    Graph("edges.txt").
 
     [bold]Examples[/]
 
@@ -82,7 +81,7 @@ def topology_command(
         except ValueError as error:
             if topologies:
                 raise
-            left_out.append(f"{topology} is left out: {error}")
+            left_out.append(f"{topology} is not shown: {error}")
     numbers = None if json_file is None else folders.writable(json_file)
     folder = None if out is None else folders.claim(out, command="topology", force=force)
     screen = console(quiet)
@@ -98,15 +97,18 @@ def topology_command(
 
 
 def _topology(text: str) -> Topology:
-    require(not Path(text).is_file(), f"{text} is a file; write Graph({json.dumps(text)}) to read edges from it.")
+    require(
+        not Path(text).is_file(),
+        f"{text} must be a topology, and it is a file; write Graph({json.dumps(text)}) to read its edges.",
+    )
     found = parse(text, "topologies")
     assert isinstance(found, Topology)
     return found
 
 
 def _size(chosen: list[Topology], workers: int | None) -> int:
-    """Return the number of workers: the given one, or that of the graphs that know theirs."""
+    """Return the given number of workers, or that of the first graph with a fixed number."""
     if workers is not None:
-        require(workers >= 2, f"workers={workers} must be at least 2: one alone has nobody to speak to.")
+        require(workers >= 2, f"workers={workers} must be at least 2; a graph has edges between workers.")
         return workers
     return next((topology.size for topology in chosen if isinstance(topology, Graph)), WORKERS)

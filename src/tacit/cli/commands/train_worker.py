@@ -1,6 +1,4 @@
-"""One worker's part in ``tacit train``: what every process that torchrun started does; rank 0 shows and keeps what
-comes of it.
-"""
+"""One worker of ``tacit train``, in a process that torchrun started; rank 0 shows and saves the run."""
 
 from __future__ import annotations
 
@@ -32,22 +30,21 @@ from tacit.session.checkpoints import step_of
 CHECKPOINT: Final = "checkpoint"
 """The folder of checkpoints, in that of the run."""
 _TENSORBOARD: Final = "tensorboard"
-_FAREWELL_S: Final = 10.0
-"""How long a server apart may take to end after the run."""
+_SERVER_EXIT_S: Final = 10.0
+"""How long a server in its own process may take to exit after the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run on real processes: the settings it shares with the simulator, and those it has for itself."""
+    """A run on real processes: the settings that the simulator has too, and those of processes."""
 
     settings: Settings
-    cluster: (
-        Table  # as it was given: kept for ``tacit simulate --config run.toml``, which predicts what is measured here
-    )
+    cluster: Table  # as given: kept for ``tacit simulate --config run.toml``, which predicts this run
     train: Table  # checkpoint_every, log, timeout_s, interface, security, server
+    notes: tuple[str, ...] = ()  # on deprecated values
 
     def table(self) -> Table:
-        """Return what ``tacit train --config`` makes this run from again."""
+        """Return the table from which ``tacit train --config`` makes this run again."""
         s = self.settings
         return {
             "workload": str(s.workload),
@@ -67,11 +64,11 @@ class Plan:
         }
 
 
-def take_part(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool) -> None:
-    """Train among the others; the one who speaks for all saves the run and says how it ended."""
+def run_worker(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool) -> None:
+    """Run this process's worker; the reporting rank saves the run and prints how it ended."""
     me = int(os.environ["RANK"])
     [strategy] = plan.settings.strategies
-    if plan.settings.workload.is_shuffled:  # the server, which cannot know this, need not warn of unequal speeds
+    if plan.settings.workload.is_shuffled:  # the server cannot know this and would warn
         warnings.filterwarnings("ignore", category=SpeedBias)
     has_rounds = not (strategy.handles or strategy.has_server)
     signal.signal(signal.SIGINT, _end_in_round if has_rounds else _interrupt_once)
@@ -84,23 +81,23 @@ def take_part(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool) 
         if error.run is None:
             raise
         run, failure = error.run, error
-    for one in (signal.SIGINT, signal.SIGTERM):  # whoever ends us now waits until all is on disk, and then goes on
+    for one in (signal.SIGINT, signal.SIGTERM):  # a signal must not interrupt the save
         signal.signal(one, signal.SIG_IGN)
-    if _speaks(me, failure):
+    if _reports(me, failure):
         run.config, run.cluster = plan.table(), _described_processes()
         keep(run, folder, console(quiet), json_file)
     if failure is not None:
         raise failure
 
 
-def end_part(error: BaseException, folder: Path | None) -> typer.Exit:
-    """Tell the launcher what ended this worker, and everybody if this is the one who speaks; return the exit."""
+def report_end(error: BaseException, folder: Path | None) -> typer.Exit:
+    """Report to the launcher why this worker ended, print it on the reporting rank, and return the exit."""
     is_interrupt = isinstance(error, KeyboardInterrupt)
     is_run = isinstance(error, RunError) or is_disk_full(error)
     code = INTERRUPTED if is_interrupt else FAILED if is_run else BAD_INPUT
     message = what_happened(error)
     report_to_launcher(message, type(error).__name__, code)
-    if _speaks(int(os.environ["RANK"]), error):
+    if _reports(int(os.environ["RANK"]), error):
         complain(f"{message} {what_is_left(folder)}".strip())
     return typer.Exit(code)
 
@@ -108,37 +105,37 @@ def end_part(error: BaseException, folder: Path | None) -> typer.Exit:
 def what_happened(error: BaseException) -> str:
     """Return an error as a sentence."""
     if isinstance(error, PeerLost):
-        reason = (error.reason or "its process ended without a word").rstrip(".")
+        reason = (error.reason or "its process exited without reporting an error").rstrip(".")
         return f"{error.lost} after {error.at_s:.3g} s: {reason}."
     text = describe(error) or "interrupted"
     return text if text.endswith((".", "?")) else f"{text}."
 
 
 def what_is_left(folder: Path | None) -> str:
-    """Return what a run that ended too early has left in ``folder``, and the command that goes on with it."""
+    """Return which results of an unfinished run are in ``folder``, and the command that continues the run."""
     if folder is None or not (folder / "run.toml").exists():
         return ""
-    kept = f"What there is of the run is in {folder}" if (folder / "run.json").exists() else "No run was saved"
+    kept = f"The unfinished run is saved in {folder}" if (folder / "run.json").exists() else "No run was saved"
     try:
         step = step_of(folder / CHECKPOINT)
     except TacitError:
         step = None
     if step is None:
-        return f"{kept}; there is no checkpoint to go on from (--checkpoint-every N writes them)."
-    return f"{kept}; its checkpoint is of step {step:,}: tacit train --resume {folder} goes on from there."
+        return f"{kept}; there is no checkpoint to continue from (--checkpoint-every N writes checkpoints)."
+    return f"{kept}; tacit train --resume {folder} continues from its checkpoint of step {step:,}."
 
 
 def _train(plan: Plan, folder: Path, progress: Progress | None) -> Run:
     settings, own = plan.settings, dict(plan.train)
     torch.set_num_threads(settings.threads)
-    if settings.device == "cuda":  # a GPU for each process of this machine, as long as there are enough
+    if settings.device == "cuda":  # one GPU for each process of this machine, if there are enough
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     if own.get("log") == _TENSORBOARD:
         own["log"] = f"{_TENSORBOARD}:{folder / _TENSORBOARD}"
     [strategy], [seed] = settings.strategies, settings.seeds
     names = ("steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "evaluate_every", "device")
     shared: dict[str, Any] = {name: getattr(settings, name) for name in names}
-    with _server_apart(own.pop("server", "beside"), folder) as where:
+    with _server_process(own.pop("server", "rank0"), folder) as where:
         return train(
             settings.workload,
             strategy,
@@ -151,58 +148,54 @@ def _train(plan: Plan, folder: Path, progress: Progress | None) -> Run:
         )
 
 
-def serve_part(plan: Plan, folder: Path) -> None:
-    """Be the server of the run in ``folder``."""
-    with contextlib.suppress(SystemExit):  # as ``attach`` leaves a server's process
-        _train(replace(plan, train={**plan.train, "server": "beside"}), folder, None)
+def run_server(plan: Plan, folder: Path) -> None:
+    """Run the server of the run in ``folder``."""
+    with contextlib.suppress(SystemExit):  # with which ``attach`` ends the server's process
+        _train(replace(plan, train={**plan.train, "server": "rank0"}), folder, None)
 
 
 @contextlib.contextmanager
-def _server_apart(where: str, folder: Path) -> Iterator[str]:
-    """Start the server where it is to be a process of its own, and see to its end; yield the word that ``attach``
-    knows.
-    """
-    if where == "beside":
+def _server_process(where: str, folder: Path) -> Iterator[str]:
+    """Start and end the server if it runs in its own process; yield the value of ``server=`` for ``attach``."""
+    if where == "rank0":
         yield where
         return
     process = None
     if os.environ["RANK"] == "0":
-        if where == "apart":
+        if where == "process":
             process = subprocess.Popen([sys.executable, "-m", "tacit", "serve", str(folder)])
         else:
             master = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             console(False).print(
-                f"waiting for the server; type on its machine: tacit serve {folder} --master {master}",
+                f"waiting for the server; run on its machine: tacit serve {folder} --master {master}",
                 highlight=False,
                 soft_wrap=True,
             )
     try:
-        yield "apart"
+        yield "process"
     finally:
         if process is not None:
             try:
-                process.wait(_FAREWELL_S)
+                process.wait(_SERVER_EXIT_S)
             except subprocess.TimeoutExpired:
                 process.terminate()
                 process.wait()
 
 
-def _speaks(me: int, failure: BaseException | None) -> bool:
-    """Whether this rank speaks for all: rank 0, unless that is the one who was lost."""
+def _reports(me: int, failure: BaseException | None) -> bool:
+    """Whether this rank reports for all: the lowest rank that was not lost."""
     lost = failure.ranks if isinstance(failure, PeerLost) and failure.reason is None else ()
     return me == next(rank for rank in range(int(os.environ["WORLD_SIZE"])) if rank not in lost)
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    """End at the first Ctrl-C, undisturbed by a second."""
+    """Raise KeyboardInterrupt at the first Ctrl-C and ignore later ones."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _end_in_round(number: int, frame: FrameType | None) -> None:
-    """End as a scheduler ends a run, in the next round, where all workers stand at one step; at once where there is no
-    session yet.
-    """
+    """End in the next round, as at SIGTERM, where all workers are at the same step; before attach, end at once."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         _interrupt_once(number, frame)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,88 @@
+"""Options of the commands that run on real processes: ``tacit train`` and ``tacit serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+_PROCESSES: Final = "Processes"
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Number of workers, one process each; with several machines, on all of them together.",
+        show_default="2",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Steps between checkpoints. The loss of a worker always leaves a checkpoint.",
+        show_default="none",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Continue the run in FOLDER from its last checkpoint; --workers may differ. "
+        "A larger --steps extends a finished run.",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Longest time that a round waits for a worker: 90s, 10min.",
+        show_default="from measured step times, at least 5min",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Interface = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Network interface for traffic between machines, such as eth0.",
+        show_default="the one with the route to the first machine",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Security = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Protection of messages of gossip and server strategies: token, curve (encrypted), "
+        "or plain (trusted networks only).",
+        show_default="token on one machine, curve between machines",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Where the server of a server strategy runs: rank0 (in rank 0's process), process (in its own process on "
+        "this machine), or remote (started with `tacit serve` on another machine).",
+        show_default="rank0",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Number of machines, for --print-command.", show_default="1", rich_help_panel=_PROCESSES
+    ),
+]
+PrintCommand = Annotated[
+    bool,
+    typer.Option(
+        "--print-command", help="Print the torchrun command for each machine; run nothing.", rich_help_panel=_PROCESSES
+    ),
+]
