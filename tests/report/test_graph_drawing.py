@@ -128,7 +128,7 @@ def test_a_report_draws_each_topology_of_its_runs_once() -> None:
     assert page.count('data-figure="graph-') == 1
     assert "Ring(), 6 workers" in page
     assert "slow; fast" in page
-    assert "Who may speak to whom" not in render(Comparison(entries[2:], "digits", "6 workers"))
+    assert "<h2>Topology</h2>" not in render(Comparison(entries[2:], "digits", "6 workers"))
 
 
 def test_a_long_list_of_edges_is_named_by_its_length() -> None:

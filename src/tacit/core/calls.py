@@ -1,7 +1,7 @@
-"""The syntax of the notation: ``LocalSGD(period=Every(8))`` is read as calls of names; nothing is evaluated or imported.
+"""Syntax of the notation: reads ``LocalSGD(period=Every(8))`` as calls of names, without evaluation or imports.
 
-``tacit.registry`` makes objects of these calls. ``tacit.report`` only looks at them: a report of a run whose strategy is
-``my_package.my_module:MyStrategy(k=2)`` does not import that module.
+``tacit.registry`` makes objects of these calls. ``tacit.report`` only inspects them: the report of a run with the
+strategy ``my_package.my_module:MyStrategy(k=2)`` does not import that module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns of the comparison's table, once for the terminal and the page."""
+"""Columns of the comparison's table, shared by the terminal and the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHOLE_RUN = "whole run"
 
 @dataclass(frozen=True)
 class Column:
-    """One column: which number, what it is called, how it is written, which end of it is good."""
+    """One column: its number, title, format, and whether higher is better."""
 
     key: str  # the field of TableRow
     title: str
@@ -21,23 +21,23 @@ class Column:
     show: Callable[[float], str]
     is_higher_better: bool = False
     is_ranked: bool = True  # the best value is marked
-    unreached: str = "–"  # what stands where no seed has a number
+    unreached: str = "–"  # text where no seed has a number
     is_logged: bool = False  # the number comes from session.log under the name of the title
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell as text: the mean, the range over seeds in small print, and the number to sort by."""
+    """One cell: the mean as text, the range over seeds, and the number to sort by."""
 
     text: str
     detail: str = ""
     is_best: bool = False
     value: float | None = None
-    deviation: str = ""  # half the range, relative to the mean: what fits where the range does not
+    deviation: str = ""  # half the range relative to the mean, for narrow tables
 
 
 def columns_of(comparison: Comparison) -> list[Column]:
-    """Return the columns that this comparison has numbers for, in reading order."""
+    """Return the columns for which this comparison has numbers, from left to right."""
     columns: list[Column] = []
     if comparison.target is not None:
         group = f"to loss {units.target(comparison.target)}"
@@ -68,22 +68,20 @@ def columns_of(comparison: Comparison) -> list[Column]:
 
 
 def cells(comparison: Comparison, column: Column) -> list[Cell]:
-    """Return one column's cells, from the first strategy to the last, the best of them marked."""
+    """Return the cells of one column, one for each strategy, with the best marked."""
     measured = [_measured(row, column) for row in comparison.rows]
     written = [_cell(m, column) for m in measured]
     values = [cell.value for cell in written if cell.value is not None]
     if len(comparison.rows) < 2 or not values or not column.is_ranked or comparison.predictions:
         return written
-    best = column.show(
-        max(values) if column.is_higher_better else min(values)
-    )  # as written, so that ties look like ties
+    best = column.show(max(values) if column.is_higher_better else min(values))  # as text, so that ties are equal
     if all(cell.text == best for cell in written):
         return written
     return [replace(cell, is_best=cell.text == best and cell.value is not None) for cell in written]
 
 
 def small_print(row: TableRow) -> list[str]:
-    """Return what stands below a strategy's name: its note, and runs that did not finish."""
+    """Return the lines below a strategy's name: its note, and runs that did not finish."""
     return [line for line in (row.note, *row.statuses) if line]
 
 

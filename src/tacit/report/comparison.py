@@ -1,6 +1,6 @@
-"""Several strategies on one workload and one cluster, over seeds: the numbers behind every table and figure.
+"""Comparison of several strategies on one workload and cluster: the numbers of every table and figure.
 
-Everything here comes from Runs alone, so that simulated and real runs look alike.
+All numbers come from Runs, simulated and real ones in the same way.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tacit.report.prediction import Prediction, predictions
 from tacit.report.timeline import shares
 
 FORMAT: Final = 1
-MARGIN: Final = 0.05  # of the target above the loss that all of them reach: keeps it clear of the noise floor
+MARGIN: Final = 0.05  # of the target above the loss that all strategies reach, to stay above the noise
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One strategy's runs, one per seed. ``note`` stands below its name: the learning rate that tuning chose, say."""
+    """One strategy's runs, one per seed. ``note``: text below its name, such as the tuned learning rate."""
 
     label: str
     runs: Sequence[Run]
@@ -37,7 +37,7 @@ class Entry:
         require(len(set(seeds)) == len(seeds), f"seeds={seeds} of {self.label!r} repeat; give each run its own seed.")
 
     def curve(self, x: str, y: str) -> Curve | None:
-        """Return ``y``, a property of the reported model, against ``x``; held at the end unless a run was cut short."""
+        """Return ``y`` of the reported model against ``x``; held at the end if all runs finished."""
         is_held = all(run.status == "finished" for run in self.runs)
         return over_seeds([rows_of(run) for run in self.runs], x, y, is_held=is_held)
 
@@ -50,12 +50,12 @@ class Measured:
 
     @property
     def known(self) -> list[float]:
-        """The seeds' numbers that are there."""
+        """The numbers of the seeds that have one."""
         return [value for value in self.values if value is not None]
 
     @property
     def mean(self) -> float | None:
-        """The mean over all seeds; None unless every seed has a number, since a mean of survivors flatters."""
+        """The mean over all seeds; None unless every seed has a number, as a mean over the others would be biased."""
         return sum(self.known) / len(self.values) if self.is_complete else None
 
     @property
@@ -64,14 +64,14 @@ class Measured:
         return len(self.known) == len(self.values) > 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return mean, range and the seeds' own numbers."""
+        """Return the mean, the range and the numbers of the seeds."""
         low, high = (min(self.known), max(self.known)) if self.known else (None, None)
         return {"mean": self.mean, "low": low, "high": high, "per_seed": list(self.values)}
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """One strategy's line of the table."""
+    """One strategy's row of the table."""
 
     label: str
     note: str
@@ -90,13 +90,13 @@ class TableRow:
     gradients: Measured
     idle: Measured  # share of the workers' time spent waiting
     finished: Measured  # share in which workers had taken their last step and waited for the others
-    shares: Mapping[str, float]  # of computing, cancelled, waiting, talking, other; mean over seeds
+    shares: Mapping[str, float]  # of computing, cancelled, waiting, talking (communicating), other; mean over seeds
     seeds: tuple[Mapping[str, Any], ...]  # every run's own summary, with its seed
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared. ``baseline`` is a label, or None for no speed-ups; ``target_loss=None`` lets the losses decide.
+    """Runs to compare. ``baseline``: a label, or None for no speed-ups; ``target_loss=None``: chosen from the losses.
 
     ``reproduce`` is the command line or TOML text that makes the report again; the first run's config stands in for it.
     """
@@ -113,7 +113,9 @@ class Comparison:
         labels = [entry.label for entry in self.entries]
         require(len(set(labels)) == len(labels), f"labels={labels} repeat; give each entry its own label.")
         if self.baseline is not None and self.baseline not in labels:
-            raise ValueError(f"baseline={self.baseline!r} is not among the entries{nearest(self.baseline, labels)}")
+            raise ValueError(
+                f"baseline={self.baseline!r} must be the label of an entry{nearest(self.baseline, labels)}"
+            )
 
     @classmethod
     def of(cls, runs: Iterable[Run | Entry], target_loss: float | None = None, reproduce: str = "") -> Comparison:
@@ -150,9 +152,7 @@ class Comparison:
 
     @cached_property
     def predictions(self) -> list[Prediction]:
-        """Strategies that were both measured on real processes and simulated; the comparison is then a check and no
-        race.
-        """
+        """Strategies that were both measured on real processes and simulated, with predicted and measured times."""
         return predictions([run for entry in self.entries for run in entry.runs])
 
     @property
@@ -162,11 +162,11 @@ class Comparison:
 
     @property
     def has_speed_ups(self) -> bool:
-        """There is a baseline, somebody to compare with it, and a target to compare at."""
+        """Whether there is a baseline, another strategy, and a target."""
         return self.baseline is not None and len(self.entries) > 1 and self.target is not None
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it: finite numbers, text, None, lists and dicts with text keys."""
+        """Return the comparison for JSON: finite numbers, texts, None, lists and dicts with text keys."""
         described = {
             "format": FORMAT,
             "workload": self.workload,
@@ -186,10 +186,10 @@ def default_target_loss(entries: Sequence[Entry], baseline: str | None = None) -
     """Return a loss that every seed of every strategy that learned has reached, or None with nothing to compare.
 
     A strategy's reach is the best loss of its worst seed. It learned when, on a log scale, its reach closed at
-    least half of the gap from the start to the best reach of all; one that diverged or stalled must not make the
-    race trivial for the others, and simply does not arrive. The baseline counts if it improved at all: a speed-up
-    over somebody who never arrives says nothing. The target is a round number up to 5 % above the worst of these
-    reaches (or 5 % of the way back to the start, where that is less).
+    least half of the gap from the start to the best reach of all; one that diverged or stalled must not decide the
+    target for the others, and does not reach it. The baseline counts if it improved at all: a speed-up
+    over a baseline that never reaches the target has no meaning. The target is a round number up to 5 % above the
+    worst of these reaches (or 5 % of the way back to the start, where that is less).
     """
     losses = {entry.label: [_losses(run) for run in entry.runs] for entry in entries}
     reach = {label: max(map(min, seeds)) for label, seeds in losses.items() if all(seeds)}
@@ -197,7 +197,7 @@ def default_target_loss(entries: Sequence[Entry], baseline: str | None = None) -
         return None
     start, best = max(seed[0] for seeds in losses.values() for seed in seeds if seed), min(reach.values())
     if best >= start:
-        return None  # nobody learned anything: there is no race
+        return None  # no strategy reduced the loss
     height: Callable[[float], float] = math.log if best > 0 else float
     enough = height(start) - (height(start) - height(best)) / 2
     learned = [r for label, r in reach.items() if height(r) <= enough or (label == baseline and r < start)]
@@ -274,7 +274,7 @@ def _to_target(run: Run, target: float | None, key: str) -> float | None:
 
 
 def _rounds(run: Run, summary: Mapping[str, Any]) -> float | None:
-    """Return the rounds of a run, counted in its trace or its history; None where it has none: messages are not rounds."""
+    """Return the rounds of a run, from its trace or its history; None where it has none, as messages are not rounds."""
     if not has_rounds(run.trace.columns()):
         return None
     counted = summary["rounds"] or next((r["round"] for r in reversed(run.history) if r.get("round") is not None), 0)

@@ -43,7 +43,7 @@ def over_seeds(
 ) -> Curve | None:
     """Return ``y`` against ``x`` over the seeds, up to where the shortest seed ends; None when nothing was measured.
 
-    ``is_held`` goes on to the end of the longest: a seed that has finished keeps the model it has, and so its loss.
+    ``is_held`` extends to the end of the longest seed: a finished seed keeps its model and its loss.
     ``is_stepwise`` holds a value until the next one (periods); otherwise lines are straight between rows (losses).
     """
     lines = [line for line in (_line(rows, x, y) for rows in histories) if len(line[0])]
@@ -52,7 +52,7 @@ def over_seeds(
     grid = np.unique(np.concatenate([xs for xs, _ in lines]))
     first, last = max(xs[0] for xs, _ in lines), (max if is_held else min)(xs[-1] for xs, _ in lines)
     grid = grid[(grid >= first) & (grid <= last)]
-    if not len(grid):  # the seeds have no stretch in common
+    if not len(grid):  # the seeds have no interval in common
         return None
     if len(grid) > points:  # thinned by index, so that the grid stays dense where the rows are
         grid = grid[np.unique(np.linspace(0, len(grid) - 1, points).round().astype(int))]

@@ -1,4 +1,4 @@
-"""What nodes that meet one neighbour at a time did: how often, at which price, and how old what they read was."""
+"""Table of pairwise exchanges: their number, their cost, and the age of the models that were read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tacit.report import units
 from tacit.report.comparison import Comparison
 
 HEADINGS = (
-    "meetings per node",
-    "bytes per meeting",
-    "age of what was read",
+    "exchanges per node",
+    "bytes per exchange",
+    "age of the model read",
     "skipped",
     "overflows",
     "worst single node",
@@ -23,20 +23,20 @@ HEADINGS = (
 
 
 @dataclass(frozen=True)
-class Meetings:
-    """One strategy's line, as text under ``HEADINGS``."""
+class Exchanges:
+    """The row of one strategy, as texts under ``HEADINGS``."""
 
     label: str
     cells: tuple[str, ...]
 
 
-def meetings_of(comparison: Comparison) -> list[Meetings]:
-    """Return a line for every strategy whose nodes meet: theirs note each meeting as "met", on both sides."""
+def exchanges_of(comparison: Comparison) -> list[Exchanges]:
+    """Return a row for every strategy with pairwise exchanges, which both nodes note as "met" in the trace."""
     found = []
     for entry in comparison.entries:
         runs = [run for run in entry.runs if len(_noted(run, "met"))]
         if runs:
-            found.append(Meetings(entry.label, _cells(runs)))
+            found.append(Exchanges(entry.label, _cells(runs)))
     return found
 
 
@@ -45,13 +45,13 @@ def _cells(runs: Sequence[Run]) -> tuple[str, ...]:
     sent = sum(int(run.trace.unordered(("size_bytes",), SEND)[0].sum()) for run in runs)
     ages = np.concatenate([_noted(run, "staleness") for run in runs])
     skipped, overflows = (sum(len(_noted(run, name)) for run in runs) for name in ("skipped", "overflow"))
-    meetings = per_node.sum() / 2
+    exchanges = per_node.sum() / 2
     return (
         f"{per_node.mean():.1f} ({per_node.min()}–{per_node.max()})",
-        units.size(sent / meetings),
+        units.size(sent / exchanges),
         f"{ages.mean():.1f} steps, at most {ages.max():.0f}" if len(ages) else "–",
-        f"{units.count(skipped)} ({units.share(skipped / (skipped + meetings))})" if skipped else "none",
-        f"{units.count(overflows)} ({units.share(overflows / meetings)})" if overflows else "none",
+        f"{units.count(skipped)} ({units.share(skipped / (skipped + exchanges))})" if skipped else "none",
+        f"{units.count(overflows)} ({units.share(overflows / exchanges)})" if overflows else "none",
         _worst(runs),
     )
 

@@ -1,4 +1,4 @@
-"""The report's figures, as plotly.js takes them. Text and grid get their colours from the page, light or dark."""
+"""Figures of the report for plotly.js; the page sets the colours of text and grid, light or dark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.report.timeline import Bar, Strip, first_run, strip, window_s
 Figure = dict[str, Any]
 Curves = dict[str, list[Curve | None]]  # by axis, one per strategy
 
-# First what colour-blind readers tell apart: Okabe and Ito's palette, less the yellow that vanishes on white, and two
+# First colours that colour-blind readers can distinguish: Okabe and Ito's palette, less the yellow that vanishes on white, and two
 # of Paul Tol's. Then four more that differ from these, and from each other, at least as much as the two blues do
 # (CIELAB), and can be seen on white and on black.
 PALETTE: Final = (
@@ -36,7 +36,7 @@ PALETTE: Final = (
     "#00838F",
 )
 GREY: Final = "#767676"
-DASHES: Final = ("solid", "dash", "dot", "dashdot")  # tell apart what shares a colour when there are more than twelve
+DASHES: Final = ("solid", "dash", "dot", "dashdot")  # for strategies that share a colour, if there are more than twelve
 ACTIVITY_COLOURS: Final = {
     "computing": "#9CC3DE",
     "waiting": "#E4572E",
@@ -47,6 +47,11 @@ ACTIVITY_COLOURS: Final = {
 }
 VISIBLE: Final = 5e-4  # a share of time below this is not drawn
 AXIS_TITLES: Final = {**AXES, "time_s": "time (s)", "gradients": "gradients used"}
+
+
+def activity_name(activity: str) -> str:
+    """Return the name of an activity on the page; compare.json keeps the name ``talking``."""
+    return "communicating" if activity == "talking" else activity
 
 
 def colours(comparison: Comparison) -> dict[str, tuple[str, str]]:
@@ -75,14 +80,14 @@ def metric_figure(comparison: Comparison) -> Figure | None:
 
 
 def period_figure(comparison: Comparison) -> Figure | None:
-    """Return the steps between rounds, as they change in the course of the run."""
+    """Return the steps between rounds over the run."""
     histories = [[period_rows(run) for run in entry.runs] for entry in comparison.entries]
     curves = {axis: [over_seeds(seeds, axis, "period", is_stepwise=True) for seeds in histories] for axis in AXES}
     return _curves_figure(comparison, curves, "period", "steps between rounds", is_stepwise=True)
 
 
 def spread_figure(comparison: Comparison) -> Figure | None:
-    """Return how far the workers' models have drifted apart."""
+    """Return the spread of the workers' models."""
     histories = [[spread_rows(run) for run in entry.runs] for entry in comparison.entries]
     widest = max((row["spread"] for seeds in histories for rows in seeds for row in rows), default=0.0)
     rounding = 1e-9 * widest  # what is left after averaging every step would stretch the log axis by ten decades
@@ -92,7 +97,7 @@ def spread_figure(comparison: Comparison) -> Figure | None:
 
 
 def strips(comparison: Comparison) -> list[tuple[str, Strip, Figure]]:
-    """Return, per strategy, the first rounds of its lowest seed: the same stretch of time for all of them."""
+    """Return, for each strategy, the first rounds of its lowest seed, over the same interval of time."""
     traces = [first_run(entry.runs).trace.columns() for entry in comparison.entries]
     until_s, most_workers = window_s(traces), 16 if len(traces) <= 2 else 10 if len(traces) <= 5 else 6
     drawn = [strip(columns, until_s, most_workers) for columns in traces]
@@ -111,7 +116,7 @@ def _strip_figure(drawn: Strip) -> Figure:
                 x=[_short(bar.end_s - bar.start_s) for bar in bars],
                 text=[_hover(bar) for bar in bars],
                 orientation="h",
-                name=activity,
+                name=activity_name(activity),
                 marker={"color": colour, "line": {"width": 0.5, "color": "rgba(255,255,255,.85)"}},
                 textposition="none",
                 hovertemplate="%{y} %{text}<extra></extra>",
@@ -196,7 +201,7 @@ def _hover(bar: Bar) -> str:
     times = units.between(bar.start_s, bar.end_s, units.seconds) or units.seconds(bar.start_s)
     step = f", step {bar.step}" if bar.step else ""
     what = f" for {_safe(bar.label)}" if bar.activity == "waiting" and bar.label else ""
-    return f"{bar.activity}{what}<br>{times}{step}"
+    return f"{activity_name(bar.activity)}{what}<br>{times}{step}"
 
 
 def _margin(*, left: int, bottom: int, top: int = 8) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Who may speak to whom, drawn: a topology as plotly.js takes it, and the topologies of a comparison's runs."""
+"""Drawings of topologies for plotly.js, and the topologies of a comparison's runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tacit.report.strategy_texts import call_in, made
 from tacit.topology import Graph, Hypercube, Neighbours, RandomRegular, Star, Topology, Torus
 
 MOST_EDGES: Final = 3000
-"""Edges that are drawn at most: beyond them a graph is a grey disc, and the page grows."""
+"""Largest number of edges that are drawn; more would only make the page larger."""
 HEIGHT: Final = 380
 _EDGE_COLOUR: Final = "rgba(128,128,128,.55)"
 _NODE_SIZES: Final = ((20, 22), (40, 17), (80, 12), (300, 7))  # up to so many ranks, so many pixels
 _LABELLED: Final = 40
-"""Ranks up to which their numbers are written into them."""
+"""Largest number of ranks for which dots carry their rank."""
 
 
 def topologies_of(comparison: Comparison) -> list[tuple[Topology, int, list[str]]]:
-    """Return each topology of the runs once, with the number of workers and the labels of the strategies that used it."""
+    """Return each topology of the runs once, with the number of workers and the labels of its strategies."""
     found: dict[tuple[Topology, int], list[str]] = {}
     for entry in comparison.entries:
         run = entry.runs[0]
@@ -51,9 +51,7 @@ def topology_of(strategy: str) -> Topology | None:
 
 
 def graph_figure(used: Topology, size: int) -> Figure:
-    """Return the graph over ``size`` ranks: arrows where edges carry one way, a colour for each round where they
-    change.
-    """
+    """Return the graph over ``size`` ranks, with arrows on directed edges and one colour per round if edges change."""
     places = _places(used, size)
     figure = go.Figure()
     rounds = used.cycle(size)
@@ -77,7 +75,7 @@ def graph_figure(used: Topology, size: int) -> Figure:
 
 
 def short_name(used: Topology) -> str:
-    """Return how the topology is spelled; of a long list of edges only how many."""
+    """Return the text of the topology; a long list of edges is replaced by its length."""
     spelled = str(used)
     if isinstance(used, Graph) and isinstance(used.edges, tuple) and len(spelled) > 60:
         return f"Graph(… {len(used.edges)} edges)"
@@ -85,17 +83,17 @@ def short_name(used: Topology) -> str:
 
 
 def remark(used: Topology, size: int) -> str:
-    """Return what a reader of the drawing must know besides what it shows."""
+    """Return what the drawing alone does not show."""
     rounds = used.cycle(size)
     count = sum(len(_edges(used.neighbours(size, t), is_directed=used.is_directed)) for t in range(rounds))
-    said = []
+    notes = []
     if rounds > 1:
-        said.append(f"A colour for each of {rounds} rounds, which then repeat.")
+        notes.append(f"One colour for each of {rounds} rounds, which then repeat.")
     if isinstance(used, Torus):
-        said.append("Dotted edges go round to the opposite border.")
+        notes.append("Dotted edges continue at the opposite border.")
     if count > MOST_EDGES:
-        said.append(f"Only some of its {count:,} edges are drawn.")
-    return " ".join(said)
+        notes.append(f"Only some of its {count:,} edges are drawn.")
+    return " ".join(notes)
 
 
 def _fits(used: Topology, size: int) -> bool:
@@ -128,7 +126,7 @@ def _circle(size: int) -> np.ndarray:
 
 
 def _projected(size: int) -> np.ndarray:
-    """Return a hypercube's corners seen from aslant: each binary digit has its own direction."""
+    """Return a projection of a hypercube's corners: each binary digit has its own direction."""
     digits = size.bit_length() - 1
     angles = math.pi * (np.arange(digits) + 0.18) / max(digits, 1)
     lengths = 1 + 0.35 * np.arange(digits)[::-1]  # unequal, or opposite corners would coincide
@@ -153,7 +151,7 @@ def _edges(neighbours: Neighbours, *, is_directed: bool) -> np.ndarray:
 
 
 def _segments(used: Topology, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges as lines [edges, 2, 2], and those that go round a torus as stubs across the border."""
+    """Return the edges as lines [edges, 2, 2], and those across the border of a torus as stubs."""
     way = ends[:, 1] - ends[:, 0]
     longest = np.abs(way).max(1, initial=0.0)
     goes_round = (longest > 1) & isinstance(used, Torus)
@@ -172,7 +170,7 @@ def _add_lines(figure: go.Figure, lines: np.ndarray, colour: str, dash: str) -> 
 
 
 def _add_arrows(figure: go.Figure, ends: np.ndarray, colour: str, ranks: int) -> None:
-    """Add an arrowhead to each edge, beside its target; ``ends`` is [edges, 2, 2]."""
+    """Add an arrowhead to each edge, near its target; ``ends`` is [edges, 2, 2]."""
     way = ends[:, 1] - ends[:, 0]
     across = float((ends.max((0, 1)) - ends.min((0, 1))).max())  # drawn about 270 pixels wide
     back = across / 270 * (_pixels(ranks) / 2 + 4)

@@ -43,22 +43,26 @@ FACTS: Final = (
     Fact("busiest worker", lambda theory: figure(theory.busiest_meetings), lambda theory: theory.busiest_meetings),
 )
 MEANINGS: Final = (
-    ("degree r", "neighbours of a worker; where workers differ, r is the mean."),
-    ("diameter", "rounds until everybody has heard of everybody, all speaking to all their neighbours in each."),
-    ("spectral gap", "1 − |λ₂(W)|: what such a round takes off the distance to the mean, in the long run."),
+    ("degree r", "neighbours of a worker; the mean if workers differ."),
+    (
+        "diameter",
+        "rounds until information from each worker reaches all others, if all neighbours exchange in each round.",
+    ),
+    ("spectral gap", "1 − |λ₂(W)|: asymptotic relative reduction of the distance to the mean per such round."),
     ("λ₂", "second smallest eigenvalue of the graph's Laplacian; larger is better connected."),
-    ("r²/λ₂²", "SwarmSGD's bounds grow with this plus 1; proved for graphs in which all have the same degree."),
+    ("r²/λ₂²", "SwarmSGD's bounds grow with this plus 1; proved for regular graphs."),
     (
         "interactions",
-        "drawn meetings of two, each taking the mean, until Γ = Σ‖xᵢ − x̄‖² is e times smaller, in expectation and from the worst start.",
+        "exchanges of random pairs, which average, until Γ = Σ‖xᵢ − x̄‖² is e times smaller, "
+        "in expectation and from the worst start.",
     ),
-    ("parallel time", "the same divided by the number of workers: meetings of different pairs happen at once."),
-    ("busiest worker", "in how many of them the worker with most neighbours takes part, one after another."),
+    ("parallel time", "interactions divided by the number of workers: different pairs exchange at the same time."),
+    ("busiest worker", "number of these exchanges of the worker with the most neighbours, one after another."),
 )
 
 
 def print_topologies(theories: Sequence[GraphTheory], console: Console) -> None:
-    """Print the table, and below it what its columns mean."""
+    """Print the table and the meaning of its columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"{theories[0].size} workers", title_justify="left")
     table.title_style = "dim"
     table.add_column("topology", overflow="fold", min_width=16)
@@ -72,7 +76,7 @@ def print_topologies(theories: Sequence[GraphTheory], console: Console) -> None:
 
 
 def write_topologies(theories: Sequence[GraphTheory], path: str | os.PathLike[str]) -> Path:
-    """Write the page with the table and every graph drawn to ``path``, whole or not at all; return the path."""
+    """Write the page with the table and the drawings to ``path``, atomically; return the path."""
     drawn = {f"graph-{i}": graph_figure(theory.topology, theory.size) for i, theory in enumerate(theories)}
     rows = [
         {

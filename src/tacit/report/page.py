@@ -20,7 +20,7 @@ from tacit.report import figures, graph, servers, units
 from tacit.report.columns import cells, columns_of, small_print
 from tacit.report.comparison import Comparison, jsonable
 from tacit.report.curves import AXES
-from tacit.report.exchanges import HEADINGS, meetings_of
+from tacit.report.exchanges import HEADINGS, exchanges_of
 from tacit.report.timeline import Strip
 from tacit.report.verdict import remarks, verdict
 
@@ -29,7 +29,7 @@ _WIDE: Final = 0.12
 
 
 def write_report(comparison: Comparison | Sequence[Run], path: str | os.PathLike[str]) -> Path:
-    """Write the page about a comparison, or simply about some runs, to ``path``, whole or not at all; return the path."""
+    """Write the page about a comparison, or about some runs, to ``path``, atomically; return the path."""
     if not isinstance(comparison, Comparison):
         comparison = Comparison.of(comparison)
     return write_page(render(comparison), path)
@@ -44,7 +44,7 @@ def write_page(text: str, path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise TacitError(
             f"could not write the report to {target}: {error.strerror or error}; "
-            f"free some space or choose another place."
+            f"free some space, or choose another place."
         ) from error
     return target
 
@@ -56,6 +56,7 @@ def fill_in(template: str, drawn: Mapping[str, figures.Figure], /, **values: obj
         loader=here, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["breakable"] = _breakable
+    environment.filters["activity_name"] = figures.activity_name
     read = {name: Markup(here.get_source(environment, name)[0]) for name in ("page.css", "page.js")}
     return environment.get_template(template).render(
         **values,
@@ -87,8 +88,8 @@ def render(comparison: Comparison) -> str:
         target="" if comparison.target is None else units.target(comparison.target),
         facts=_facts(comparison),
         table=_table(comparison),
-        meetings=meetings_of(comparison),
-        meeting_headings=HEADINGS,
+        exchanges=exchanges_of(comparison),
+        exchange_headings=HEADINGS,
         served=served,
         served_headings=servers.HEADINGS,
         axes=AXES,
@@ -112,7 +113,7 @@ def render(comparison: Comparison) -> str:
 
 
 def _drawn(comparison: Comparison) -> dict[str, figures.Figure]:
-    """Return the figures that there are measurements for."""
+    """Return the figures that have measurements."""
     drawn = {
         "loss": figures.loss_figure(comparison),
         "metric": figures.metric_figure(comparison),
@@ -129,7 +130,7 @@ def _activities(comparison: Comparison) -> dict[str, str]:
 
 
 def _shares(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return one stacked bar per strategy: where the workers' time went over the whole run."""
+    """Return one stacked bar per strategy: the shares of the workers' time over the whole run."""
     bars = []
     for place, row in enumerate(comparison.rows):
         visible = {name: row.shares[name] for name in figures.ACTIVITY_COLOURS if row.shares[name] >= figures.VISIBLE}
@@ -137,8 +138,8 @@ def _shares(comparison: Comparison) -> list[dict[str, Any]]:
             {"activity": name, "percent": f"{100 * share:.4g}", "text": units.share(share), "is_wide": share >= _WIDE}
             for name, share in visible.items()
         ]
-        said = ", ".join(f"{part['activity']} {part['text']}" for part in parts)
-        bars.append({"label": row.label, "strategy": place, "parts": parts, "description": said})
+        description = ", ".join(f"{figures.activity_name(str(part['activity']))} {part['text']}" for part in parts)
+        bars.append({"label": row.label, "strategy": place, "parts": parts, "description": description})
     return bars
 
 
@@ -178,7 +179,7 @@ def _table(comparison: Comparison) -> dict[str, Any]:
 
 
 def _hidden(comparison: Comparison, label: str, strip: Strip) -> int:
-    """Return how many workers of a strategy its strip leaves out."""
+    """Return the number of a strategy's workers that its strip does not show."""
     entry = next(entry for entry in comparison.entries if entry.label == label)
     return max(0, entry.runs[0].workers - sum(rank >= 0 for rank in strip.ranks))
 
@@ -202,11 +203,11 @@ def _config(comparison: Comparison) -> str:
 
 
 def _breakable(label: str) -> Markup:
-    """Return a label, escaped, that may break where a programmer would break it."""
+    """Return an escaped label with line breaks allowed after brackets and equals signs."""
     return Markup(re.sub(r"([(=])(?=[^)]{8})", r"\1<wbr>", str(escape(label))))
 
 
 def _embedded(value: object) -> Markup:
-    """Return JSON that can stand inside a script element: no «<» is left that could end it."""
+    """Return JSON for a script element, without any «<» that could end the element."""
     text = json.dumps(jsonable(value), separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

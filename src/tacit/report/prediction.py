@@ -1,6 +1,4 @@
-"""A run measured on real processes and its simulation are no race: the question is how well the simulation predicted
-it.
-"""
+"""Predictions: how close the simulation of a run comes to the run measured on real processes."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from tacit.report import units
 
 @dataclass(frozen=True)
 class Prediction:
-    """One strategy in both worlds: means over the runs of each."""
+    """One strategy simulated and on real processes: means over the runs of each."""
 
     strategy: str
     predicted_s: float
@@ -24,7 +22,7 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """How far the predicted time is off, as a share of the measured one."""
+        """Relative error of the predicted time."""
         return abs(self.predicted_s - self.measured_s) / self.measured_s if self.measured_s else 0.0
 
     def __str__(self) -> str:
@@ -38,7 +36,7 @@ def is_real(run: Run) -> bool:
 
 
 def predictions(runs: Sequence[Run]) -> list[Prediction]:
-    """Return every strategy that was both measured and simulated, with as many workers and steps."""
+    """Return every strategy that was both measured and simulated with the same workers and steps."""
     ended = [run for run in runs if run.status == "finished"]
     kinds = dict.fromkeys((run.strategy, run.workers, run.steps) for run in ended)
     found = []

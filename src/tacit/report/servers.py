@@ -1,6 +1,4 @@
-"""What a report says of servers that wait for K of P: the age of gradients, what waiting and cancelling cost, K, and
-the pace beside theory's.
-"""
+"""Figures and table on server strategies: staleness, waiting, cancelled gradients, K, and updates against theory."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ _POINTS: Final = 300
 
 @dataclass(frozen=True)
 class Served:
-    """One strategy's lowest seed, as far as its server is concerned."""
+    """The server's numbers of one strategy's run with the lowest seed."""
 
     label: str
     run: Run
@@ -51,7 +49,7 @@ class Served:
 
     @property
     def line(self) -> list[str]:
-        """Its line of the table."""
+        """The row of the table."""
         summary, made = self.run.summary(), len(self.update_times_s)
         per_update_s = float(self.update_times_s[-1]) / made
         cells = [
@@ -68,7 +66,7 @@ class Served:
 
 
 def served(comparison: Comparison) -> list[Served]:
-    """Return the strategies whose trace tells of a server."""
+    """Return the strategies whose trace has updates of a server."""
     found = []
     for entry in comparison.entries:
         run = first_run(entry.runs)
@@ -80,9 +78,7 @@ def served(comparison: Comparison) -> list[Served]:
 
 
 def predicted_time(run: Run) -> TimeBounds | None:
-    """Return the seconds per update that theory expects of a simulated run whose messages cost nothing; None where it
-    knows nothing of it.
-    """
+    """Return the seconds per update by theory, for messages without cost; None where theory has no result."""
     call, cluster = call_in(run.strategy), run.config.get("cluster")
     if call is None or call.name not in _KINDS or not isinstance(cluster, dict):
         return None
@@ -100,7 +96,7 @@ def predicted_time(run: Run) -> TimeBounds | None:
 
 
 def staleness_figure(one: Served) -> Figure:
-    """Return, learner by learner, the shares of its gradients that were so many updates old when they were used."""
+    """Return a heat map of staleness: for each learner, the share of its gradients by age in updates."""
     oldest = min(int(one.ages.max()), _MOST_AGES)
     learners = list(range(min(one.run.workers, _MOST_LEARNERS)))
     shares = np.zeros((len(learners), oldest + 1))
@@ -133,7 +129,7 @@ def staleness_figure(one: Served) -> Figure:
 
 
 def pace_figure(comparison: Comparison, found: list[Served]) -> Figure | None:
-    """Return updates against time, and dashed the theory's for messages that cost nothing."""
+    """Return updates against time; dashed lines show theory for messages without cost."""
     if not found:
         return None
     styles, figure = colours(comparison), go.Figure()
@@ -187,7 +183,7 @@ def _against_time(figure: go.Figure, title: str) -> Figure:
 
 
 def _notes(run: Run, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return when a number was noted, the numbers, and about whom."""
+    """Return times, values and peers of the notes called ``name``."""
     times_s, values, peers = run.trace.unordered(("time_s", "value", "peer"), NOTE, name)
     in_order = np.lexsort((peers, values, times_s))
     return times_s[in_order], values[in_order], peers[in_order]

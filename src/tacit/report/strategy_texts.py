@@ -1,4 +1,4 @@
-"""What a report reads of a run's texts, such as ``KSync(k=2)``: names and arguments of tacit's classes, no user module."""
+"""Names and arguments in the texts of a run, such as ``KSync(k=2)``; no user module is imported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plain_arguments(call: Call) -> dict[str, Any]:
 
 
 def made(call: Call, module: ModuleType, kind: type[Made]) -> Made | None:
-    """Return the object of a ``kind`` that ``module`` has by the name of ``call``; None where it has none, or no such."""
+    """Return the object that ``call`` makes with a class of ``module``; None unless that class is a ``kind``."""
     found = getattr(module, call.name, None)
     keywords = plain_arguments(call)
     has_calls = len(keywords) < len(call.keywords) or any(isinstance(value, Call) for value in call.arguments)

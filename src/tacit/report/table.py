@@ -1,4 +1,4 @@
-"""The comparison's table for the terminal."""
+"""Table of a comparison in the terminal."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tacit.report.columns import WHOLE_RUN, Cell, Column, cells, columns_of, sma
 from tacit.report.comparison import Comparison
 from tacit.report.verdict import remarks, verdict
 
-NAME: Final = 44  # what a strategy's name should get before the whole run's totals are shown
-NARROWEST: Final = 18  # the least that it gets
+NAME: Final = 44  # width of a strategy's name that has priority over totals of the whole run
+NARROWEST: Final = 18  # least width of a strategy's name
 TOTALS: Final = ("rounds", "bytes_sent", "time_s")
-LEFT_OUT: Final = ("gradients", *TOTALS)  # where there are numbers to the target, in this order
-NEXT: Final = ("metric", "rounds_to_target", "gradients_to_target", "idle")  # in terminals narrower still
+LEFT_OUT: Final = ("gradients", *TOTALS)  # dropped first where there are numbers to the target, in this order
+NEXT: Final = ("metric", "rounds_to_target", "gradients_to_target", "idle")  # dropped next, in narrower terminals
 
 
 def print_table(comparison: Comparison, console: Console) -> None:
-    """Print the table, and the verdict below it; in a narrow terminal with fewer columns."""
+    """Print the table and the verdict; a narrow terminal shows fewer columns."""
     console.print(Text(f"{comparison.workload} on {units.abbreviated(comparison.cluster)}", style="dim"))
     console.print(terminal_table(comparison, console.width))
     console.print(Text(verdict(comparison), style="bold"))
@@ -32,11 +32,11 @@ def print_table(comparison: Comparison, console: Console) -> None:
 
 
 def terminal_table(comparison: Comparison, width: int) -> Table:
-    """Return the table as rich draws it, for a terminal of ``width`` columns."""
-    said = [f"to {units.target(comparison.target)}: until the loss has come down to it"] if comparison.target else []
+    """Return the table for a terminal of ``width`` columns."""
+    notes = [f"to {units.target(comparison.target)}: until the loss reaches it"] if comparison.target else []
     if max(len(entry.runs) for entry in comparison.entries) > 1:
-        said.append("mean over seeds, ± half the range")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="; ".join(said) or None, caption_justify="left")
+        notes.append("mean over seeds, ± half the range")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="; ".join(notes) or None, caption_justify="left")
     texts = _fitting(comparison, width)
     taken = sum(map(_width, texts))
     table.add_column("strategy", overflow="fold", min_width=NARROWEST, vertical="top")
@@ -51,7 +51,7 @@ def terminal_table(comparison: Comparison, width: int) -> Table:
 
 
 def _fitting(comparison: Comparison, width: int) -> list[list[Text]]:
-    """Return the columns as texts, heading first: all, or as many as leave room for the strategies' names."""
+    """Return the columns as texts, heading first, as many as fit next to the strategies' names."""
     columns = columns_of(comparison)
     texts = {column.key: [_heading(column), *map(_text, cells(comparison, column))] for column in columns}
     name = max(len(row.label) for row in comparison.rows) + 3
@@ -67,7 +67,7 @@ def _width(column: list[Text]) -> int:
 
 
 def _broken(label: str, width: int) -> str:
-    """Return a strategy's name on lines of at most ``width``, broken where a programmer would break it."""
+    """Return a strategy's name in lines of at most ``width``, broken after commas, brackets and equals signs."""
     lines = [""]
     for piece in re.split(r"(?<=,\s)|(?<=[(=])(?=[^)]{8})", label):
         if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
@@ -85,8 +85,6 @@ def _heading(column: Column) -> Text:
 
 
 def _text(cell: Cell) -> Text:
-    written = (
-        cell.text if cell.value is not None else "\n".join(cell.text.rsplit(" ", 1))
-    )  # «2 of 3 seeds» on two lines
+    written = cell.text if cell.value is not None else "\n".join(cell.text.rsplit(" ", 1))  # «2 of 3 seeds» in two
     text = Text(written, style="bold green" if cell.is_best else "")
     return text.append(f"\n{cell.deviation}", style="dim not bold") if cell.deviation else text

@@ -1,4 +1,4 @@
-"""Who computed, talked and waited: shares over a whole run, and the strip of its first rounds."""
+"""Activities of workers: shares over a whole run, and a strip of the first rounds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tacit.record.run import Run, waits_of_the_finished
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, RECEIVE, SEND, WAIT
 
 FINISHED: Final = "finished"
-"""A wait of a worker that has taken its last step: for the slowest, at the end of a run without rounds."""
+"""Wait for the slowest worker after the last step, at the end of a run without rounds."""
 
-# Where a worker does two things at once, the first in this order counts: talking behind computing costs nobody time.
+# Of simultaneous activities the first in this order counts: communication during computation costs no time.
 ACTIVITIES: Final = {
     "computing": (COMPUTE,),
     "cancelled": (CANCELLED,),
@@ -26,7 +26,7 @@ ACTIVITIES: Final = {
 
 @dataclass(frozen=True)
 class Bar:
-    """One stretch of one rank's time, within the window that is drawn."""
+    """One interval of one rank's time, within the window that is drawn."""
 
     rank: int
     activity: str
@@ -64,7 +64,7 @@ def shares(columns: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def window_s(traces: Sequence[dict[str, np.ndarray]]) -> float:
-    """Return how much of the runs to draw: two rounds of the most silent one, but 8 to 60 typical steps."""
+    """Return the length of the window: two rounds of the run with the longest period, but 8 to 60 typical steps."""
     steps = [np.median(_lengths(c)[c["kind"] == COMPUTE]) for c in traces if (c["kind"] == COMPUTE).any()]
     ends = [float(c["time_s"].max(initial=0.0)) for c in traces]
     if not steps:
@@ -95,7 +95,7 @@ def first_run(runs: Sequence[Run]) -> Run:
 
 
 def _with_finished(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the columns with the waits of workers that have finished as a kind of their own."""
+    """Return the columns with waits of finished workers as a separate kind."""
     chosen = waits_of_the_finished(columns)
     return {**columns, "kind": np.where(chosen, FINISHED, columns["kind"])} if chosen.any() else columns
 
@@ -116,8 +116,8 @@ def _covered_s(columns: dict[str, np.ndarray], chosen: np.ndarray) -> float:
         return 0.0
     start, end = columns["start_s"][chosen], columns["time_s"][chosen]
     rank = columns["rank"][chosen].astype(float)
-    apart = rank * (float(end.max()) - float(start.min()) + 1.0)  # ranks one after another on a single axis
-    start, end = start + apart, end + apart
+    offset = rank * (float(end.max()) - float(start.min()) + 1.0)  # ranks one after another on a single axis
+    start, end = start + offset, end + offset
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
     reached = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three or four significant digits and a unit."""
+"""Numbers as text: three or four significant digits and a unit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIZES: Final = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")
 
 
 def seconds(value: float) -> str:
-    """Return a duration as µs, ms, s, min or h; minutes begin at two of them."""
+    """Return a duration in µs, ms, s, min or h; minutes and hours from two on."""
     magnitude = abs(value)
     if magnitude == 0:
         return "0 s"
@@ -23,7 +23,7 @@ def seconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Return a number of bytes in decimal units, the ones network bandwidths are quoted in."""
+    """Return a number of bytes in decimal units, as network bandwidths use."""
     chosen = _SIZES[0]
     for unit in _SIZES:
         if abs(value) >= unit[0] * 0.9995:
@@ -54,7 +54,7 @@ def loss(value: float) -> str:
 
 
 def target(value: float) -> str:
-    """Return a target loss as it was chosen: no digits beyond its own, and at most six."""
+    """Return a target loss with at most six significant digits."""
     return _tidy(f"{value:.6g}")
 
 
@@ -76,7 +76,7 @@ def between(low: float, high: float, show: Callable[[float], str]) -> str:
 
 
 def abbreviated(text: str) -> str:
-    """Return a specification with its long lists, such as measured step times, shown as their length."""
+    """Return a specification with each long list, such as measured step times, replaced by its length."""
     return re.sub(r"\[([^\[\]]{60,})\]", lambda found: f"[{found[1].count(',') + 1} numbers]", text)
 
 

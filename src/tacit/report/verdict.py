@@ -1,4 +1,4 @@
-"""The report's first sentence, made from its numbers."""
+"""The report's first sentences, written from its numbers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ _SHOWN = 3  # predictions or failures that a sentence names
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return one plain sentence or two: which strategy won, by how much, and at which cost; of a single run, how it
-    ended.
-    """
+    """Return a sentence or two: the best strategy, by how much, and at which cost; for a single run, how it ended."""
     rows, target = comparison.rows, comparison.target
     if len(rows) == 1:
         return _alone(rows[0], comparison.workload)
@@ -26,9 +24,9 @@ def verdict(comparison: Comparison) -> str:
         return f"All strategies failed: {'; '.join(_failure(row) for row in rows[:_SHOWN])}."
     if target is None:
         if any(row.loss.values != (None,) * len(row.loss.values) for row in rows):
-            return "No strategy brought the loss below where it started; a smaller learning rate is the usual way out."
+            return "No strategy brought the loss below where it started; try a smaller learning rate."
         return (
-            "No run has measured a loss, so only times and bytes can be compared; "
+            "No run measured a loss, so only times and bytes are compared; "
             "a script reports its loss with session.observe(loss) in every step, or with session.log(loss=…)."
         )
     loss = f"loss {units.target(target)}"
@@ -55,7 +53,7 @@ def _against(baseline: TableRow, winner: TableRow, loss: str) -> str:
         text = f"{winner.label} reached {loss} about as soon as {baseline.label}"
     else:
         text = (
-            f"No strategy beat {baseline.label} to {loss}; {winner.label} came nearest, {units.ratio(1 / faster)} later"
+            f"No strategy beat {baseline.label} to {loss}; {winner.label} came closest, {units.ratio(1 / faster)} later"
         )
     if saving is None or 1 / SAME < saving < SAME:
         return f"{text}."
@@ -66,32 +64,28 @@ def _against(baseline: TableRow, winner: TableRow, loss: str) -> str:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return what else a reader should know at once: what failed, which strategy sent least, which did not arrive, what
-    is not equal.
-    """
-    rows, said = comparison.rows, []
+    """Return further remarks: failures, the fewest bytes, missed targets, unequal numbers of gradients."""
+    rows, notes = comparison.rows, []
     failed = [row for row in rows if _has_failed(row)]
     if len(rows) > 1 and len(failed) < len(rows):
-        said += [f"{_failure(row)}." for row in failed]
+        notes += [f"{_failure(row)}." for row in failed]
     if comparison.predictions:
-        return said + _of_predictions(comparison.predictions)
+        return notes + _of_predictions(comparison.predictions)
     sent = [(row.bytes_to_target.mean, row) for row in rows if row.bytes_to_target.mean is not None]
     if len(sent) > 1:
         least, frugal = min(sent, key=lambda pair: pair[0])
         saving = frugal.bytes_saving.mean
         if frugal.label not in verdict(comparison) and saving is not None and saving >= SAME:
             amount = f"{units.size(least)}, {units.ratio(saving)} fewer than {comparison.baseline}"
-            said.append(f"{frugal.label} sent the fewest bytes: {amount}.")
+            notes.append(f"{frugal.label} sent the fewest bytes: {amount}.")
     late = [row.label for row in rows if comparison.target is not None and not row.time_to_target_s.is_complete]
     if len(rows) > 1 and 0 < len(late) < len(rows):
-        said.append(f"Not every seed of {', '.join(late)} reached the target.")
-    return said + _of_gradients([row for row in rows if not row.statuses])
+        notes.append(f"Not every seed of {', '.join(late)} reached the target.")
+    return notes + _of_gradients([row for row in rows if not row.statuses])
 
 
 def _of_gradients(rows: list[TableRow]) -> list[str]:
-    """Say that strategies did not use equally many gradients: a step is an update of the server's model, or a step of
-    every worker.
-    """
+    """Return a remark if strategies used different numbers of gradients."""
     used = [(row.gradients.mean, row.label) for row in rows if row.gradients.mean]
     used.sort(key=itemgetter(0))  # the first of equals is named
     (least, frugal), (most, _) = used[0] if used else (0, ""), used[-1] if used else (0, "")
@@ -105,16 +99,17 @@ def _of_gradients(rows: list[TableRow]) -> list[str]:
 
 
 def _of_predictions(found: Sequence[Prediction]) -> list[str]:
-    said = [f"{one}." for one in found[_SHOWN:]]
+    notes = [f"{one}." for one in found[_SHOWN:]]
     for one in found:
         if one.predicted_bytes != one.measured_bytes:
             sizes = f"predicted {units.size(one.predicted_bytes)}, measured {units.size(one.measured_bytes)}"
-            said.append(f"{one.strategy} sent other bytes: {sizes}.")
+            notes.append(f"{one.strategy} sent other bytes: {sizes}.")
     if not all(one.has_measured_steps for one in found):
-        said.append(
-            "The simulation did not draw its step times from the measured run: tacit simulate --config RUN/run.toml --cluster RUN does."
+        notes.append(
+            "The simulation did not use the step times of the measured run; "
+            "tacit simulate --config RUN/run.toml --cluster RUN does."
         )
-    return said
+    return notes
 
 
 def _has_failed(row: TableRow) -> bool:
@@ -142,7 +137,8 @@ def _alone(row: TableRow, workload: str) -> str:
     if _has_failed(row) and not steps:
         return f"{_failure(row, workload)} (before the first step)."
     if _has_failed(row):
-        return f"{_failure(row, workload)} (after {units.seconds(row.time_s.mean or 0.0)} and {units.count(steps)} steps; sent {sent})."
+        time = units.seconds(row.time_s.mean or 0.0)
+        return f"{_failure(row, workload)} (after {time} and {units.count(steps)} steps; sent {sent})."
     took = f"took {units.seconds(row.time_s.mean or 0.0)} for {units.count(steps)} steps"
     return f"{row.label or f'The run of {workload}'} {took}, sent {sent}, and {loss}{seeds}."
 

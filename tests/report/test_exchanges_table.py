@@ -1,4 +1,4 @@
-"""The report's table of meetings says what the trace says."""
+"""The report's table of exchanges agrees with the trace."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import tacit
 from tacit import workloads
 from tacit.record.trace import SEND
 from tacit.report import Comparison, render
-from tacit.report.exchanges import meetings_of
+from tacit.report.exchanges import exchanges_of
 
 
-def test_meetings_are_counted_on_both_sides():
+def test_exchanges_are_counted_on_both_sides():
     cluster = tacit.Cluster(workers=4)
     strategies = [
         tacit.AllReduce(),
@@ -20,7 +20,7 @@ def test_meetings_are_counted_on_both_sides():
     ]
     runs = [tacit.simulate(workloads.digits(), strategy, cluster=cluster, steps=20) for strategy in strategies]
     comparison = Comparison.of(runs)
-    gossip, blocking = meetings_of(comparison)
+    gossip, blocking = exchanges_of(comparison)
     assert (gossip.label, blocking.label) == (str(strategies[1]), str(strategies[2]))
     sent = [event for event in runs[1].trace if event.kind == SEND]
     done = sum(event.label == "swdone" for event in sent)
@@ -33,8 +33,8 @@ def test_meetings_are_counted_on_both_sides():
     )
     assert "worst_loss" not in runs[0].history[-1]
     page = render(comparison)
-    assert "<h2>Meetings</h2>" in page and gossip.cells[1] in page
-    assert "<h2>Meetings</h2>" not in render(Comparison.of(runs[:1]))
+    assert "<h2>Exchanges</h2>" in page and gossip.cells[1] in page
+    assert "<h2>Exchanges</h2>" not in render(Comparison.of(runs[:1]))
 
 
 def test_the_worst_node_is_worse_than_the_mean_where_data_differ():
