@@ -91,7 +91,7 @@ def test_a_rate_that_diverges_is_a_lost_candidate() -> None:
     findings = compare(QUADRATIC, [AllReduce()], cluster=CLUSTER, steps=400, lr=8.0, tune=True, evaluate_every=100)
     tuning = findings.tunings["AllReduce()"]
     assert [c.lr for c in tuning.candidates if c.loss is None][-1] == 32.0
-    assert "32 → lost" in str(tuning)
+    assert "32 → failed" in str(tuning)
     assert [run.status for run in compared(findings).entries[0].runs] == ["finished"]
 
 
@@ -109,7 +109,7 @@ def test_a_search_goes_beyond_its_edge_and_between_its_best() -> None:
     for lr in learning_rates(1.0, lost):
         lost.append(Candidate(lr, None))
     assert [c.lr for c in lost][6:] == [1 / 16, 1 / 32]
-    assert Tuning(9, tuple(lost)).note == "lr not tuned: all 8 runs on seed 9 were lost"
+    assert Tuning(9, tuple(lost)).note == "lr not tuned: all 8 runs on seed 9 failed"
 
 
 def test_a_failed_run_keeps_its_history_and_the_others_go_on() -> None:

@@ -1,11 +1,11 @@
-"""What can go wrong while a run is under way, and the facts each error carries.
+"""Errors that occur during a run, with the facts that each one carries.
 
-Bad arguments are plain ``ValueError``/``TypeError``, raised when a specification is constructed. Everything that
-happens *during* a run is here:
+Bad arguments raise ``ValueError`` or ``TypeError`` when a specification is constructed. Errors *during* a run are
+here:
 
     TacitError
-    ├── RunError              a run could not go on; ``error.run`` holds what there is of it
-    │   ├── PeerLost          a worker that others wait for is gone
+    ├── RunError              a run failed; ``error.run`` holds its history and trace up to then
+    │   ├── PeerLost          a worker that others wait for was lost
     │   ├── TimedOut          a worker that others wait for did not answer in time
     │   ├── Deadlock          workers wait, and no event is pending that could wake them
     │   ├── ReplayDiverged    a replay does something else than the recorded run
@@ -14,12 +14,12 @@ happens *during* a run is here:
     │   ├── ScriptFailed      a user's script raised an error, or ended too early
     │   └── MisplacedCall     a strategy communicated where it may not
     ├── BadMessage            bytes that are not a message
-    ├── LatticeOverflow       a vector decoded against one too far from it
+    ├── LatticeOverflow       a vector that is too far from the reference to be decoded
     ├── BadData               a data file that cannot be read, with its line
     └── FolderExists          a folder that would have been overwritten
 
     Interrupted               Ctrl-C, a KeyboardInterrupt with ``run`` attached
-    SpeedBias                 a warning: fast learners' data weigh more than slow ones'
+    SpeedBias                 a warning: the data of fast learners weigh more than those of slow ones
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 
 _WITHOUT_THE_FAULT = "remove the fault, or use a strategy that does not wait for all workers."
-WITHOUT_THE_WORKER = "remove the fault, or let the strategy catch PeerLost and go on without that worker."
+WITHOUT_THE_WORKER = "remove the fault, or let the strategy catch PeerLost and continue without that worker."
 
 
 class TacitError(Exception):
-    """Anything tacit raises while it runs."""
+    """Base class of the errors that tacit raises during a run."""
 
 
 class RunError(TacitError):
-    """A run that could not go on.
+    """A run failed.
 
-    ``run`` holds the history and trace up to that moment, once the world has attached it.
+    ``run`` holds its history and trace up to that time, once they are attached.
     """
 
     run: Run | None = None
 
 
 class PeerLost(RunError):
-    """Worker ``rank``, which others wait for, is gone since ``at_s``; ``reason`` is what it told before its end;
-    ``ranks`` are all that are gone.
+    """Worker ``rank``, which others wait for, was lost at ``at_s``.
 
-    need: what ``waiting_for`` needs of the lost worker.
+    reason: the error that it reported before its end. ranks: all lost workers. need: what ``waiting_for`` needs of the
+    lost worker.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class PeerLost(RunError):
 
 
 class TimedOut(RunError):
-    """Nothing came within ``timeout_s``.
+    """No answer came within ``timeout_s``.
 
-    ``places``: who waits where and the rule, where ranks wait in different calls.
+    places: where each rank waits, and the rule, if ranks wait in different calls.
     """
 
     def __init__(self, waiting_for: str, missing: Iterable[int], timeout_s: float, places: str | None = None) -> None:
@@ -124,9 +124,7 @@ class NotFinite(RunError):
 
 
 class Disagreement(RunError):
-    """Ranks that must hold the same ``what`` do not: ``rank`` has ``mine`` where the mean over all, or each of
-    ``others``, is ``mean``.
-    """
+    """Ranks disagree on ``what``: ``rank`` has ``mine``; the mean over all ranks, or each of ``others``, has ``mean``."""
 
     def __init__(
         self,
@@ -139,11 +137,11 @@ class Disagreement(RunError):
         others: Iterable[int] = (),
         rule: str = "all ranks must make the same calls in the same order.",
     ) -> None:
-        """others: the ranks on which it is ``mean``, where that is no mean over all; ``rule``: what such ranks must do."""
+        """others: the ranks that have ``mean``, if that is not a mean over all; rule: what these ranks must do."""
         self.what, self.mine, self.mean, self.rank, self.others = what, mine, mean, rank, tuple(others)
         if at_attach:
             text = (
-                f"ranks came with different settings to tacit.attach: {what} is {mine} on rank {rank} and {mean} on rank 0; "
+                f"ranks call tacit.attach with different settings: {what} is {mine} on rank {rank} and {mean} on rank 0; "
                 f"all ranks must run the same script with the same arguments."
             )
         elif self.others:
@@ -162,7 +160,7 @@ class MisplacedCall(RunError):
 
 
 class ScriptFailed(RunError):
-    """The script of worker ``rank`` could not go on; ``lines`` are those of the script's own traceback."""
+    """The script of worker ``rank`` failed; ``lines``: the traceback within the script."""
 
     def __init__(self, rank: int, what: str, lines: Iterable[str] = ()) -> None:
         self.rank, self.what, self.lines = rank, what, tuple(lines)
@@ -170,18 +168,17 @@ class ScriptFailed(RunError):
 
 
 class BadMessage(TacitError):
-    """Bytes that are not a message of ours: truncated, corrupted, or of another version."""
+    """Bytes that are not a message of tacit: truncated, corrupted, or of another version."""
 
 
 class LatticeOverflow(TacitError):
-    """A vector was decoded against a reference farther from it than ``radius`` somewhere; the numbers are wrong and
-    were thrown away.
-    """
+    """A coordinate of the sent vector is farther than ``radius`` from the reference; the result is discarded."""
 
     def __init__(self, radius: float, side: float) -> None:
         self.radius, self.side = radius, side
         super().__init__(
-            f"the reference is farther than radius={radius:.6g} from what was sent; a larger side than {side:.6g}, or more bits, reaches farther."
+            f"the reference is farther than radius={radius:.6g} from the sent vector; use a larger side than {side:.6g}, "
+            f"or more bits."
         )
 
 
@@ -198,17 +195,17 @@ class FolderExists(TacitError):
 
 
 class SpeedBias(UserWarning):
-    """A server strategy uses fast learners more often than slow ones, and their data differ or may differ."""
+    """A server strategy uses fast learners more often than slow ones, and their data may differ."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run, or SIGTERM; ``run`` holds what there is."""
+    """Ctrl-C or SIGTERM during a run; ``run`` holds its history and trace up to then."""
 
     run: Run | None = None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return «; did you mean …?» for the known name nearest to ``name``, or the whole list when none is near."""
+    """Return «; did you mean …?» for the known name nearest to ``name``, or the list of names if none is near."""
     names = sorted(known)
     close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
     if close:
@@ -227,13 +224,11 @@ def _who(rank: int) -> str:
 
 
 def _all_of(ranks: tuple[int, ...]) -> str:
-    """Return «worker 1», «workers 0 and 1», «workers 0, 1 and 2», or where the server is among them «the server and
-    worker 0».
-    """
+    """Return «worker 1», «workers 0 and 1», «workers 0, 1 and 2», or «the server and worker 0»."""
     if len(ranks) > 1 and min(ranks) >= 0:
         return f"workers {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
     return " and ".join(_who(rank) for rank in ranks)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
-    return ", ".join(_who(rank) for rank in ranks) if ranks else "anybody"
+    return ", ".join(_who(rank) for rank in ranks) if ranks else "any worker"

@@ -229,7 +229,7 @@ def test_an_optimizer_we_do_not_know_steps_worker_by_worker():
 def test_optimizers_by_name():
     with pytest.raises(ValueError, match="optimizer='adm' is unknown; did you mean 'adam'"):
         optimizer_factory("adm", 0.1, 0.0, 0.0)
-    with pytest.raises(ValueError, match=r'momentum=0.9 goes with "sgd"'):
+    with pytest.raises(ValueError, match=r'momentum=0.9 needs optimizer="sgd"'):
         optimizer_factory("adam", 0.1, 0.9, 0.0)
     with pytest.raises(ValueError, match="lr=0 must be positive"):
         optimizer_factory("sgd", 0, 0.0, 0.0)

@@ -119,12 +119,12 @@ def test_test_pictures_are_scaled_like_the_training_pictures() -> None:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: workloads.digits(model="mpl"), "model='mpl' is not a built-in model; did you mean 'mlp'"),
-        (lambda: workloads.digits(model="resnet"), "model='resnet' is not a built-in model"),
+        (lambda: workloads.digits(model="mpl"), "model='mpl' is unknown; did you mean 'mlp'"),
+        (lambda: workloads.digits(model="resnet"), "model='resnet' is unknown"),
         (lambda: workloads.digits(hidden=0), "hidden=0 must be at least 1"),
         (lambda: workloads.digits(split="random"), "split='random' is not a way to divide samples"),
         (lambda: workloads.digits(batch_size=-1), "batch_size=-1 must be at least 1"),
-        (lambda: workloads.images(np.zeros((2, 3)), [0, 1]), r"x has shape \(2, 3\) and must be count x height"),
+        (lambda: workloads.images(np.zeros((2, 3)), [0, 1]), r"x of shape \(2, 3\) must be count x height"),
         (lambda: workloads.images(np.zeros((2, 3, 3)), [0.5, 1]), "y must hold one whole number from 0"),
         (
             lambda: workloads.images(np.zeros((2, 3, 3)), [0, 1], test=(np.zeros((2, 4, 4)), [0, 1])),

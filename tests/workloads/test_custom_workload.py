@@ -145,7 +145,7 @@ def test_arguments_are_checked() -> None:
         workloads.custom(cross_entropy, cross_entropy, data=(X, CLASSES))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="loss must be a function"):
         workloads.custom(nn.Linear(4, 3), "mse", data=(X, CLASSES))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="there is nothing to train"):
+    with pytest.raises(ValueError, match="set requires_grad=True on the parameters"):
         workloads.custom(nn.ReLU(), mse_loss, data=(X, X))
     each = nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(ValueError, match=r"loss returned shape \(2,\) and must return the mean over the batch"):

@@ -143,7 +143,7 @@ def test_standardized_features_have_mean_zero_and_deviation_one_and_constants_va
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: workloads.logistic((X, LABELS), regularizer="l1"), "regularizer='l1' is not known; did you mean 'l2'"),
+        (lambda: workloads.logistic((X, LABELS), regularizer="l1"), "regularizer='l1' is unknown; did you mean 'l2'"),
         (lambda: workloads.logistic((X, LABELS), strength=-1.0), "strength=-1.0 must be at least 0"),
         (lambda: workloads.logistic((X, LABELS[:-1])), "x has 43 rows and y has shape"),
         (lambda: workloads.logistic((X[0], LABELS[:4])), r"X has shape \(4,\) and must have two dimensions"),

@@ -1,4 +1,4 @@
-"""``tacit compare train.py``: several strategies on a user's own script and one cluster, paired by seed.
+"""Comparison of several strategies on a training script and one cluster, paired by seed: ``tacit compare train.py``.
 
 The script runs unmodified, once for each strategy and seed. ``attach`` puts the strategy under comparison in place of
 the script's own; None among the strategies keeps the script's own.
@@ -45,7 +45,7 @@ def compare_script(
     watcher: Watcher | None = None,
     earlier: Sequence[Run] = (),
 ) -> Findings:
-    """Run the script ``path`` with every strategy and every seed and return what was found.
+    """Run the script ``path`` with every strategy and every seed and return the results.
 
     strategies: None stands for the script's own strategy. It runs first, so that its name is known; a strategy equal to
     it is not run again. earlier: finished runs; those that were made with the same settings are not made again.
@@ -106,7 +106,7 @@ class _Runs:
     def add(self, strategy: Strategy[Any] | None, seed: int) -> None:
         """Run once, or take the earlier run.
 
-        A run that fails is a result; an interrupted one is kept before the interruption goes on.
+        A failed run is a result; an interrupted one is kept before the interruption is raised again.
         """
         self._watcher.begin(_OWN_NOTE if strategy is None else str(strategy), seed, None, tuning=False)
         settings = {"strategy": strategy, "seed": seed, **self._settings}
@@ -141,10 +141,10 @@ def _name(strategy: Strategy[Any] | None) -> str:
 
 
 def _notes(comparison: Comparison, own_label: str | None, strategies: Sequence[Strategy[Any] | None]) -> list[str]:
-    """Return what a user might not expect of the runs."""
+    """Return notes on the runs that a user might not expect."""
     notes = []
     if own_label in [str(strategy) for strategy in strategies]:
-        alone = "; name others with -s to compare it with" if len(comparison.entries) == 1 else ""
+        alone = "; add other strategies with -s to compare them" if len(comparison.entries) == 1 else ""
         notes.append(f"{own_label} is the script's own strategy, so it ran once with each seed{alone}.")
     models = [[run.parameters for run in entry.runs if run.status == "finished"] for entry in comparison.entries]
     several = [found for found in models if len(found) > 1]

@@ -1,7 +1,7 @@
-"""The main job: several strategies on one workload and cluster, paired by seed.
+"""Comparison of several strategies on one workload and cluster, paired by seed.
 
-Equal seeds mean equal batches, delays and faults, so a difference between two runs is the strategies' doing. With
-``tune`` every strategy gets the same number of runs to find its learning rate, on a seed that is not reported.
+Equal seeds give equal batches, delays and faults, so two runs of a seed differ by their strategies only. With ``tune``
+every strategy gets the same number of runs to find its learning rate, on a seed that is not reported.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tacit.training.schedules import Schedule
 from tacit.workloads import Workload
 
 FACTORS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
-"""Learning rates tried first, as factors on the given one."""
+"""Learning rates that are tried first, as factors of the given one."""
 FURTHER: Final = 2
-"""Runs after these: beyond the grid while its edge is best, otherwise halfway to the better neighbour."""
+"""Number of further rates: beyond the grid if its edge is best, else halfway to the better neighbour."""
 
 
 @dataclass(frozen=True)
@@ -38,51 +38,51 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The search for one strategy's learning rate: everything that was tried on ``seed``, in order of the rate."""
+    """The search for one strategy's learning rate: all candidates on ``seed``, in order of the rate."""
 
     seed: int
     candidates: tuple[Candidate, ...]
 
     @property
     def best(self) -> Candidate | None:
-        """The candidate with the smallest final loss; None if no run came to its end."""
+        """The candidate with the smallest final loss; None if no run finished."""
         ended = [c for c in self.candidates if c.loss is not None]
         return min(ended, key=lambda c: c.loss if c.loss is not None else math.inf, default=None)
 
     @property
     def is_at_edge(self) -> bool:
-        """The best was the smallest or the largest that was tried: a wider search might find a better one."""
+        """Whether the best rate is the smallest or largest candidate: a wider search might find a better one."""
         return self.best in (self.candidates[0], self.candidates[-1])
 
     def __str__(self) -> str:
-        tried = ", ".join(f"{c.lr:.4g} → {'lost' if c.loss is None else f'{c.loss:.4g}'}" for c in self.candidates)
+        tried = ", ".join(f"{c.lr:.4g} → {'failed' if c.loss is None else f'{c.loss:.4g}'}" for c in self.candidates)
         return f"final loss by lr on seed {self.seed}: {tried}"
 
     @property
     def note(self) -> str:
-        """What it chose, in a few words."""
+        """The chosen rate as a short text."""
         if self.best is None:
-            return f"lr not tuned: all {len(self.candidates)} runs on seed {self.seed} were lost"
+            return f"lr not tuned: all {len(self.candidates)} runs on seed {self.seed} failed"
         edge = ", at the edge of the search" if self.is_at_edge else ""
         return f"lr={self.best.lr:.4g}, best of {len(self.candidates)} on seed {self.seed}{edge}"
 
 
 class Watcher:
-    """Somebody who follows a comparison; every call does nothing unless overridden."""
+    """Callbacks of a comparison; each does nothing unless overridden."""
 
     def begin(self, strategy: str, seed: int, lr: float | None, tuning: bool) -> None:
-        """A run begins; ``lr`` is None where a script chooses it."""
+        """Called when a run starts; ``lr`` is None where a script chooses it."""
 
     def step(self, step: int, steps: int, time_s: float, loss: float | None) -> None:
-        """The run has come to ``step`` of ``steps``, at virtual ``time_s``."""
+        """Called when the run has reached ``step`` of ``steps``, at virtual ``time_s``."""
 
     def end(self, run: Run, tuning: bool) -> None:
-        """The run is over; ``run.status`` says how."""
+        """Called when a run ends, with its ``run.status``."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a comparison found. ``comparison`` is None if it was interrupted before its first reported run ended.
+    """Results of a comparison. ``comparison`` is None if it was interrupted before its first reported run ended.
 
     ``notes`` are sentences about the runs that a user might not expect.
     """
@@ -93,7 +93,7 @@ class Findings:
     notes: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
+        """Return the results for JSON."""
         tunings = {
             label: {"seed": t.seed, "candidates": [{"lr": c.lr, "loss": c.loss} for c in t.candidates]}
             for label, t in self.tunings.items()
@@ -133,12 +133,12 @@ def compare(
     earlier: Sequence[Run] = (),
     earlier_tunings: Mapping[str, Tuning] | None = None,
 ) -> Findings:
-    """Run every strategy with every seed and return what was found.
+    """Run every strategy with every seed and return the results.
 
-    ``target`` is the loss that times are measured to (None: one that all reach); ``reproduce`` the text that makes
-    the comparison again. A run that fails keeps its history and its place. Ctrl-C ends the comparison with what there
-    is; seeds are the outer loop, so that what there is, is paired. Finished runs among ``earlier`` that were made with
-    the same settings are taken as they are, and so are ``earlier_tunings``.
+    ``target``: the loss at which times are compared (None: one that all reach); ``reproduce``: the text that
+    reproduces the comparison. A failed run keeps its history and its row. Ctrl-C ends the comparison with the runs made
+    so far; seeds are the outer loop, so that these are paired. Finished runs among ``earlier`` with the same settings
+    are reused, and so are ``earlier_tunings``.
     """
     check_pairs([str(strategy) for strategy in strategies], seeds)
     require(lr > 0, f"lr={lr} must be positive.")
@@ -155,49 +155,54 @@ def compare(
         "engine": engine,
         "device": device,
     }
-    race = _Race(workload, settings, watcher or Watcher(), earlier)
-    race.tunings.update(earlier_tunings or {})
+    made = _Runs(workload, settings, watcher or Watcher(), earlier)
+    made.tunings.update(earlier_tunings or {})
     interrupted = False
     try:
         if tune:
             for strategy in strategies:
-                if str(strategy) not in race.tunings:
-                    race.tune(strategy, lr, seed=max(seeds) + 1)
+                if str(strategy) not in made.tunings:
+                    made.tune(strategy, lr, seed=max(seeds) + 1)
         for seed in seeds:
             for strategy in strategies:
-                race.report(strategy, lr, seed)
+                made.report(strategy, lr, seed)
     except KeyboardInterrupt:
         interrupted = True
-    if not race.runs:
-        return Findings(None, race.tunings, interrupted)
+    if not made.runs:
+        return Findings(None, made.tunings, interrupted)
     baseline = str(next((s for s in strategies if isinstance(s, AllReduce)), strategies[0]))
     comparison = Comparison(
-        entries=race.entries(),
+        entries=made.entries(),
         workload=str(workload),
         cluster=str(cluster),
         target_loss=target,
         reproduce=reproduce,
-        baseline=baseline if baseline in race.runs else None,
+        baseline=baseline if baseline in made.runs else None,
     )
-    return Findings(comparison, race.tunings, interrupted)
+    return Findings(comparison, made.tunings, interrupted)
 
 
 def count_runs(strategies: int, seeds: int, tune: bool) -> int:
-    """Return how many runs a comparison takes."""
+    """Return the number of runs of a comparison."""
     return strategies * (seeds + (len(FACTORS) + FURTHER if tune else 0))
 
 
 def check_pairs(labels: Sequence[str], seeds: Sequence[int]) -> None:
-    """Raise unless there are strategies, given by their ``labels``, and seeds, and none is there twice."""
+    """Raise ``ValueError`` unless there are strategies, given by ``labels``, and seeds, each of them once."""
     require(len(labels) > 0, "strategies=[] is empty; name at least one strategy.")
     repeated = next((label for label in labels if labels.count(label) > 1), None)
-    require(repeated is None, f"strategies contains {repeated} twice; a strategy is compared with itself by its seeds.")
+    require(
+        repeated is None,
+        f"strategies contains {repeated} twice; give each strategy once, and several seeds to see its variation.",
+    )
     require(len(seeds) > 0, "seeds=[] is empty; name at least one seed.")
-    require(len(set(seeds)) == len(seeds), f"seeds={list(seeds)} repeat; equal seeds give equal runs.")
+    require(
+        len(set(seeds)) == len(seeds), f"seeds={list(seeds)} repeat and would give equal runs; give each seed once."
+    )
 
 
-class _Race:
-    """Runs as they are made: those to report, by strategy, and the searches."""
+class _Runs:
+    """The runs to report, by strategy, and the searches for learning rates."""
 
     def __init__(self, workload: Workload, settings: dict[str, Any], watcher: Watcher, earlier: Sequence[Run]) -> None:
         self.workload, self.settings, self.watcher = workload, settings, watcher
@@ -223,7 +228,7 @@ class _Race:
         return [Entry(label, runs, notes.get(label, "")) for label, runs in self.runs.items()]
 
     def _attempt(self, strategy: Strategy[Any], lr: float, seed: int, *, tuning: bool) -> Run:
-        """Run once. A run that fails is a result; an interrupted one is kept before the interruption goes on."""
+        """Run once. A failed run is a result; an interrupted one is kept before the interruption is raised again."""
         self.watcher.begin(str(strategy), seed, lr, tuning)
         wanted = configuration(self.workload, strategy, seed=seed, lr=lr, **self.settings)
         try:
@@ -247,14 +252,14 @@ class _Race:
 
 
 def learning_rates(lr: float, candidates: Sequence[Candidate]) -> Iterator[float]:
-    """Yield the rates to try, looking at ``candidates`` as they come in: the same number of them whatever they show."""
+    """Yield the rates to try, always the same number, depending on the ``candidates`` so far."""
     yield from (lr * factor for factor in FACTORS)
     for _ in range(FURTHER):
         yield _next_rate(sorted(candidates, key=lambda c: c.lr))
 
 
 def _next_rate(candidates: list[Candidate]) -> float:
-    """Return the rate beyond an edge that is best, else the one halfway (in logarithms) to the better neighbour."""
+    """Return the rate beyond the edge if that is best, else the geometric mean with the better neighbour."""
     losses = [math.inf if c.loss is None else c.loss for c in candidates]
     best = min(range(len(losses)), key=losses.__getitem__)
     if losses[best] == math.inf or best == 0:

@@ -1,4 +1,4 @@
-"""Everything that has a name, and the one notation for it: Python calls, in options, in TOML and in reports.
+"""Names and their notation: Python calls, in options, TOML files and reports.
 
 A name comes from one of three places:
 

@@ -1,7 +1,6 @@
-"""Papers' names for strategies that this library spells by their parts: ``DiLoCo`` is ``LocalSGD`` with an outer
-optimizer.
+"""Aliases: papers' names for strategies, such as ``DiLoCo`` for ``LocalSGD`` with an outer optimizer.
 
-An alias is read where a strategy is expected, and stands for the call printed beside it. Arguments of that call may be
+An alias is read where a strategy is expected, and stands for the call given with it. Arguments of that call may be
 given: ``DiLoCo(period=Every(500))``. What prints, and what is saved, is always the call.
 """
 

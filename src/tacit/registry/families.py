@@ -1,4 +1,4 @@
-"""The families of named things: what a name stands for, what it means in one line, and which arguments it takes.
+"""Families of names: the constructor of a name, its meaning in one line, and its arguments.
 
 A family is read off its module: every public frozen dataclass there, or for workloads every public function, has a
 name. A new strategy is therefore registered by existing. A family with a ``base`` also takes classes of other packages:
@@ -80,7 +80,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Family:
-    """Names that answer one question."""
+    """Names of one kind, which answer one question."""
 
     name: str
     question: str
@@ -259,24 +259,24 @@ def _is_workload(value: object) -> bool:
 FAMILIES: Final[Mapping[str, Family]] = {
     family.name: family
     for family in (
-        _read("strategies", "How do workers talk?", strategies, _is_spec, strategies.Strategy),
-        _read("periods", "When does LocalSGD speak?", periods, _is_spec, periods.Period),
-        _read("compressors", "What is sent of a vector?", compression, _is_spec, compression.Compressor),
-        _read("feedbacks", "What is remembered of what compression left out?", feedback, _is_spec, feedback.Feedback),
-        _read("topologies", "With whom does a worker speak?", topology, _is_spec, topology.Topology),
+        _read("strategies", "How do workers communicate?", strategies, _is_spec, strategies.Strategy),
+        _read("periods", "How many steps does LocalSGD take between rounds?", periods, _is_spec, periods.Period),
+        _read("compressors", "How is a vector compressed?", compression, _is_spec, compression.Compressor),
+        _read("feedbacks", "How is the compression error corrected?", feedback, _is_spec, feedback.Feedback),
+        _read("topologies", "With which workers does a worker exchange?", topology, _is_spec, topology.Topology),
         _read(
             "rates",
-            "What does a gradient's age, or its learner's speed, do to its learning rate?",
+            "How does the learning rate depend on a gradient's staleness or its learner's speed?",
             rates,
             _is_spec,
             rates.Rate,
         ),
-        _read("local_steps", "How long does a node train between two meetings?", local_steps, _is_spec),
-        _read("outer", "What is done with the mean of a round?", outer, _is_spec, outer.Outer),
+        _read("local_steps", "How many local steps does a node take between two exchanges?", local_steps, _is_spec),
+        _read("outer", "How does LocalSGD apply the mean of a round?", outer, _is_spec, outer.Outer),
         _read("workloads", "What is trained, on which data?", workloads, _is_workload, workloads.Workload),
         _read("schedules", "How does the learning rate change over a run?", schedules, _is_spec, schedules.Schedule),
-        _read("delays", "How long does a step's computation take?", delays, _is_spec, delays.Delay),
-        _read("faults", "What goes wrong, where and when?", faults, _is_spec),
+        _read("delays", "How long does the computation of a step take?", delays, _is_spec, delays.Delay),
+        _read("faults", "Which fault occurs, where and when?", faults, _is_spec),
         _read("cluster", "On which machines and links?", cluster, _is_spec),
     )
 }

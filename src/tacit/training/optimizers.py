@@ -24,12 +24,12 @@ ELEMENTWISE: Final = (
     torch.optim.RAdam,
     torch.optim.Adadelta,
 )
-"""What these do to a number depends on that number alone, so many models can be stepped as rows of one matrix."""
+"""Optimizers that update each number independently, so that many models can be updated as rows of one matrix."""
 _NAMED: Final[dict[str, type[Optimizer]]] = {c.__name__.lower(): c for c in ELEMENTWISE}
 
 
 def optimizer_factory(optimizer: str | Factory, lr: float, momentum: float, weight_decay: float) -> Factory:
-    """Return a function from parameters to an optimizer, from a name with its settings or from the user's own function."""
+    """Return a function from parameters to an optimizer, for a name with its settings or the user's own function."""
     if not isinstance(optimizer, str):
         require(callable(optimizer), f"optimizer={optimizer!r} must be a name or a function of parameters.")
         return optimizer
@@ -40,7 +40,7 @@ def optimizer_factory(optimizer: str | Factory, lr: float, momentum: float, weig
     if momentum:
         require(
             cls in (torch.optim.SGD, torch.optim.RMSprop),
-            f'momentum={momentum} goes with "sgd" or "rmsprop"; {optimizer} has its own: leave it out.',
+            f'momentum={momentum} needs optimizer="sgd" or "rmsprop"; leave it out, as {optimizer} has its own.',
         )
         settings["momentum"] = momentum
     return lambda parameters: cls(parameters, **settings)  # type: ignore[misc]

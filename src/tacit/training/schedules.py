@@ -1,6 +1,6 @@
 """Learning-rate schedules: the factor on the base rate at a step.
 
-Any function of the step will do; these have names.
+Any function of the step is a schedule; these have names.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StepDecay(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
-    """Fall from 1 to ``final`` along half a cosine, after ``warmup_steps`` of linear rise."""
+    """Decrease from 1 to ``final`` along half a cosine, after a linear rise over ``warmup_steps``."""
 
     warmup_steps: int = 0
     final: float = 0.0
@@ -74,8 +74,9 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class InverseTime(Schedule):
-    """offset / (step + offset): the theory's η_t = 4/(μ(t + a)) is lr = 4/(μ a) with offset = a (LUPA-SGD, arXiv
-    1910.13598).
+    """offset / (step + offset).
+
+    The rate η_t = 4/(μ(t + a)) of LUPA-SGD (arXiv 1910.13598) is lr = 4/(μ a) with offset = a.
     """
 
     offset: float

@@ -1,4 +1,4 @@
-"""What there is to train: model, loss, data and split, described by a call and opened when a run starts."""
+"""Workloads: model, loss, data and split, described by a call and opened when a run starts."""
 
 from tacit.workloads.characters import text
 from tacit.workloads.classification import cifar10, digits, images, mnist

@@ -158,7 +158,7 @@ class ArrayProblem(Problem):
 
 
 def build_model(build: Callable[[], nn.Module], streams: Streams) -> nn.Module:
-    """Call ``build`` with torch's generator set from the run's streams, and put it back as it was."""
+    """Call ``build`` with torch's generator seeded from the run's streams; restore the generator after it."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(streams.integer("model"))
         return build()
@@ -172,7 +172,7 @@ def _chunks(samples: Samples) -> Iterator[tuple[Tensor, ...]]:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Put ``module`` in evaluation mode, and each of its parts back into the mode it had."""
+    """Set ``module`` to evaluation mode; restore the mode of each of its parts after it."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -42,7 +42,7 @@ class Text(Workload):
             require(getattr(self, name) >= 1, f"{name}={getattr(self, name)} must be at least 1.")
         require(
             self.width % self.heads == 0,
-            f"width={self.width} must be a multiple of heads={self.heads}: the heads share it equally.",
+            f"width={self.width} must be a multiple of heads={self.heads}; each head gets an equal part.",
         )
         require(
             self.split in _TEXT_SPLITS,

@@ -1,4 +1,4 @@
-"""Classifying pictures: scikit-learn's digits, MNIST, CIFAR-10, and pictures in arrays."""
+"""Image classification: scikit-learn's digits, MNIST, CIFAR-10, and images in arrays."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Images(PictureWorkload):
             shape, labels = tuple(part.x.shape), part.y
             require(
                 len(shape) in (3, 4),
-                f"x has shape {shape} and must be count x height x width or count x channels x height x width.",
+                f"x of shape {shape} must be count x height x width or count x channels x height x width.",
             )
             require(
                 not labels.is_floating_point() and labels.dim() == 1 and int(labels.min()) >= 0,
@@ -245,7 +245,7 @@ def images(
 
 @cache
 def _load_digits() -> tuple[TensorSamples, TensorSamples]:
-    from sklearn.datasets import load_digits  # takes a second to import and nobody else needs it
+    from sklearn.datasets import load_digits  # takes a second to import
 
     features, labels = load_digits(return_X_y=True)
     x, y = torch.from_numpy(features.astype(np.float32)), torch.from_numpy(labels.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Linear models as problems, with the constants that the papers' step sizes ask for."""
+"""Linear models as problems, with the constants that the papers' step sizes need."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ MODELS = ("softmax", "mlp", "cnn", "resnet")
 def check_model(model: str, hidden: int, known: tuple[str, ...] = MODELS) -> None:
     """Raise ``ValueError`` unless ``model`` is one of ``known`` and ``hidden`` a positive width."""
     require(
-        model in known, f"model={model!r} is not a built-in model{nearest(model, known)} For your own use custom()."
+        model in known,
+        f"model={model!r} is unknown{nearest(model, known)} Use custom() for a model of your own.",
     )
     require(hidden >= 1, f"hidden={hidden} must be at least 1; it is the width of the mlp's hidden layer.")
 

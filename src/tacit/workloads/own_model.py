@@ -1,4 +1,4 @@
-"""The user's own model, loss and data."""
+"""Workloads with a model, loss and data of the user."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Custom(Workload):
             )
         require(
             any(p.requires_grad for p in self.model.parameters()),
-            "model has no parameter that requires a gradient; there is nothing to train.",
+            "model has no parameter that requires a gradient; set requires_grad=True on the parameters to train.",
         )
         check_split(self.split, self.alpha)
         check_batch_size(self.batch_size)
@@ -80,7 +80,7 @@ class Custom(Workload):
         )
 
     def _metric(self, module: LossModule, training: TensorSamples) -> Metric | None:
-        """Try the model on two samples: its loss must be a scalar, its predictions tell whether accuracy applies."""
+        """Run the model on two samples: check that its loss is a scalar, and whether accuracy applies."""
         x, y = training.span(0, 2)
         with torch.no_grad():
             prediction = copy.deepcopy(module.model).eval()(x)

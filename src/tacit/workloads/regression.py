@@ -27,7 +27,7 @@ REGULARIZERS = ("l2", "nonconvex")
 
 @dataclass(frozen=True)
 class LinearWorkload(Workload):
-    """What logistic regression and least squares share: rows of features, a target each, and how they are divided."""
+    """Base class of logistic regression and least squares: features, targets and their split."""
 
     data: str | Arrays
     _: KW_ONLY
@@ -76,7 +76,7 @@ class Logistic(LinearWorkload):
         super().__post_init__()
         require(
             self.regularizer is None or self.regularizer in REGULARIZERS,
-            f"regularizer={self.regularizer!r} is not known{nearest(str(self.regularizer), REGULARIZERS)}",
+            f"regularizer={self.regularizer!r} is unknown{nearest(str(self.regularizer), REGULARIZERS)}",
         )
         require(
             math.isfinite(self.strength) and self.strength >= 0,
@@ -191,7 +191,7 @@ def least_squares(
     """Linear least squares without a bias, from zero: ½ mean (aᵀx − y)², with data and options as in ``logistic``.
 
     So the gradient is Aᵀ(Ax − y)/N, L = λmax(AᵀA)/N and mu = λmin(AᵀA)/N, which belong together. EF21's published
-    code has this gradient and L beside a loss without the ½ and a mu not divided by N: its losses are twice ours.
+    code has this gradient and L with a loss without the ½ and a mu not divided by N: its losses are twice ours.
 
     The problem offers ``smoothness``, ``mean_smoothness``, ``worker_smoothness``, ``strong_convexity`` and ``optimum``.
     """

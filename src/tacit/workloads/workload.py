@@ -1,4 +1,4 @@
-"""What a workload is: a description that, opened for a number of workers, becomes a problem to train and evaluate."""
+"""Base classes: a workload is a description; opened for a number of workers, it becomes a problem to train."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import Parameters, spell_class, spell_fields
 
 Token = Any
-"""One mini-batch, named: what a sampler hands out and ``collate`` turns into tensors (usually row numbers)."""
+"""Indices of one mini-batch, usually row numbers, which ``collate`` turns into tensors."""
 
 GRADIENT_BUDGET = 50_000_000
-"""Samples times parameters up to which the full gradient counts as cheap and its norm is part of every evaluation."""
+"""Largest samples times parameters for which every evaluation includes the norm of the full gradient."""
 CHUNK = 4096
-"""Most samples that an evaluation passes through the model at once."""
+"""Largest number of samples that an evaluation passes through the model at once."""
 
 
 class Sampler(Protocol):
-    """One worker's endless supply of mini-batches, drawn from its own stream."""
+    """One worker's mini-batches, without end, drawn from its own random stream."""
 
     @property
     def batch_size(self) -> int:
         """Samples in each of its mini-batches: the same for all, so that equal sizes can be evaluated together."""
 
     def take(self, count: int) -> list[Token]:
-        """Return the next ``count`` mini-batches. Called for every stretch of steps of every worker: make it cheap."""
+        """Return the next ``count`` mini-batches; called often, so it must be cheap."""
 
 
 class Evaluation(NamedTuple):

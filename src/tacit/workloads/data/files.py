@@ -1,4 +1,4 @@
-"""Reading data files, plain or compressed, with every failure told as ``BadData`` that names the file."""
+"""Readers for data files, plain or compressed; every failure raises ``BadData`` with the name of the file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def find_file(folders: list[Path], names: list[str]) -> Path:
-    """Return the first of ``names`` that exists in one of ``folders``, or say what was looked for and where."""
+    """Return the first of ``names`` that exists in one of ``folders``, or raise ``BadData``."""
     for folder in folders:
         for name in names:
             if (folder / name).is_file():
@@ -92,7 +92,9 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise BadData(f"{path}: there is no such file; the path is relative to {Path.cwd()}.") from None
+        raise BadData(
+            f"{path}: there is no such file; give an existing path, which is relative to {Path.cwd()}."
+        ) from None
     except IsADirectoryError:
         raise BadData(f"{path}: is a folder; name the file in it.") from None
     except _DAMAGE as error:
@@ -100,4 +102,4 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _damaged(place: str, error: BaseException) -> BadData:
-    return BadData(f"{place}: cannot be read further ({error}); the file is truncated or damaged, fetch it again.")
+    return BadData(f"{place}: cannot be read further ({error}); the file is truncated or damaged; download it again.")

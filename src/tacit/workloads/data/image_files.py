@@ -1,4 +1,4 @@
-"""Readers for the files in which MNIST and CIFAR-10 are kept."""
+"""Readers for the files of MNIST and CIFAR-10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The LIBSVM text format: one sample a line, ``label index:value index:value …``, indices from 1 and increasing."""
+"""The LIBSVM text format: one sample per line, ``label index:value index:value …``, indices from 1 and increasing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _why_broken(index: str, colon: str, value: str, word: str) -> str:
 
 def _why_out_of_order(column: int, last: int) -> str:
     if column < 1:
-        return f"index {column} must be at least 1: LIBSVM counts features from 1."
+        return f"index {column} must be at least 1; LIBSVM counts features from 1."
     if column == last:
         return f"index {column} occurs twice."
     return f"index {column} follows index {last}; indices must increase along a line."
