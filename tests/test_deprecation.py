@@ -10,8 +10,8 @@ import warnings
 import pytest
 
 import tacit
-from tacit.core.deprecation import DEPRECATED, SERVER_VALUES, renamed_keyword, renamed_value
-from tacit.core.moved_modules import MOVED
+from tacit.core.compatibility.deprecation import DEPRECATED, SERVER_VALUES, renamed_keyword, renamed_value
+from tacit.core.compatibility.moved_modules import MOVED
 from tacit.registry import parse
 
 
@@ -75,7 +75,7 @@ def test_an_unknown_path_is_not_found() -> None:
 
 
 def test_importing_tacit_imports_no_old_path() -> None:
-    code = "import sys, tacit, tacit.cli.app; from tacit.core.moved_modules import MOVED; print(MOVED.keys() & sys.modules.keys())"
+    code = "import sys, tacit, tacit.cli.app; from tacit.core.compatibility.moved_modules import MOVED; print(MOVED.keys() & sys.modules.keys())"
     shown = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
     assert (shown.stdout, shown.stderr) == ("set()\n", "")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tacit.core.renamed_fields import renamed_from
+from tacit.core.compatibility.renamed_fields import renamed_from
 from tacit.core.specs import Spec, current_text, current_texts
 
 

@@ -41,8 +41,8 @@ from tacit.compression.feedback import (
     Feedback,
     NoFeedback,
 )
-from tacit.core import moved_modules
-from tacit.core.deprecation import renamed_attributes
+from tacit.core.compatibility import moved_modules
+from tacit.core.compatibility.deprecation import renamed_attributes
 from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER, Network
 from tacit.core.strategy import MergesStates, RunsAhead, ServerStrategy, Strategy, TakesJoiners

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.core.deprecation import DEPRECATED
+from tacit.core.compatibility.deprecation import DEPRECATED
 
 
 def attached(**settings: Any) -> tacit.Session:

@@ -11,7 +11,7 @@ from torch import nn
 
 from tacit.core.parameter_layout import Layout
 from tacit.simulation.engine.row_optimizer import row_optimizer
-from tacit.simulation.server_models import load_optimizer_state, optimizer_state, server_models
+from tacit.simulation.servers.server_models import load_optimizer_state, optimizer_state, server_models
 
 
 class NotElementwise(torch.optim.SGD):

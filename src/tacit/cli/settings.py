@@ -13,7 +13,7 @@ import torch
 
 from tacit.cluster import Cluster
 from tacit.cluster.measured import measured_cluster
-from tacit.core.deprecation import SERVER_VALUES
+from tacit.core.compatibility.deprecation import SERVER_VALUES
 from tacit.errors import TacitError, nearest, require
 from tacit.record.files import toml_text
 from tacit.record.run import Run

@@ -18,7 +18,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from tacit.core.renamed_fields import accept_old_names, text_with_new_names
+from tacit.core.compatibility.renamed_fields import accept_old_names, text_with_new_names
 
 ALWAYS_SPELLED: Final = {"always_spelled": True}
 """Metadata of a field that is printed even if it has its default value."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 from tacit import cluster, compression, strategies, topology, workloads
 from tacit.cluster import delays, faults
 from tacit.compression import feedback
-from tacit.core.deprecation import DEPRECATED, SECOND_NAMES, warn_renamed
+from tacit.core.compatibility.deprecation import DEPRECATED, SECOND_NAMES, warn_renamed
 from tacit.core.specs import Spec, spell
 from tacit.errors import nearest
 from tacit.registry import entry_points

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 
 from tacit.core.calls import Call, read_call
-from tacit.core.renamed_fields import with_new_names
+from tacit.core.compatibility.renamed_fields import with_new_names
 from tacit.core.specs import Spec, spell
 from tacit.core.strategy import Strategy
 from tacit.errors import nearest

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from tacit.core.deprecation import SERVER_VALUES, renamed_keyword, renamed_value
+from tacit.core.compatibility.deprecation import SERVER_VALUES, renamed_keyword, renamed_value
 from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy
 from tacit.errors import require

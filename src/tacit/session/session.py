@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tacit.core.deprecation import warn_renamed
+from tacit.core.compatibility.deprecation import warn_renamed
 from tacit.core.strategy import Strategy
 from tacit.errors import require
 from tacit.record.run import Run

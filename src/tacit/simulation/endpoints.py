@@ -20,7 +20,7 @@ from tacit.session.server_model import ServerModel
 from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.network import SimulatedNetwork
 from tacit.simulation.rendezvous import Call
-from tacit.simulation.server_models import load_optimizer_state, optimizer_state
+from tacit.simulation.servers.server_models import load_optimizer_state, optimizer_state
 
 if TYPE_CHECKING:
     from tacit.simulation.base_world import BaseWorld

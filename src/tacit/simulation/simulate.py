@@ -25,10 +25,10 @@ from tacit.simulation.engine.choice import choose_engine
 from tacit.simulation.engine.engine import Engine, TimingEngine
 from tacit.simulation.engine.row_optimizer import row_optimizer
 from tacit.simulation.evaluation import Evaluator, Progress
-from tacit.simulation.fast_servers import run_fast_servers
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, record_of
-from tacit.simulation.server_models import server_models
+from tacit.simulation.servers.fast_servers import run_fast_servers
+from tacit.simulation.servers.server_models import server_models
 from tacit.simulation.world import World
 from tacit.strategies.servers import AdaSync, ParameterServerStrategy
 from tacit.training.optimizers import Factory, optimizer_factory

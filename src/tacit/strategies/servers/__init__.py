@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tacit.core.deprecation import warn_renamed
+from tacit.core.compatibility.deprecation import warn_renamed
 from tacit.strategies.servers.adasync import AdaSync
 from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
 from tacit.strategies.servers.rates import InverseStaleness, Rate, RescaledRate, StalenessRate

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressor
 from tacit.compression.feedback.feedback import Feedback
+from tacit.core.compatibility.renamed_fields import renamed_from
 from tacit.core.messages import Message
-from tacit.core.renamed_fields import renamed_from
 from tacit.core.strategy import ServerStrategy, TakesJoiners
 from tacit.core.worker import Server, Worker
 from tacit.errors import require

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tacit.core.deprecation import DEPRECATED, SECOND_NAMES, warn_renamed
+from tacit.core.compatibility.deprecation import DEPRECATED, SECOND_NAMES, warn_renamed
 
 _OLD_NAME: Final = "old_name"
 

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-from tacit.core.deprecation import DEPRECATED, warn_renamed
+from tacit.core.compatibility.deprecation import DEPRECATED, warn_renamed
 
 MOVED: Final[dict[str, str]] = {
     f"tacit.{old}": f"tacit.{new}"

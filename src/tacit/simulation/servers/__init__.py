@@ -1,0 +1,1 @@
+"""Simulated servers: their models, and timing-only runs without fibers."""
