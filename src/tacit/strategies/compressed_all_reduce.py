@@ -4,9 +4,8 @@ Messages are aggregated in one of two ways, both in one round:
 
     gather    Every rank receives every message: each rank sends its message n − 1 times.
     scatter   Rank j sums the j-th range of coordinates: each rank sends the parts of its message to their ranks, then a
-              reply about its own range to all. This is 2(n−1)/n messages where a reply is as small as a message (a
-              quantizer without feedback, EF21-BC). An exact reply takes up to eight bytes per nonzero number, and never
-              more than all messages together.
+              reply about its own range to all: 2(n−1)/n messages where a reply is as small as a message (a quantizer
+              without feedback, EF21-BC). An exact reply takes up to eight bytes per nonzero number.
 """
 
 from __future__ import annotations

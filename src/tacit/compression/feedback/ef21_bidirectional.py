@@ -16,7 +16,8 @@ from tacit.compression.coding.ranges import RangeSplit, range_split
 from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.codec import Codec
 from tacit.compression.feedback.ef21 import EstimateFeedback, Init, check_init
-from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, record_weights, zeros
+from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
+from tacit.compression.feedback.summable import record_weights
 from tacit.compression.feedback.updates import Update
 from tacit.core.weights import has_data
 from tacit.errors import require

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Memory
-from tacit.compression.feedback.updates import Update
 
 
 @dataclass
@@ -47,10 +46,3 @@ def rebalanced(
     weights = [sum(state.weights) / len(state.weights)] * size
     own = {name: value.clone() for name, value in own.items()}
     return replace(state, rank=rank, weights=weights, own=own, shared=shared)
-
-
-def record_weights(state: FeedbackState, updates: Sequence[Update]) -> None:
-    """Record the weight of every rank that sent a vector."""
-    for rank, update in enumerate(updates):
-        if update.body is not None:
-            state.weights[rank] = update.weight

@@ -19,7 +19,7 @@ from tacit.compression.coding.sparse_sum import SumVector, expected_sum_bytes
 from tacit.compression.compressor import Compressed
 from tacit.compression.feedback.codec import Codec, Total, message_of
 from tacit.compression.feedback.feedback import Feedback
-from tacit.compression.feedback.state import FeedbackState, record_weights
+from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update
 from tacit.core.weights import has_data
 
@@ -86,3 +86,10 @@ class SummableFeedback(Feedback):
         record_weights(state, updates)
         weight = sum(update.weight for update in updates)
         return self.decode(state, Total(total, weight, message_of(own)), codec)
+
+
+def record_weights(state: FeedbackState, updates: Sequence[Update]) -> None:
+    """Record the weight of every rank that sent a vector."""
+    for rank, update in enumerate(updates):
+        if update.body is not None:
+            state.weights[rank] = update.weight

@@ -6,7 +6,6 @@
     x_i ← r,  τ ← rule(τ, round)        on all workers
 
 Between rounds, models differ only by the noise of their own gradients, so few averagings serve as well as many.
-
     LUPA-SGD, CPSGD    period=Every(τ)                      Haddadpour et al., NeurIPS 2019, arXiv 1910.13598
     ADA-LUPA           period=LinearPeriod or LossPeriod    the same paper
     ADPSGD             period=VariancePeriod                Jiang & Agrawal, arXiv 2007.06134
