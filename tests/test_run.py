@@ -177,16 +177,17 @@ def test_bad_kinds_of_arguments_are_told():
 
 
 PUBLIC_NAMES = """
-    AdaCommPeriod AdaSync AllReduce AsynchronousDPSGD BFloat16 BadData BadMessage BlockTopK CHOCO Chain Cluster
-    Complete Compressed CompressedGradient Compressor Constant Cosine Crash DPSGD Deadlock Dense Disagreement
-    EF21 EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every
-    Exponential ExponentialGraph FolderExists Geometric Graph HyperExponential Hypercube Interrupted
-    InverseStaleness InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise
-    LinearPeriod Link LocalSGD LogNormal Loss LossPeriod LowRank Message MisplacedCall NoFeedback NotFinite OnePeer
-    OneShot OuterAdam OuterSGD Pareto Partition Pause PeerLost PeriodList PullSwarm QSGD RandomK RandomRegular
-    Recorded ReplayDiverged RescaledRate Ring Ringleader Run RunError SERVER SGP ScriptFailed Session ShiftedExponential Sign Slow
-    SlowMo SpeedBias Spell StalenessRate Star StepDecay Strategy SwarmSGD TacitError TimedOut TopK Topology Torus
-    VariancePeriod attach hooks rank shared simulate size strategy theory workloads
+AdaCommPeriod AdaSync AllReduce AsynchronousDPSGD BFloat16 BadData BadMessage BlockTopK CHOCO Chain Cluster Complete
+Compressed CompressedGradient Compressor Constant Cosine Crash DPSGD Deadlock Delay Dense Disagreement EF21
+EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every Exponential
+ExponentialGraph Feedback FolderExists Geometric Graph HyperExponential Hypercube Interrupted InverseStaleness
+InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise LinearPeriod Link LocalSGD
+LogNormal Loss LossPeriod LowRank MergesStates Message MessageLoss MisplacedCall Network NoFeedback NotFinite
+OnePeer OneShot Outer OuterAdam OuterSGD Pareto Partition Pause PeerLost Period PeriodList PeriodState PullSwarm
+QSGD RandomK RandomRegular Recorded ReplayDiverged RescaledRate Ring Ringleader Round Run RunError RunsAhead SERVER
+SGP Schedule ScriptFailed Server ServerStrategy Session ShiftedExponential Sign Slow SlowMo SlowSpells SpeedBias
+StalenessRate Star StepDecay Strategy SwarmSGD TacitError TakesJoiners TensorMessage TimedOut TopK Topology Torus
+VariancePeriod Worker Workload attach hooks load_once rank simulate size strategy theory workloads
 """
 
 

@@ -14,6 +14,7 @@ import ast
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Final
 
@@ -99,10 +100,10 @@ def module_list() -> str:
         text += f"\n## `{folder.relative_to(SOURCE.parent).as_posix()}`\n\n"
         for path in sorted(folder.glob("*.py")):
             summary = first_line(path)
-            text += f"{summary}\n\n" if path.stem == "__init__" else ""
+            text += f"{textwrap.fill(summary, 120)}\n\n" if path.stem == "__init__" else ""
         for path in sorted(folder.glob("*.py")):
             if path.stem != "__init__":
-                text += f"- `{path.name}`: {first_line(path)}\n"
+                text += textwrap.fill(f"- `{path.name}`: {first_line(path)}", 120, subsequent_indent="  ") + "\n"
     return text
 
 
