@@ -58,6 +58,13 @@ def test_a_member_that_was_renamed_with_its_module() -> None:
     assert check is check_compressor
 
 
+def test_the_public_module_hooks_imports_without_a_warning() -> None:
+    assert importlib.import_module("tacit.hooks") is tacit.hooks
+    from tacit.hooks import ef21  # type: ignore[import-not-found]
+
+    assert ef21 is tacit.hooks.ef21
+
+
 def test_modules_that_became_packages_still_have_their_public_names() -> None:
     with pytest.warns(DeprecationWarning, match=r"use tacit\.strategies\.local_sgd\.strategy\.LocalSGD"):
         from tacit.strategies.local_sgd import LocalSGD
@@ -75,7 +82,8 @@ def test_an_unknown_path_is_not_found() -> None:
 
 
 def test_importing_tacit_imports_no_old_path() -> None:
-    code = "import sys, tacit, tacit.cli.app; from tacit.core.compatibility.moved_modules import MOVED; print(MOVED.keys() & sys.modules.keys())"
+    show = "from tacit.core.compatibility.moved_modules import MOVED; print(MOVED.keys() & sys.modules.keys())"
+    code = f"import sys, tacit, tacit.cli.app; {show}"
     shown = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
     assert (shown.stdout, shown.stderr) == ("set()\n", "")
 
@@ -108,6 +116,14 @@ def test_the_notation_reads_old_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_class_of_the_same_name_comes_before_a_deprecated_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DEPRECATED, "Ring", "Star")
     assert parse("Ring()", "topologies") == tacit.Ring()
+
+
+def test_a_renamed_error_is_found_in_its_module() -> None:
+    with pytest.warns(DeprecationWarning, match=r"use tacit\.errors\.ReplayDiverged"):
+        from tacit.errors import Diverged
+    assert Diverged is tacit.ReplayDiverged
+    with pytest.raises(AttributeError, match=r"'tacit\.errors' has no attribute 'Dverged'"):
+        _ = tacit.errors.Dverged
 
 
 def test_renamed_values_and_keywords() -> None:

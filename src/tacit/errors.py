@@ -25,8 +25,9 @@ here:
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit.record.run import Run
@@ -124,7 +125,7 @@ class NotFinite(RunError):
 
 
 class Disagreement(RunError):
-    """Ranks disagree on ``what``: ``rank`` has ``mine``; the mean over all ranks, or each of ``others``, has ``mean``."""
+    """Ranks disagree on ``what``: ``rank`` has ``mine``; the mean of all ranks, or each of ``others``, is ``mean``."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class Disagreement(RunError):
         self.what, self.mine, self.mean, self.rank, self.others = what, mine, mean, rank, tuple(others)
         if at_attach:
             text = (
-                f"ranks call tacit.attach with different settings: {what} is {mine} on rank {rank} and {mean} on rank 0; "
+                f"ranks call tacit.attach with different settings: {what} is {mine} on rank {rank}, {mean} on rank 0; "
                 f"all ranks must run the same script with the same arguments."
             )
         elif self.others:
@@ -177,8 +178,8 @@ class LatticeOverflow(TacitError):
     def __init__(self, radius: float, side: float) -> None:
         self.radius, self.side = radius, side
         super().__init__(
-            f"the reference is farther than radius={radius:.6g} from the sent vector; use a larger side than {side:.6g}, "
-            f"or more bits."
+            f"the reference is farther than radius={radius:.6g} from the sent vector; "
+            f"use a larger side than {side:.6g}, or more bits."
         )
 
 
@@ -232,3 +233,12 @@ def _all_of(ranks: tuple[int, ...]) -> str:
 
 def _ranks(ranks: tuple[int, ...]) -> str:
     return ", ".join(_who(rank) for rank in ranks) if ranks else "any worker"
+
+
+def __getattr__(name: str) -> Any:
+    """Return the error that is now called ReplayDiverged for its old name, with a warning."""
+    if name != "Diverged":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    text = f"{__name__}.Diverged is deprecated and will be removed in version 0.3; use {__name__}.ReplayDiverged."
+    warnings.warn(text, DeprecationWarning, stacklevel=2)
+    return globals()["ReplayDiverged"]

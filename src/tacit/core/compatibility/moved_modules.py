@@ -34,7 +34,6 @@ MOVED: Final[dict[str, str]] = {
         "feedback.ef21_plus": "compression.feedback.ef21_plus",
         "feedback.feedback": "compression.feedback.feedback",
         "fields": "core.message_fields",
-        "hooks": "runtime.ddp_hooks",
         "layout": "core.parameter_layout",
         "messages": "core.messages",
         "network": "core.network",
