@@ -12,6 +12,7 @@ from tacit.record.files import write_text
 from tacit.record.run import Run, has_rounds
 from tacit.report import Comparison, Entry, write_report
 from tacit.report import units as spelled
+from tacit.report.prediction import is_real
 
 
 def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_back: str | None = None) -> None:
@@ -27,14 +28,10 @@ def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_ba
     width = max(12, *(len(name) + 2 for name in shown))
     for name, value in shown.items():
         screen.print(f"  {name:<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
-    command = way_back or f"tacit {'train' if _is_real(run) else 'simulate'} --config {folder / 'run.toml'}"
+    command = way_back or f"tacit {'train' if is_real(run) else 'simulate'} --config {folder / 'run.toml'}"
     screen.print(f"Report: {folder / 'report.html'} · run again: {command}", highlight=False, soft_wrap=True)
     if json_file is not None:
         write_text(json_file, json.dumps({**_described(run), "summary": run.summary()}, indent=1) + "\n")
-
-
-def _is_real(run: Run) -> bool:
-    return run.record.get("world") == "processes"
 
 
 def _described(run: Run) -> dict[str, Any]:
@@ -55,7 +52,7 @@ def _readable(run: Run) -> dict[str, str]:
     summary = run.summary()
     shown = {
         "status": run.status,
-        "time": spelled.seconds(summary["time_s"]) + ("" if _is_real(run) else " (virtual)"),
+        "time": spelled.seconds(summary["time_s"]) + ("" if is_real(run) else " (virtual)"),
         "steps": f"{summary['steps']:,}",
         "gradients": f"{summary['gradients']:,}",
         "rounds": f"{summary['rounds']:,}" if has_rounds(run.trace.columns()) else "–",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tacit.cli.option_tables import table_from
-from tacit.cli.settings import Table, check_keys, cluster_of, parsed_strategy, read_cluster, read_toml
+from tacit.cli.settings import Table, check_keys, checked, cluster_of, parsed_strategy, read_cluster, read_toml
 from tacit.cli.terminal import Screen
 from tacit.cluster import Cluster
 from tacit.cluster.joins import check_script_joins
@@ -127,8 +127,9 @@ def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
     is_measured = cluster.get("compute") == MEASURED
     if is_measured:
         del cluster["compute"]
-    threads = above.get("threads") or beneath.get("threads", 1)
-    require(isinstance(threads, int) and threads >= 1, f"threads={threads} must be a whole number, at least 1.")
+    threads = checked("threads", above.get("threads", beneath.get("threads", 1)), int)
+    require(threads >= 1, f"threads={threads} must be at least 1.")
+    target = above.get("target", beneath.get("target"))
     strategies, seeds = _pairs({**beneath, **above}, Path(script), single=single)
     return ScriptPlan(
         script=Path(script),
@@ -138,7 +139,7 @@ def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
         is_measured=is_measured,
         seeds=seeds,
         threads=threads,
-        target=_number_or_none("target", above.get("target", beneath.get("target"))),
+        target=None if target is None else checked("target", target, float),
     )
 
 
@@ -162,10 +163,10 @@ def _pairs(table: Table, script: Path, *, single: bool) -> tuple[tuple[Strategy[
     seeds = table.get("seeds", [table.get("seed", 0)])
     if isinstance(seeds, int):
         seeds = list(range(seeds))
-    for name, values in (("strategies", texts), ("seeds", seeds)):
-        require(isinstance(values, list), f"{name}={values!r} must be a list.")
-    for seed in seeds:
-        require(isinstance(seed, int) and not isinstance(seed, bool), f"seeds={seed!r} must be a whole number.")
+    texts, seeds = (
+        checked("strategies", texts, list),
+        [checked("seeds", one, int) for one in checked("seeds", seeds, list)],
+    )
     return tuple(None if text == OWN else _strategy(text, script) for text in texts), tuple(seeds)
 
 
@@ -182,9 +183,3 @@ def _strategy(text: Any, script: Path) -> Strategy[Any]:
             f"strategy={name!r} must be a name that tacit knows, and {script.name} defines it; write -s script for the "
             f"strategy that the script gives to tacit.attach, or move the class to a module and write -s module:{name}."
         ) from error
-
-
-def _number_or_none(name: str, value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    require(value is None or is_number, f"{name}={value!r} must be a number.")
-    return None if value is None else float(value)

@@ -170,18 +170,16 @@ def settle(*tables: Table) -> Settings:
     for table in tables:
         cluster = {**merged["cluster"], **table.get("cluster", {})}
         merged |= {key: value for key, value in table.items() if value is not None} | {"cluster": cluster}
-    checked = {
-        name: _checked(name, value, kind) for name, kind in _KINDS.items() if (value := merged[name]) is not None
-    }
-    require(checked["threads"] >= 1, f"threads={checked['threads']} must be at least 1.")
+    given = {name: checked(name, value, kind) for name, kind in _KINDS.items() if (value := merged[name]) is not None}
+    require(given["threads"] >= 1, f"threads={given['threads']} must be at least 1.")
     schedule = merged["schedule"]
     return Settings(
         workload=_parsed("workload", merged["workload"], "workloads"),
         strategies=tuple(_parsed("strategies", text, "strategies") for text in _listed(merged, "strategies")),
         cluster=cluster_of(merged["cluster"]),
-        seeds=tuple(_checked("seeds", seed, int) for seed in _listed(merged, "seeds")),
+        seeds=tuple(checked("seeds", seed, int) for seed in _listed(merged, "seeds")),
         schedule=None if schedule is None else _parsed("schedule", schedule, "schedules"),
-        **checked,
+        **given,
     )
 
 
@@ -213,7 +211,7 @@ def train_settings(*tables: Table) -> Table:
     """Return the merged ``train`` tables, of which later ones override earlier ones, with old values renamed."""
     merged: Table = {}
     for table in tables:
-        merged |= {key: _checked(key, value, _TRAIN_KEYS[key]) for key, value in table.get("train", {}).items()}
+        merged |= {key: checked(key, value, _TRAIN_KEYS[key]) for key, value in table.get("train", {}).items()}
     every = merged.get("checkpoint_every", 1)
     require(every >= 1, f"checkpoint_every={every} must be at least 1; leave it out for no checkpoints.")
     if "server" in merged:
@@ -233,7 +231,7 @@ def renamed_value_notes(*tables: Table) -> list[str]:
     ]
 
 
-def _checked(name: str, value: Any, kind: Any) -> Any:
+def checked(name: str, value: Any, kind: Any) -> Any:
     """Return ``value`` if it is of ``kind``; a whole number is accepted as a float."""
     if not isinstance(value, int | float if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{name}={value!r} must be {_WORDS[kind]}.")
@@ -241,11 +239,11 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
 
 
 def _listed(table: Table, name: str) -> list[Any]:
-    return list(_checked(name, table[name], list))
+    return list(checked(name, table[name], list))
 
 
 def _keyed(table: Table, name: str) -> Iterable[tuple[str, Any]]:
-    return list(_checked(name, table[name], dict).items())
+    return list(checked(name, table[name], dict).items())
 
 
 def _parsed(name: str, text: Any, family: str) -> Any:
@@ -275,12 +273,12 @@ def cluster_of(table: Table) -> Cluster:
     readers: Mapping[str, Callable[[Any], Any]] = {
         "compute": lambda text: _parsed("compute", text, "delays"),
         "faults": lambda _: [_parsed("faults", text, "faults") for text in _listed(table, "faults")],
-        "speed": lambda _: {_rank("speed", r): _checked("speed", v, float) for r, v in _keyed(table, "speed")},
+        "speed": lambda _: {_rank("speed", r): checked("speed", v, float) for r, v in _keyed(table, "speed")},
         "links": lambda _: {_pair(pair): _parsed("links", v, "cluster") for pair, v in _keyed(table, "links")},
     }
     kinds = {"workers": int, "cancel": str, "server": str}
     values = {
-        key: readers[key](value) if key in readers else _checked(key, value, kinds.get(key, float))
+        key: readers[key](value) if key in readers else checked(key, value, kinds.get(key, float))
         for key, value in table.items()
     }
     return Cluster(**values)

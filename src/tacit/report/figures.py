@@ -18,9 +18,9 @@ from tacit.report.timeline import Bar, Strip, first_run, strip, window_s
 Figure = dict[str, Any]
 Curves = dict[str, list[Curve | None]]  # by axis, one per strategy
 
-# First colours that colour-blind readers can distinguish: Okabe and Ito's palette, less the yellow that vanishes on white, and two
-# of Paul Tol's. Then four more that differ from these, and from each other, at least as much as the two blues do
-# (CIELAB), and can be seen on white and on black.
+# First colours that colour-blind readers can distinguish: Okabe and Ito's palette without yellow, which is invisible on
+# white, and two of Paul Tol's. Then four more that differ from these and from each other at least as much as the two
+# blues do (CIELAB), and are visible on white and on black.
 PALETTE: Final = (
     "#0072B2",
     "#D55E00",

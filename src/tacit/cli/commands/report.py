@@ -17,6 +17,7 @@ from tacit.errors import TacitError
 from tacit.record.run import Run
 from tacit.registry import modules_in
 from tacit.report import Comparison, Entry, print_table, write_report
+from tacit.report.prediction import is_real
 
 
 @explained
@@ -90,11 +91,11 @@ def _entries(runs: Iterable[tuple[Path, Run]], notes: Mapping[str, str]) -> list
     """Return the runs by strategy and world; a repeated seed gets the name of its folder in the label."""
     by_label: dict[str, list[Run]] = {}
     runs = list(runs)
-    worlds = {run.record.get("world", "simulated") for _, run in runs}
+    has_both = len({is_real(run) for _, run in runs}) > 1
     for path, run in runs:
         label = run.strategy
-        if len(worlds) > 1:
-            label += " measured" if run.record.get("world") == "processes" else " simulated"
+        if has_both:
+            label += " measured" if is_real(run) else " simulated"
         if any(run.seed == other.seed for other in by_label.get(label, ())):
             label = f"{label} ({path.parent.parent.name if path.parent.name == 'runs' else path.name})"
         by_label.setdefault(label, []).append(run)
