@@ -1,4 +1,4 @@
-"""``tacit topology``: numbers of graphs side by side, as a table, as JSON, and drawn on a page that needs nothing else."""
+"""``tacit topology``: properties of graphs as a table, as JSON, and drawn on a self-contained page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_page_draws_every_graph_and_loads_nothing(tacit: Command) -> None:
     page = Path("drawn/report.html").read_text()
     assert page.count('data-figure="graph-') == 2
     assert "One colour for each of 4 rounds, which then repeat." in page
-    assert "Dotted edges go round to the opposite border." in page
+    assert "Dotted edges continue at the opposite border." in page
     head = page.partition("<script>")[0]
     assert "http" not in head.replace("http-equiv", "")
     again = tacit("topology", "Ring", "--out", "drawn")

@@ -67,7 +67,7 @@ def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> 
         tacit("report", "real", "again", "--out", "old.html").output.split()
     )
 
-    for more, message in ((), "a larger --steps goes on"), (("--steps", "99"), "left no checkpoint to go on from"):
+    for more, message in ((), "give a larger --steps"), (("--steps", "99"), "without a checkpoint to continue"):
         answer = tacit("train", "--resume", "real", *more)
         assert (answer.exit_code, message in answer.errors) == (2, True)
 
@@ -99,7 +99,9 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Comma
     before, too_few = (out / "run.toml").read_text(), rescued["step"] - 1
     answer = tacit("train", "--resume", str(out), "--steps", str(too_few))
     assert answer.exit_code == 2
-    assert f"--steps {too_few}: the checkpoint in {out} is of step {rescued['step']:,}" in answer.errors
+    assert (
+        f"--steps {too_few} must be at least {rescued['step']:,}, the step of the checkpoint in {out}" in answer.errors
+    )
     assert f"tacit train --config {out / 'run.toml'} --steps {too_few} --out FOLDER" in answer.errors
     assert (out / "run.toml").read_text() == before
 
@@ -230,9 +232,9 @@ def test_the_line_for_several_machines(tacit: Command) -> None:
     [
         (
             ("--workers", "3", "--out", "here"),
-            "--workers 3 must be the number of processes, and torchrun started 2; leave",
+            "--workers 3 must be the number of processes, and torchrun started 2; leave out --workers.",
         ),
-        ((), "under torchrun all processes must use the same folder; give --out FOLDER or --resume"),
+        ((), "under torchrun all processes must use the same folder; give --out FOLDER or --resume FOLDER."),
     ],
     ids=["workers", "folder"],
 )
