@@ -140,7 +140,7 @@ CALLS = [
     ("my_package.things:MySchedule(warmup_steps=3)", "schedules"),
     ("my_package.things:problem(dimension=4)", "workloads"),
     ("Cluster(workers=2, compute=my_package.things:MyDelay(mean_s=0.5))", None),
-    ("Spell(compute=my_package.things:MyDelay(mean_s=0.5))", "delays"),
+    ("SlowSpells(compute=my_package.things:MyDelay(mean_s=0.5))", "delays"),
 ]
 
 
