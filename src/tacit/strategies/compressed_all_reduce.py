@@ -1,6 +1,6 @@
 """All-reduce of compressed vectors, used by ``CompressedGradient`` and ``LocalSGD``.
 
-Messages are aggregated in one of two ways, both in one round:
+Messages are aggregated in one of two ways, which count as one round each:
 
     gather    Every rank receives every message: each rank sends its message n − 1 times.
     scatter   Rank j sums the j-th range of coordinates: each rank sends the parts of its message to their ranks, then a

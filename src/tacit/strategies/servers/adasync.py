@@ -70,9 +70,9 @@ class AdaSync(ServerStrategy[Any], TakesJoiners):
     # The learner's hooks: those of the kind, but a push carries the loss.
 
     def init(self, worker: Worker) -> LearnerState:
+        most = worker.size - (self._rule != "square-root")  # the quadratic rule stays at K = P
         require(
-            self.base.k < worker.size or self._rule == "square-root",
-            f"base={self.base} starts at K = P = {worker.size}, where the quadratic rule stays; use a smaller k.",
+            self.base.k <= most, f"base={self.base}: with {worker.size} workers k must be at most {most} at the start."
         )
         return self.base.init(worker)
 

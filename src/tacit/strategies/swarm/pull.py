@@ -1,7 +1,7 @@
 """PullSwarm: the one-sided form in SwarmSGD's released code (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
 
-    w_i ← x_i                    after every step: a copy of the model for other nodes to read
     x_i ← (x_i + w_j)/2          every H steps, with a random neighbour j, which does not change
+    w_i ← x_i                    after every step, and after the average: a copy for other nodes to read
 
 The mean of the models is not conserved, unlike in the algorithm that the paper analyses, ``SwarmSGD``. A node waits for
 the copy, but not for its partner's computation: the partner's message handler sends the copy.

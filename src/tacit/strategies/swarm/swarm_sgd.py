@@ -1,14 +1,14 @@
 """SwarmSGD: local steps, then an average with one random neighbour (Nadiradze et al., NeurIPS 2021, arXiv 1910.12308).
 
-    x_i ← x_i − γ g_i                                  every step, on the node's working model
+    x_i ← x_i − η g_i                                  every step, on the node's working model
     X_i ← (Q(X_i) + Q(X_j))/2 − η h_i,  x_i ← X_i      every H steps, with a random neighbour j; η h_i: local progress
     X_j ← (Q(X_i) + Q(X_j))/2                          the working model x_j does not change
 
 X is the communication buffer, which others read and write while its owner computes. An assignment would overwrite
 concurrent changes, so both sides add: j adds (Q(X_i) − Q(X_j))/2 when the request arrives, and i adds
 (Q(X_j) − Q(X_i))/2 when the response arrives (``nonblocking``). Node i copies X_i to x_i after its current step. A node
-whose own request is outstanding responds with less than half. Σ X is conserved under any interleaving; without
-interleaving this is the paper's update. Q is the identity, or rounding to a ``Lattice`` (``codec``).
+whose own request is outstanding responds with less than half. Σ X is conserved under any interleaving. Without
+interleaving and with Q the identity this is the paper's update; with a ``Lattice`` (``codec``) X_i keeps X_i − Q(X_i).
 Blocking form: both partners end with the mean of their working models; pairs come from random matchings (``blocking``).
 
 Why it works: models with a common mean differ only by their last few steps, so one random neighbour is nearly as good

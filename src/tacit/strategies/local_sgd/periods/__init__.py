@@ -1,4 +1,4 @@
-"""Period rules of LocalSGD, one file per paper: how many local steps to take before the next round."""
+"""Period rules of LocalSGD, one file per method: how many local steps to take before the next round."""
 
 from tacit.strategies.local_sgd.periods.ada_lupa import LinearPeriod, LossPeriod
 from tacit.strategies.local_sgd.periods.adacomm import AdaCommPeriod

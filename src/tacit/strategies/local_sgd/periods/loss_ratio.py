@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from tacit.errors import require
 from tacit.strategies.local_sgd.periods.period import PeriodState, Round
 
 
 def loss_ratio(state: PeriodState, reduced: Round, f_star: float) -> float | None:
-    """Return (F(x̄) − f*) / (F(x̄₀) − f*), or None where this round has no loss.
+    """Return (F(x̄) − f*) / (F(x̄₀) − f*), or None where this round has no finite loss.
 
     F(x̄₀) is the loss of the first round that has one; the state keeps it.
     """
-    if reduced.first_loss is None:
+    if reduced.first_loss is None or not math.isfinite(reduced.first_loss):
         return None
     start = state.memory.setdefault("first_loss", reduced.first_loss)
     require(
