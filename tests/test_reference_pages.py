@@ -1,4 +1,6 @@
-"""The pages of docs/reference agree with the program: generated pages are current, tables name every key, file and field."""
+"""The pages of docs/reference agree with the program: generated pages are current, tables name every key, file and
+field.
+"""
 
 from __future__ import annotations
 

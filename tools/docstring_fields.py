@@ -1,7 +1,8 @@
-"""Extension of griffe for the API reference: the comments of dataclass fields, and lines «name: text» of docstrings, as lists.
+"""Extension of griffe for the API reference: the comments of dataclass fields, and lines «name: text» of docstrings, as
+lists.
 
-Sources describe a field in the comment on its line, and a parameter in a line «name: text» of the docstring. This extension
-makes a Markdown list of both.
+Sources describe a field in the comment on its line, and a parameter in a line «name: text» of the docstring. This
+extension makes a Markdown list of both.
 """
 
 from __future__ import annotations

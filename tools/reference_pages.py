@@ -38,7 +38,7 @@ GROUPS: Final = {
     "Messages and communication hooks": ("Worker", "Server", "Network", "Message", "SERVER", "hooks"),
     "Errors": ("TacitError", "Interrupted", "Warning"),
     "Testing": ("testing",),
-}  # fmt: skip
+}
 """By title: names, base classes and modules. A class belongs to the first group that names it or one of its bases."""
 
 MEMBERS: Final = (

@@ -1,7 +1,7 @@
 """Hooks of mkdocs: links that leave docs/ lead to copies of the files in the site.
 
-Pages link to benchmarks/results, examples and other files by paths that work in the repository. The site holds only docs/, so
-these hooks add every linked file under ``repository/`` and rewrite the links.
+Pages link to benchmarks/results, examples and other files by paths that work in the repository. The site holds only
+docs/, so these hooks add every linked file under ``repository/`` and rewrite the links.
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ class Endpoint(ABC):
             for place, envelope in enumerate(self._inbox):
                 if _matches(envelope, session, kind, source):
                     del self._inbox[place]
-                    return envelope.source, envelope.message.received_as((kind,), self.kinds)  # type: ignore[return-value]
+                    message: Any = envelope.message.received_as((kind,), self.kinds)
+                    return envelope.source, message
             self._raise_if_lost(kind, source)
             self._wanted = (session, kind, source)
             since_s = self.world.agenda.now_s

@@ -61,7 +61,7 @@ class Script:
     def _own_frame(self, frame: FrameType | None) -> FrameType | None:
         """Return the innermost frame, from ``frame`` outwards, of code in the folder of the script."""
         folder = str(self.path.parent)
-        while frame is not None and os.path.dirname(frame.f_code.co_filename) != folder:  # noqa: PTH120 - in every frame
+        while frame is not None and os.path.dirname(frame.f_code.co_filename) != folder:  # noqa: PTH120 - speed
             frame = frame.f_back
         return frame
 

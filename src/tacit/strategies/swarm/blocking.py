@@ -1,10 +1,10 @@
 """SwarmSGD's blocking form: pairs of a random matching average, and both partners end with the mean of their models.
 
 The paper draws one edge after another; the two nodes of an edge take their local steps and then average. Here all pairs
-of a random matching average after every ``local_steps`` steps. On the complete graph with n even, a matching leaves
-1 − n/(2(n − 1)) of Γ. With ``Geometric`` a matching is drawn after every step, and each of its pairs averages with
-probability 1/mean: a node's number of steps is geometric, with this mean where every node has a partner. Pairs of one matching share no
-node, so they are equivalent to a sequence of exchanges in any order.
+of a random matching average after every ``local_steps`` steps. On the complete graph with n even, a matching leaves 1 −
+n/(2(n − 1)) of Γ. With ``Geometric`` a matching is drawn after every step, and each of its pairs averages with
+probability 1/mean: a node's number of steps is geometric, with this mean where every node has a partner. Pairs of one
+matching share no node, so they are equivalent to a sequence of exchanges in any order.
 
 All ranks draw the matchings from a shared random stream. Both partners therefore know of their exchange, and a node
 without partner continues at once. Partners exchange after the same step of the run, so no cycle of nodes can wait for
