@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: SIM108 (a branch on a number of the device cannot be an expression)
+
 """Triton kernels for exact selection; ``selection`` describes the method.
 
 ``_sample`` finds the threshold. ``_mark`` writes a bit for each number that passes it and counts them tile by tile.
