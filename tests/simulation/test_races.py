@@ -64,7 +64,7 @@ def test_so_it_does_where_a_server_must_wait_for_its_window(kind, k: int):
 
 @each_kind
 def test_so_it_does_where_it_is_written_in_many_parts(kind, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tacit.simulation.servers.fast_servers._LONG", 7)
+    monkeypatch.setattr("tacit.simulation.servers.fast_servers._BUFFERED", 7)
     race, fibers = (timed(kind(k=3), 40, host=host) for host in (None, "greenlet"))
     assert is_race(race) and race.digest == fibers.digest
 
