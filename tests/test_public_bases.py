@@ -16,7 +16,7 @@ BASES = {
     "Strategy": (),
     "Period": ("init",),
     "Compressor": ("compress", "contraction"),
-    "Feedback": ("begin", "decode", "encode", "merged"),
+    "Feedback": ("begin", "decode_updates", "encode_update", "merged"),
     "Topology": ("targets",),
     "Delay": ("draw", "expected_s"),
     "Workload": ("name", "open"),

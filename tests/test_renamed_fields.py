@@ -32,7 +32,7 @@ def test_an_old_name_is_accepted_with_a_warning_that_names_the_new_one(cls):
     with pytest.warns(DeprecationWarning, match=r"\(length=…\) is deprecated .* use size=…") as caught:
         spec = cls(length=5)
     assert caught[0].filename == __file__  # the caller's line is shown, not the library's
-    assert spec == cls(size=5) and str(spec) == f"{cls.__name__}(size=5)"
+    assert spec == cls(size=5) and str(spec).rpartition(":")[2] == f"{cls.__name__}(size=5)"
 
 
 def test_new_names_do_not_warn():

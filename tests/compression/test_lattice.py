@@ -40,7 +40,7 @@ def test_the_table_of_decodings(x: float, reference: float, decoded: float | Non
     message = _sent([x], bits=4, side=1.0)
     assert message.radius == 7.5
     if decoded is None:
-        with pytest.raises(LatticeOverflow, match="farther than radius=7.5 from what was sent") as raised:
+        with pytest.raises(LatticeOverflow, match="farther than radius=7.5 from the sent vector") as raised:
             message.dense(torch.tensor([reference]))
         assert (raised.value.radius, raised.value.side) == (7.5, 1.0)
     else:

@@ -140,7 +140,7 @@ def test_what_is_no_number_is_refused_where_it_is_logged(value):
 @pytest.mark.parametrize("name", ["step", "time_s", "round", "bytes_sent", "period"])
 def test_names_that_the_run_records_itself_are_refused(name):
     session, _ = attached()
-    with pytest.raises(ValueError, match=f"{name}=1 .*choose another name"):
+    with pytest.raises(ValueError, match=f"{name}=1: .*choose another name"):
         session.log(**{name: 1})
     session.close()
 

@@ -58,6 +58,9 @@ def check_compressor(compressor: Compressor, dimensions: Sequence[int] = DIMENSI
         check_refuses(compressor, wrong)
 
 
+check = check_compressor  # its name in tacit.compression.kit, until version 0.3
+
+
 def cases(dimensions: Sequence[int] = DIMENSIONS, seed: int = 0) -> Iterator[Case]:
     """Yield ordinary and adversarial vectors."""
     random = torch.Generator().manual_seed(seed)

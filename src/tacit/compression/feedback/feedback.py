@@ -27,9 +27,9 @@ from tacit.errors import require
 class Feedback(Spec, ABC):
     """Base class of error feedback: how a rank encodes its vector, and how all ranks decode the mean.
 
-    Derive a frozen keyword-only dataclass. Override ``begin`` (the state before the first exchange), ``encode``,
-    ``decode`` and ``merged`` (the state when the number of ranks changes), or derive from the nearest method and
-    override what differs.
+    Derive a frozen keyword-only dataclass. Override ``begin`` (the state before the first exchange), ``encode_update``,
+    ``decode_updates`` and ``merged`` (the state when the number of ranks changes). A method that needs only the sum of
+    all messages derives from ``SummableFeedback``, or from the nearest method, and overrides ``encode`` and ``decode``.
 
     >>> from dataclasses import dataclass
     >>> import tacit
