@@ -28,7 +28,14 @@ def kinds_below(kind: type[Message]) -> Iterator[type[Message]]:
         yield from kinds_below(one)
 
 
-KINDS = sorted({one for one in kinds_below(Message) if one.__module__.startswith("tacit.")}, key=lambda one: one.kind)
+KINDS = sorted(
+    {
+        one
+        for one in kinds_below(Message)
+        if one.__module__.startswith("tacit.") and not one.__module__.startswith("tacit.testing")
+    },
+    key=lambda one: one.kind,
+)
 
 
 def sealed(signature: bytes, body: bytes = b"") -> bytes:

@@ -464,7 +464,7 @@ def test_calls_that_differ_are_a_disagreement_of_the_ranks_that_make_them(play):
 
 
 def test_different_settings_are_a_disagreement(play):
-    with pytest.raises(tacit.Disagreement, match="steps is 7 on rank 1 and 6 on rank 0"):
+    with pytest.raises(tacit.Disagreement, match="steps is 7 on rank 1, 6 on rank 0"):
         play("session = attach(steps=7 if rank == 1 else 6)")
 
 

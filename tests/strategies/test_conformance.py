@@ -108,6 +108,9 @@ def test_whatever_happens_a_run_ends_and_can_be_replayed(cluster: tacit.Cluster,
         except tacit.RunError as error:
             assert error.run is not None
             run = error.run
+        except ValueError as error:  # a mini-batch of this workload may have a negative loss
+            assert "must bound the loss from below" in str(error)
+            return
         outcomes.append((run.status, run.digest))
         trace = list(run.trace)
         assert all(event.start_s <= event.time_s for event in trace)

@@ -219,7 +219,7 @@ def test_a_known_least_loss_raises_k_sooner():
 def test_each_kind_has_its_rule_unless_told():
     assert chosen(tacit.AdaSync(tacit.KBatchSync(k=1), every=1), [20.0, 1.0, 0.1]) == [1, 4, 14]
     assert chosen(tacit.AdaSync(tacit.KSync(k=1), every=1), [20.0, 1.0, 0.1]) == [1, 4, 7]
-    with pytest.raises(ValueError, match="with 4 workers k must be at most 3 at the start"):
+    with pytest.raises(ValueError, match="with workers=4 needs k at most 3"):
         simulate(tacit.AdaSync(tacit.KSync(k=4)), workers=4)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -79,7 +81,9 @@ def test_a_script_that_does_not_fit_is_an_assertion(answers: list, call, message
         call(ScriptedNetwork(answers=answers))
 
 
-def test_the_checks_of_compressors_are_found_where_they_were() -> None:
+def test_the_checks_of_compressors_are_found_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tacit.compression.kit", raising=False)
+    monkeypatch.delattr(tacit.compression, "kit", raising=False)
     from tacit.testing import check_compressor
 
     with pytest.warns(

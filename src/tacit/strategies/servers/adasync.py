@@ -72,7 +72,8 @@ class AdaSync(ServerStrategy[Any], TakesJoiners):
     def init(self, worker: Worker) -> LearnerState:
         most = worker.size - (self._rule != "square-root")  # the quadratic rule stays at K = P
         require(
-            self.base.k <= most, f"base={self.base}: with {worker.size} workers k must be at most {most} at the start."
+            self.base.k <= most,
+            f"base={self.base} with workers={worker.size} needs k at most {most}; use a smaller k or more workers.",
         )
         return self.base.init(worker)
 
