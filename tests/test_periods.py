@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import tacit
@@ -140,3 +142,24 @@ def test_rules_that_need_the_number_of_steps_say_so(rule: Period):
 def test_periods_check_themselves(wrong, message: str):
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+@pytest.mark.parametrize(
+    ("init", "update", "error", "text"),
+    [
+        (lambda self, steps: 4, None, TypeError, "init returned 4; it must return a tacit.PeriodState"),
+        (lambda self, steps: tacit.PeriodState(0), None, ValueError, "state.period=0 must be a whole number"),
+        (None, lambda self, state, reduced: 7, TypeError, "update returned 7; it must set state.period"),
+        (
+            None,
+            lambda self, state, reduced: setattr(state, "period", 2.5),
+            ValueError,
+            "state.period=2.5 must be a whole",
+        ),
+    ],
+)
+def test_a_rule_that_sets_no_valid_period_is_named(init, update, error, text):
+    hooks = {name: hook for name, hook in (("init", init), ("update", update)) if hook is not None}
+    rule = dataclasses.dataclass(frozen=True)(type("Wrong", (tacit.Every,), hooks))(4)
+    with pytest.raises(error, match=f"Wrong.*: {text}"):
+        tacit.simulate(tacit.workloads.quadratic(dimension=3), tacit.LocalSGD(period=rule), steps=12)

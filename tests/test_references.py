@@ -180,7 +180,10 @@ def test_classes_that_no_other_process_can_import_print_by_their_name() -> None:
         ),
         ("my_package.thing:X()", r"the package my_package has no module 'thing'; did you mean 'things'\?"),
         ("my_package.things:MyStrateg()", r"my_package.things has no 'MyStrateg'; did you mean 'MyStrategy'\?"),
-        ("my_package.things:MyRing()", r"my_package.things:MyRing is not a subclass of tacit.Strategy; derive it"),
+        (
+            "my_package.things:MyRing()",
+            r"my_package.things:MyRing is one of the topologies, not a tacit.Strategy; write SwarmSGD",
+        ),
         ("my_package.things:MyStrategy.Inner()", r"MyStrategy.Inner is not a subclass of tacit.Strategy"),
         ("my_package.things:Plain()", r"Plain is not a dataclass; write @dataclass\(frozen=True, kw_only=True\)"),
         (

@@ -62,8 +62,8 @@ class Flawed(tacit.Period):
 @pytest.mark.parametrize(
     ("flaw", "message"),
     [
-        ("fraction", "the period 2.5 is not a whole number"),
-        ("zero", "the period 0 is not a whole number, at least 1"),
+        ("fraction", "state.period=2.5 must be a whole number"),
+        ("zero", "state.period=0 must be a whole number, at least 1"),
         ("global", "equal rounds give other periods"),
         ("text", "the memory holds name='x'"),
         ("attribute", "a checkpoint changes the periods"),

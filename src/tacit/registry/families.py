@@ -1,8 +1,9 @@
 """Families of names: the constructor of a name, its meaning in one line, and its arguments.
 
 A family is read off its module: every public frozen dataclass there, or for workloads every public function, has a
-name. A new strategy is therefore registered by existing. A family with a ``base`` also takes classes of other packages:
-by reference (``references``) or by a name that an installed package registers (``entry_points``).
+name. A new class is registered by being public there (in ``__all__`` of the family's package). A family with a ``base``
+also takes classes of other packages: by reference (``references``) or by a name that an installed package registers
+(``entry_points``).
 """
 
 from __future__ import annotations
@@ -161,6 +162,16 @@ def base_name(base: type) -> str:
     return f"tacit.{base.__name__}" if is_public else f"{base.__module__}.{base.__name__}"
 
 
+_USES: Final = {
+    "periods": "write LocalSGD(period={}(…))",
+    "compressors": "write CompressedGradient(compressor={}(…), feedback=EF21())",
+    "feedbacks": "write CompressedGradient(compressor=TopK(…), feedback={}(…))",
+    "outer": "write LocalSGD(outer={}(…))",
+    "topologies": "write SwarmSGD(topology={}(…))",
+}
+"""How a class of another family is used in a strategy."""
+
+
 def _referenced(name: str, places: Iterable[Family]) -> Named:
     bases = [place.base for place in places if place.base is not None]
     if not bases:
@@ -170,6 +181,10 @@ def _referenced(name: str, places: Iterable[Family]) -> Named:
     wanted = " or ".join(map(base_name, bases))
     if family is None:
         also = " (or a function with the annotation -> Workload)" if bases == [workloads.Workload] else ""
+        elsewhere = next((place for place in FAMILIES.values() if fits(value, place)), None)
+        if elsewhere is not None:
+            use = _USES.get(elsewhere.name, "use it as an argument")
+            raise ValueError(f"{name} is one of the {elsewhere.name}, not a {wanted}; {use.format(name)}.")
         raise ValueError(f"{name} is not a subclass of {wanted}{also}; derive it from that class.")
     if inspect.isclass(value) and not dataclasses.is_dataclass(value):
         raise ValueError(f"{name} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above the class.")

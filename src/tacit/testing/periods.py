@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from tacit.core.state_io import restore, store
 from tacit.registry import parse
 from tacit.strategies.local_sgd.periods import Period, PeriodState, Round
+from tacit.strategies.local_sgd.periods.period import first_period, next_period
 
 STEPS: Final = 400
 _SHOWN: Final = 12
@@ -74,7 +75,7 @@ def _asked(period: Period, numbers: Numbers) -> Numbers:
 
 def _periods(period: Period, steps: int, rounds: list[Numbers], checkpoint_at: int | None = None) -> list[int]:
     """Return the periods of a run of ``steps``; at round ``checkpoint_at`` the state goes through a checkpoint."""
-    state = period.init(steps)
+    state = _valid(first_period, period, steps)
     step, found = 0, []
     for index, (rate, variance, loss) in enumerate(rounds):
         _check_state(period, state)
@@ -84,8 +85,16 @@ def _periods(period: Period, steps: int, rounds: list[Numbers], checkpoint_at: i
             break
         if index == checkpoint_at:
             state = restore(period.init(steps), copy.deepcopy(store(state)), None)
-        period.update(state, Round(index, step, rate, variance, loss))
+        _valid(next_period, period, state, Round(index, step, rate, variance, loss))
     return found
+
+
+def _valid(call: Callable[..., Any], *arguments: object) -> Any:
+    """Return the result of ``call``; a wrong state is an ``AssertionError``."""
+    try:
+        return call(*arguments)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(str(error)) from error
 
 
 def _check_state(period: Period, state: PeriodState) -> None:

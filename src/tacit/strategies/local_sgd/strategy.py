@@ -34,7 +34,7 @@ from tacit.strategies.compressed_all_reduce import Aggregate
 from tacit.strategies.local_sgd.interval import Interval
 from tacit.strategies.local_sgd.model_round import ModelRound
 from tacit.strategies.local_sgd.outer import Outer
-from tacit.strategies.local_sgd.periods import UNTIL_THE_END, Every, Period, Round
+from tacit.strategies.local_sgd.periods import UNTIL_THE_END, Every, Period, Round, first_period, next_period
 from tacit.strategies.local_sgd.round_report import check_period, mean_loss, period_on_wire
 from tacit.strategies.local_sgd.rounds import Rounds
 from tacit.strategies.local_sgd.state import LocalSGDState
@@ -75,7 +75,7 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
         keeps_common = self.period.needs_variance or self.outer is not None or self.compressor is not None
         common = worker.parameters.clone() if keeps_common else None
         steps = None if worker.steps is None else max(0, worker.steps - self.warmup_steps)
-        state = LocalSGDState(self.period.init(steps), common, feedback=self._rounds.init_feedback(worker))
+        state = LocalSGDState(first_period(self.period, steps), common, feedback=self._rounds.init_feedback(worker))
         state.due = self._next_due(state)
         self._note_period(worker, state)
         return state
@@ -136,7 +136,7 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
         current.put(model)
         if state.last_round > self.warmup_steps:  # the variance of the warm-up would mislead the rule
             step = state.last_round - self.warmup_steps
-            self.period.update(state.period, Round(state.rounds, step, rate, variance, mean_loss(statistics)))
+            next_period(self.period, state.period, Round(state.rounds, step, rate, variance, mean_loss(statistics)))
             state.rounds += 1
         state.due = max(self._next_due(state), worker.step)  # an overlapped round may outlast the period
         self._note_period(worker, state)

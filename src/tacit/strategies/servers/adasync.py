@@ -73,7 +73,7 @@ class AdaSync(ServerStrategy[Any], TakesJoiners):
         most = worker.size - (self._rule != "square-root")  # the quadratic rule stays at K = P
         require(
             self.base.k <= most,
-            f"base={self.base} with workers={worker.size} needs k at most {most}; use a smaller k or more workers.",
+            f"base={self.base} with workers={worker.size} needs k at most {most}.",
         )
         return self.base.init(worker)
 

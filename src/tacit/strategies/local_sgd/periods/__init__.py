@@ -4,7 +4,14 @@ from tacit.strategies.local_sgd.periods.ada_lupa import LinearPeriod, LossPeriod
 from tacit.strategies.local_sgd.periods.adacomm import AdaCommPeriod
 from tacit.strategies.local_sgd.periods.adpsgd import VariancePeriod
 from tacit.strategies.local_sgd.periods.fixed import Every, OneShot, PeriodList
-from tacit.strategies.local_sgd.periods.period import UNTIL_THE_END, Period, PeriodState, Round
+from tacit.strategies.local_sgd.periods.period import (
+    UNTIL_THE_END,
+    Period,
+    PeriodState,
+    Round,
+    first_period,
+    next_period,
+)
 
 __all__ = [  # noqa: RUF022 - `tacit list` shows rules in this order, the simplest first
     "Every",
@@ -18,4 +25,6 @@ __all__ = [  # noqa: RUF022 - `tacit list` shows rules in this order, the simple
     "PeriodState",
     "Round",
     "UNTIL_THE_END",
+    "first_period",
+    "next_period",
 ]

@@ -70,6 +70,26 @@ class Period(Spec, ABC):
         """Set ``state.period`` to the number of steps until the next round. Without override it stays as it is."""
 
 
+def first_period(rule: Period, steps: int | None) -> PeriodState:
+    """Return ``rule.init(steps)``; raise ``TypeError`` or ``ValueError`` where it is no valid state."""
+    return _checked(rule, rule.init(steps))
+
+
+def next_period(rule: Period, state: PeriodState, reduced: Round) -> None:
+    """Call ``rule.update``; raise ``TypeError`` or ``ValueError`` where it sets no valid period."""
+    returned: object = rule.update(state, reduced)  # type: ignore[func-returns-value]
+    if returned is not None:
+        raise TypeError(f"{rule}: update returned {returned!r}; it must set state.period and return nothing.")
+    _checked(rule, state)
+
+
+def _checked(rule: Period, state: PeriodState) -> PeriodState:
+    if not isinstance(state, PeriodState):
+        raise TypeError(f"{rule}: init returned {state!r}; it must return a tacit.PeriodState, such as PeriodState(4).")
+    require_at_least_one(f"{rule}: state.period", state.period)
+    return state
+
+
 def require_at_least_one(name: str, value: int) -> None:
     """Raise ``ValueError`` unless ``value`` is a whole number of at least 1."""
     way_out = "; to average after every step use AllReduce()." if name == "period" else "."
