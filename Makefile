@@ -24,8 +24,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: $(VENV)/.installed  ## run all tests
 	$(PYTEST) -n 3 --dist worksteal
 
-test-fast: $(VENV)/.installed  ## run the tests that start no processes and check no paper's claims
-	$(PYTEST) -n 2 --dist worksteal -m 'not processes and not paper'
+test-fast: $(VENV)/.installed  ## run the tests that start no processes, check no paper's claims and take no seconds
+	$(PYTEST) -n 2 --dist worksteal -m 'not processes and not paper and not slow'
 
 check: $(VENV)/.installed  ## format, lint, types, layers, links and README examples
 	$(BIN)/ruff format --check

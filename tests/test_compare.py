@@ -87,6 +87,7 @@ def test_tuning_gives_everybody_the_same_number_of_runs_on_a_seed_of_its_own() -
     assert [entry.note for entry in compared(findings).entries] == [t.note for t in findings.tunings.values()]
 
 
+@pytest.mark.slow
 def test_a_rate_that_diverges_is_a_lost_candidate() -> None:
     findings = compare(QUADRATIC, [AllReduce()], cluster=CLUSTER, steps=400, lr=8.0, tune=True, evaluate_every=100)
     tuning = findings.tunings["AllReduce()"]

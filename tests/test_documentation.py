@@ -119,6 +119,7 @@ def test_links_lead_from_the_readme_to_every_guide() -> None:
     assert [page.name for page in GUIDES if page not in reached] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", EXAMPLES, ids=place)
 def test_it_runs_as_it_stands(block: Block, tmp_path: Path) -> None:
     code = compile("\n" * (block.line - 1) + block.body, str(block.path), "exec", dont_inherit=True)

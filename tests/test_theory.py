@@ -120,6 +120,7 @@ def follow(problem: Problem, feedback: Feedback, rate: float, steps: int, k: int
         x = x - rate * means[0]
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 @pytest.mark.parametrize("feedback", [tacit.EF21(), tacit.EF21(init="full"), tacit.EF21Plus()], ids=str)
 @pytest.mark.parametrize("seed", range(2))

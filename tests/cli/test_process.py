@@ -28,7 +28,7 @@ def test_ctrl_c_saves_what_there_is_and_ends_with_130(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert f"interrupted; what had been computed is saved. tacit compare --resume {out} goes on." in errors
+    assert f"interrupted; finished runs are saved. tacit compare --resume {out} continues." in errors
     assert "Traceback" not in errors
     assert (out / "report.html").exists()
     assert Run.load(out / "runs" / "AllReduce-0").status == "finished"

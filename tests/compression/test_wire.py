@@ -80,9 +80,10 @@ def _is_harmless(packed: bytes) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @given(data=st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_changed_bytes_behind_a_valid_checksum_do_no_harm(compressor: Compressor, data: st.DataObject):
     message = _message(compressor)
     packed, begin = bytearray(message.pack()), HEADER_BYTES + len(message.kind)
@@ -138,8 +139,9 @@ fields = st.one_of(  # code, numbers, content
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(KINDS), st.lists(fields, max_size=8))
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=750)
 def test_messages_made_of_any_fields_do_no_harm(kind: str, values: list[tuple[bytes, bytes, bytes]]):
     codes, numbers, contents = (b"".join(parts) for parts in zip(*values, strict=True)) if values else (b"", b"", b"")
     packed = bytearray(HEADER_BYTES) + kind.encode() + codes + numbers + contents

@@ -647,10 +647,10 @@ def test_ranks_that_differ_are_told_the_first_difference_on_every_rank():
         "structure": r"parameters, 0.weight is \(9, 4\)",
         "frozen": "parameters, 0.weight is .*frozen on rank 1",
         "dtype": "float64 .* on rank 1",
-        "optimizer": "optimizer is Adam on rank 1 and SGD on rank 0",
+        "optimizer": "optimizer is Adam on rank 1, SGD on rank 0",
         "lr": "optimizer's groups, 0, lr is 0.2 on rank 2",
         "strategy": r"strategy is LocalSGD\(period=Every\(5\)\) on rank 1",
-        "seed": "seed is 1 on rank 1 and 0 on rank 0",
+        "seed": "seed is 1 on rank 1, 0 on rank 0",
     }
     for texts in together(3, all_disagreements, list(expected)):
         assert len(texts) == len(expected)

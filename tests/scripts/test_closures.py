@@ -39,6 +39,7 @@ STRATEGIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("step", ["optimizer.step(closure)", "optimizer.step(closure=closure)"])
 def test_a_step_with_a_closure_is_the_step_without(play, strategy, step):

@@ -35,6 +35,7 @@ tell(losses=losses, model=flat(model))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["", ', optimizer_state="average"'])
 @pytest.mark.parametrize(
     "strategy", ["LocalSGD(period=Every(1))", "LocalSGD(period=Every(3))", "SwarmSGD(local_steps=1)"]

@@ -128,6 +128,7 @@ SCRIPTS = {"mnist": MNIST, "nanogpt": NANOGPT, "dcgan": DCGAN, "reinforce": REIN
 COLLECTIVE = ["LocalSGD(period=Every(2))", "CompressedGradient(compressor=TopK(fraction=0.2), feedback=EF21())"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("strategy", [*COLLECTIVE, "KAsync(k=1)"])
 @pytest.mark.parametrize("name", SCRIPTS)

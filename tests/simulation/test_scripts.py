@@ -100,6 +100,7 @@ COLLECTIVE = [
 TALKING = [(QUADRATIC, "toys.AskAround()"), (QUADRATIC, "toys.PingPong()")]  # an evaluation would hold them up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workload", "strategy", "every", "faults"),
     [
@@ -190,6 +191,7 @@ tell([common, drawn])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["greenlet", "thread"])
 def test_random_draws_are_those_of_a_real_process(play, told, tmp_path, host):
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()

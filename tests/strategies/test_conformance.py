@@ -13,7 +13,7 @@ import tacit
 from tacit import workloads
 from tacit.registry import FAMILIES
 from tacit.strategies import Strategy, may_send
-from tacit.testing import CHECKS, Row
+from tacit.testing import CHECKS, Row, strategies
 from tacit.testing.strategies import QUADRATIC
 from tests.strategy_table import TABLE
 
@@ -37,15 +37,28 @@ def test_every_registered_strategy_has_a_row():
     assert periods >= {named.name for named in FAMILIES["periods"]}
 
 
+LONG = (strategies.check_learning, strategies.check_checkpoint)
+
+
 @each
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_it_passes_the_public_checks(row: Row, check: Callable[[Row], None]):
+def test_it_passes_the_public_checks(row: Row):
+    """One test for all checks of a row, because they share a run."""
+    for check in CHECKS:
+        if check not in LONG:
+            check(row)
+
+
+@each
+@pytest.mark.slow
+@pytest.mark.parametrize("check", LONG, ids=lambda check: check.__name__)
+def test_it_learns_and_resumes(row: Row, check: Callable[[Row], None]):
     check(row)
 
 
+@pytest.mark.slow
 @each
 def test_real_processes_open_a_message_endpoint_only_for_those_that_send(row: Row):
-    assert may_send(row.strategy) == bool(simulate(row.strategy).trace.of("send"))
+    assert may_send(row.strategy) == bool(simulate(row.strategy, steps=9).trace.of("send"))
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.depends_on_data], ids=str)
@@ -95,6 +108,7 @@ def clusters(choose: draw.DrawFn) -> tacit.Cluster:
     )
 
 
+@pytest.mark.slow
 @given(cluster=clusters(), row=draw.sampled_from(TABLE), seed=draw.integers(0, 2**40), steps=draw.integers(1, 30))
 @settings(deadline=None, max_examples=60)
 @pytest.mark.filterwarnings("ignore::tacit.SpeedBias")  # speeds are drawn, and the quadratics differ

@@ -101,6 +101,7 @@ def test_gossip_preserves_the_mean(strategy: Strategy):
     torch.testing.assert_close(run.parameters, watched.starts.mean(0), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(
     cluster=troubles(loses_messages=False),
     topology=draw.sampled_from([tacit.Complete(), tacit.Ring(), tacit.Star(), IRREGULAR]),
@@ -203,6 +204,7 @@ def test_push_sum_finds_the_mean_where_plain_averaging_does_not():
         Watched(tacit.DPSGD(topology=IRREGULAR), watched.starts).run(steps=1)
 
 
+@pytest.mark.slow
 def test_sgp_trains_on_a_graph_that_favours_some_nodes():
     """The gradient is that of z: the same optimum as AllReduce's, though weights differ threefold."""
     common = {"cluster": tacit.Cluster(workers=5), "steps": 150, "schedule": tacit.InverseTime(offset=20.0), "lr": 0.3}
@@ -217,6 +219,7 @@ def test_sgp_trains_on_a_graph_that_favours_some_nodes():
 # Compressed differences.
 
 
+@pytest.mark.slow
 def test_choco_agrees_linearly_where_compressed_models_stall():
     """Γ falls by the same factor in every stretch of rounds; averaging what compression leaves of the models themselves
     stops at its error.

@@ -151,6 +151,7 @@ def test_permuting_ranks_permutes_results():
         assert computing(second, place) == computing(first, block)
 
 
+@pytest.mark.slow
 def test_one_shot_averages_once_and_linear_period_ends_on_time():
     assert simulate(tacit.LocalSGD(period=tacit.OneShot())).summary()["rounds"] == 1
     linear = simulate(

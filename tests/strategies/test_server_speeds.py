@@ -54,6 +54,7 @@ def test_the_model_settles_at_the_minimum_of_the_speed_weighted_mean(strategy):
     assert excess(biased_run) > 20 * excess(simulate(strategy, lr=0.03))
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 @pytest.mark.parametrize(
     "strategy",

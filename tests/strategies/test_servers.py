@@ -308,6 +308,7 @@ def test_a_bound_of_nothing_waits_for_everybody():
 # Shards.
 
 
+@pytest.mark.slow
 @given(
     kind=draw.sampled_from(KINDS),
     k=draw.integers(1, 4),

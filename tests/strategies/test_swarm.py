@@ -77,6 +77,7 @@ def gamma(models: Tensor) -> float:
 # What is conserved.
 
 
+@pytest.mark.slow
 @given(
     cluster=troubles(loses_messages=True),
     local_steps=draw.sampled_from([1, 2, tacit.Geometric(mean=2)]),
@@ -184,6 +185,7 @@ def test_two_nodes_in_lockstep_train_as_well_as_two_that_wait_for_each_other():
     assert without_waiting.history[-1]["loss"] == pytest.approx(blocking.history[-1]["loss"], rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 @pytest.mark.parametrize("topology", [tacit.Complete(), tacit.Ring()], ids=str)
 def test_nodes_that_all_ask_at_once_agree_as_fast_as_the_theory_says(topology: tacit.Topology):
@@ -218,6 +220,7 @@ class Walks(Watched):
         return {"after_step": after_step, "hook_free_steps": lambda this, worker, state: 0}
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 @pytest.mark.parametrize(("local_steps", "part"), [(1, 1.0), (tacit.Geometric(mean=4), 0.25)], ids=str)
 def test_matchings_take_off_their_part_of_gamma(local_steps: int | tacit.Geometric, part: float):
@@ -246,6 +249,7 @@ def spread(strategy: Strategy, lr: float, **problem: float) -> float:
     return float(np.mean([row["spread"] for row in run.history[10:]]))
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize(

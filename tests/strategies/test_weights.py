@@ -51,6 +51,7 @@ def simulate(strategy: tacit.Strategy, steps: int = STEPS, **settings) -> torch.
     ).parameters
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 @pytest.mark.parametrize("aggregate", ["gather", "scatter"])
 @pytest.mark.parametrize("weights", ["size", "equal"])
