@@ -127,6 +127,7 @@ def test_it_runs_as_it_stands(block: Block, tmp_path: Path) -> None:
         exec(code, {"__name__": "__main__"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", SCRIPTS, ids=place)
 def test_it_runs_on_simulated_workers(block: Block, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(_script_of(block))

@@ -159,6 +159,7 @@ def test_resume_names_the_folder(tacit: Command) -> None:
     assert "--resume already names the folder; leave out --out, --config and --force." in answer.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "found"),
     [

@@ -50,6 +50,7 @@ CONTRACTIVE: list[Compressor] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", CONTRACTIVE, ids=str)
 @given(x=vectors)
 @example(x=torch.ones(64))
@@ -256,6 +257,7 @@ def test_qsgd_is_unbiased_also_for_subnormal_numbers():
     assert torch.allclose(mean * 1e42, x.double() * 1e42, atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "compressor",
     [QSGD(bits=2, bucket=64), QSGD(bits=4), RandomK(k=4, scaled=True), Chain(RandomK(k=9, scaled=True), QSGD())],

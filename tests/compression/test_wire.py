@@ -104,6 +104,7 @@ def test_changed_bytes_behind_a_valid_checksum_do_no_harm(compressor: Compressor
     _is_harmless(_sealed(packed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @given(data=st.data())
 @settings(deadline=None, max_examples=40)

@@ -43,6 +43,7 @@ def test_vmap_and_loop_agree_to_rounding(strategy: tacit.Strategy):
     assert runs[0].trace.digest == runs[1].trace.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workload", "workers", "engine", "reason"),
     [

@@ -100,6 +100,7 @@ def test_a_quantizer_rounds_the_mean_twice_and_stays_unbiased():
     assert variance > 1.3 * float(once.square().sum(1).mean())  # a second rounding is not free
 
 
+@pytest.mark.slow
 def test_masters_of_ranges_converge_and_keep_their_sums():
     """EF21-BC with a master for every range: the optimum of all, and the same mean for another number of workers."""
     feedback = tacit.EF21Bidirectional(master=TopK(k=1))
@@ -146,6 +147,7 @@ def test_sparse_words_are_merged_on_their_way_back():
     assert sum(reply.count for reply in ranks.replies) == 8  # one of every fifty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compressor", "feedback"),
     [

@@ -37,7 +37,7 @@ def test_every_registered_strategy_has_a_row():
     assert periods >= {named.name for named in FAMILIES["periods"]}
 
 
-LONG = (strategies.check_learning, strategies.check_checkpoint)
+LONG = (strategies.check_determinism, strategies.check_learning, strategies.check_checkpoint)
 
 
 @each
@@ -51,7 +51,7 @@ def test_it_passes_the_public_checks(row: Row):
 @each
 @pytest.mark.slow
 @pytest.mark.parametrize("check", LONG, ids=lambda check: check.__name__)
-def test_it_learns_and_resumes(row: Row, check: Callable[[Row], None]):
+def test_it_learns_resumes_and_is_deterministic(row: Row, check: Callable[[Row], None]):
     check(row)
 
 

@@ -120,6 +120,7 @@ def test_ef_equals_ef21_for_an_additive_compressor(compressor: Compressor):
     assert (ef[-1] - ef[0]).abs().max() > 1
 
 
+@pytest.mark.slow
 def test_dcgd_diverges_where_ef21_converges():
     """The example of Beznosikov et al. (arXiv 2002.12410): f_i = ⟨a_i, x⟩² + ¼‖x‖², Top-1 from (1,1,1); DCGD grows for
     every γ.
@@ -133,6 +134,7 @@ def test_dcgd_diverges_where_ef21_converges():
     assert ef21[-1].norm() < 1e-6
 
 
+@pytest.mark.slow
 def test_only_ef21_settles_where_minima_conflict():
     """§3.6(5): at a fixed step DCGD stalls, EF oscillates, EF21 and EF21+ converge to x*."""
     functions = quadratics(([1, 1, 1], [4, 0, -1]), ([3, 1, 0.5], [0, 3, 2]), ([1, 2, 1], [-2, 1, 5]))
@@ -418,6 +420,7 @@ def local(feedback: Feedback | None = None, compressor: Compressor | None = None
     return tacit.simulate(workload, strategy, cluster=tacit.Cluster(workers=4), steps=80, lr=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feedback", [tacit.NoFeedback(), tacit.ErrorFeedback(), tacit.EF21(), None], ids=str)
 @pytest.mark.parametrize("outer", [None, tacit.OuterSGD(lr=0.7, momentum=0.5)], ids=str)
 def test_rounds_compressed_without_loss_are_plain_rounds(feedback: Feedback | None, outer):

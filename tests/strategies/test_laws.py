@@ -208,6 +208,7 @@ def test_loss_periods_need_losses():
         simulate(tacit.LocalSGD(period=tacit.LossPeriod(initial=8)), timing_only=True)
 
 
+@pytest.mark.slow
 def test_loss_periods_grow_and_adacomm_shrinks():
     growing = simulate(tacit.LocalSGD(period=tacit.LossPeriod(initial=2)), steps=200)
     shrinking = simulate(tacit.LocalSGD(period=tacit.AdaCommPeriod(initial=16)), steps=200)
@@ -306,6 +307,7 @@ def test_between_rounds_the_model_of_the_last_round_is_evaluated(rules: dict):
     assert losses[21] == run.summary()["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [

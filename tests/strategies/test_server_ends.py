@@ -197,6 +197,7 @@ def test_k_may_be_chosen_again_by_time():
     assert changed == [(1.2, round(math.sqrt(16 / 6))), (2.3, 1)]
 
 
+@pytest.mark.slow
 def test_in_a_run_intervals_are_of_equal_time():
     strategy = tacit.AdaSync(tacit.KBatchAsync(k=1), every_s=1.5)
     workload = workloads.quadratic(dimension=5, condition=3.0, noise=0.01)
@@ -223,6 +224,7 @@ def test_each_kind_has_its_rule_unless_told():
         simulate(tacit.AdaSync(tacit.KSync(k=4)), workers=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_k_rises_as_a_run_gets_better(kind):
     workload = workloads.quadratic(dimension=5, condition=3.0, noise=0.01)
@@ -276,6 +278,7 @@ def test_bad_arguments_say_the_way_out(make, message):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [

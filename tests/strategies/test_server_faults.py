@@ -26,6 +26,7 @@ def users(run: tacit.Run, begin_s: float, end_s: float) -> set[int]:
     return {note.peer for note in notes(run, "staleness") if begin_s < note.time_s < end_s}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @each
 def test_a_learner_that_is_away_is_not_missed(kind, fault):
@@ -131,6 +132,7 @@ def test_one_who_returns_computes_at_the_current_model(kind):
     assert first.value <= made - before
 
 
+@pytest.mark.slow
 @each
 def test_everybody_but_one_may_crash_and_return_at_any_time(kind):
     faults = [tacit.Crash(rank=rank, at_s=1.0 + 0.7 * rank, for_s=0.5 + rank) for rank in range(1, 5)]
@@ -156,6 +158,7 @@ def crashed(strategy, at_s: float, **settings) -> tacit.Run:
     return caught.value.run
 
 
+@pytest.mark.slow
 @each
 def test_a_crashed_server_goes_on_from_its_last_state(kind, tmp_path: Path):
     """Constant times, so that updates after the restart are those of a run that never crashed: model and momentum agree

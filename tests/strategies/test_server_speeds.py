@@ -169,6 +169,7 @@ def test_a_learner_that_cannot_be_reached_is_a_deadlock_and_not_endless_work():
         simulate(tacit.Ringleader(), faults=[tacit.Partition(ranks=[1], at_s=3.0)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", range(1, 6))
 def test_learners_that_have_pushed_enough_idle_and_are_answered(steps):
     """Learner 1 takes as long as a thousand steps of the others, which idle meanwhile; in the end each push has its

@@ -36,6 +36,7 @@ NAMES = dict(zip(KINDS, ("k-sync", "k-batch-sync", "k-async", "k-batch-async"), 
 # Time.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", [EXPONENTIAL, SHIFTED], ids=["exponential", "shifted"])
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,6 +98,7 @@ def test_learners_share_the_servers_nic_and_shards_spread_it():
 # Which gradients, and where they were taken.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_is_made_of_the_gradients_in_the_notes_and_of_nothing_else(kind, k):
@@ -332,6 +334,7 @@ def test_shards_never_wait_for_each_other_for_ever(kind, k, shards, compute, net
         assert set(staleness(run)) == {0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", [EXPONENTIAL, tacit.Constant(mean_s=1.0)], ids=["exponential", "constant"])
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_shards_make_the_same_model_as_one_server_where_the_network_is_free(kind, compute):
@@ -362,6 +365,7 @@ def test_every_shard_makes_its_updates_of_the_same_gradients():
 # Compression.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [tacit.KSync, tacit.KBatchAsync])
 def test_compression_saves_bytes_both_ways_and_learns(kind):
     top = tacit.TopK(fraction=0.1)

@@ -112,6 +112,7 @@ def test_two_sided_averaging_preserves_the_mean(strategy: tacit.SwarmSGD, allowe
     torch.testing.assert_close(run.parameters, watched.starts.mean(0), rtol=0, atol=allowed)
 
 
+@pytest.mark.slow
 def test_pull_only_does_not_preserve_the_mean():
     away = []
     for seed in range(8):
@@ -374,6 +375,7 @@ def test_a_partner_that_stands_still_stops_nobody():
     ]
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_asked_once_by_each_and_the_rest_goes_on():
     crash = tacit.Crash(rank=2, at_s=0.3)
     cluster = tacit.Cluster(workers=5, faults=[crash])
