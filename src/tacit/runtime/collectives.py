@@ -138,13 +138,9 @@ class Collectives:
         what = "exchange of states"
         self.participants(None, what)
         control = self.control()
-        received = self.exchange_bytes(control, [data] * control.size, what)
+        received = control.exchange_bytes([data] * control.size, lambda call: self.wait_for(call, what))
         by_rank = dict(zip(control.ranks, received, strict=True))
         return [by_rank.get(rank, b"") for rank in self._everyone]
-
-    def exchange_bytes(self, members: Group, sent: Sequence[bytes], what: str) -> list[bytes]:
-        """Send ``sent[j]`` to the j-th member; return what each member sent to this one."""
-        return members.exchange_bytes(sent, lambda call: self.wait_for(call, what))
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         what = "broadcast of the model"

@@ -73,7 +73,7 @@ class ProcessNetwork:
         """Send each member its message; record the bytes that leave this process."""
         label, index = self.next_round(name, members, continues)
         started_s = self._backend.now_s()
-        received = self.collectives.exchange_bytes(members, packed, label)
+        received = members.exchange_bytes(packed, lambda call: self.collectives.wait_for(call, label))
         sent = handed_out_bytes([len(part) for part in packed], members.place)
         self._backend.record_exchange(started_s, label, index, sent)
         return [unpack(part).received_as(kinds) for part in received]

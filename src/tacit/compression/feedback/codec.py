@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -94,11 +95,12 @@ class Codec:
     ) -> Tensor:
         """Return float64 zeros to which ``add_all`` has added, computed by the first simulated rank for all."""
         key = (self.dimension, self.device, factors, tuple(map(id, messages)))
-        total = LATEST.get(messages[0], key)
+        first = weakref.ref(messages[0], LATEST.drop)
+        total = LATEST.get(first, key)
         if total is None:
             total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
             add_all(total)
-            LATEST.set(messages[0], key, total)
+            LATEST.set(first, key, total)
         return total
 
 

@@ -23,6 +23,7 @@ from tacit.errors import Disagreement, nearest, require
 STATISTICS: Final = ("period", "rate", "loss", "has_loss", "squared_distance")
 """All statistics, in their order on the wire."""
 
+_KNOWN: Final = frozenset(STATISTICS)
 _MODULUS: Final = 64
 """Small whole numbers survive a float32 sum exactly."""
 
@@ -49,15 +50,18 @@ class RoundReport:
 
     def pack(self, statistics: Mapping[str, float], like: Tensor) -> Tensor:
         """Return the numbers to send, with dtype and device of ``like``. Statistics that do not travel are left out."""
-        for name in statistics:
-            _require_known(name)
-        missing = [name for name in self.names if name not in statistics]
-        require(not missing, f"statistics={sorted(statistics)} must hold {', '.join(self.names)}; add {missing}.")
+        if not statistics.keys() <= _KNOWN:
+            for name in statistics:
+                _require_known(name)
+        if not statistics.keys() >= set(self.names):
+            missing = [name for name in self.names if name not in statistics]
+            raise ValueError(f"statistics={sorted(statistics)} must hold {', '.join(self.names)}; add {missing}.")
         return like.new_tensor([float(statistics[name]) for name in self.names])
 
     def unpack(self, numbers: Sequence[float]) -> dict[str, float]:
         """Return the statistics that ``numbers`` hold."""
-        require(len(numbers) == len(self.names), f"{len(numbers)} numbers came; a report has {', '.join(self.names)}.")
+        if len(numbers) != len(self.names):
+            raise ValueError(f"{len(numbers)} numbers came; a report has {', '.join(self.names)}.")
         return dict(zip(self.names, numbers, strict=True))
 
 

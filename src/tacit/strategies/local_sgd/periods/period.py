@@ -84,6 +84,8 @@ def next_period(rule: Period, state: PeriodState, reduced: Round) -> None:
 
 
 def _checked(rule: Period, state: PeriodState) -> PeriodState:
+    if type(state) is PeriodState and type(state.period) is int and state.period >= 1:
+        return state  # without the text of an error, which takes longer than the rule
     if not isinstance(state, PeriodState):
         raise TypeError(f"{rule}: init returned {state!r}; it must return a tacit.PeriodState, such as PeriodState(4).")
     require_at_least_one(f"{rule}: state.period", state.period)
