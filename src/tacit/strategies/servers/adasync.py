@@ -71,10 +71,7 @@ class AdaSync(ServerStrategy[Any], TakesJoiners):
 
     def init(self, worker: Worker) -> LearnerState:
         most = worker.size - (self._rule != "square-root")  # the quadratic rule stays at K = P
-        require(
-            self.base.k <= most,
-            f"base={self.base} with workers={worker.size} needs k at most {most}.",
-        )
+        require(self.base.k <= most, f"base={self.base} with workers={worker.size} needs k at most {most}.")
         return self.base.init(worker)
 
     def before_step(self, worker: Worker, state: LearnerState) -> None:
