@@ -22,7 +22,7 @@ demo: $(VENV)/.installed  ## compare four strategies on real data, about a minut
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: $(VENV)/.installed  ## run all tests
-	$(PYTEST) -n 4 --dist worksteal
+	$(PYTEST) -n 3 --dist worksteal
 
 test-fast: $(VENV)/.installed  ## run the tests that start no processes, check no paper's claims and take no seconds
 	$(PYTEST) -n 2 --dist worksteal -m 'not processes and not paper and not slow'
