@@ -105,15 +105,22 @@ class ArrayProblem(Problem):
 
     def collate(self, ranks: Sequence[int], tokens: Sequence[Indices]) -> tuple[Tensor, ...]:
         if not self.is_full_gradient:
-            return self._gather(tokens)
+            return self.gather(torch.from_numpy(_stacked(tokens)).to(self._device))
         key = tuple(ranks)
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
-        batch = self._cache[key] = self._gather(tokens)
+        batch = self._cache[key] = self.gather(torch.from_numpy(_stacked(tokens)).to(self._device))
         while len(self._cache) > 1 and self._cached_samples() > _CACHED_COPIES * len(self.training):
             self._cache.popitem(last=False)
         return batch
+
+    def indices(self, ranks: Sequence[int], tokens: Sequence[Indices]) -> Indices | None:
+        return None if self.is_full_gradient else _stacked(tokens)  # full gradients are cached by ``collate``
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, ...]:
+        stacked = indices.shape[:2]
+        return tuple(part.view(*stacked, *part.shape[1:]) for part in self.training.take(indices.flatten(0, 1)))
 
     def evaluate(self, parameters: Tensor, buffers: dict[str, Tensor] | None = None) -> Evaluation:
         layout, buffers, flat = self.layout, buffers or {}, parameters.detach()
@@ -148,11 +155,6 @@ class ArrayProblem(Problem):
         pairs = [(self.module.predict(x, values), y) for x, y in _chunks(samples)]
         return self.metric.function(torch.cat([p for p, _ in pairs]), torch.cat([y for _, y in pairs]))
 
-    def _gather(self, tokens: Sequence[Indices]) -> tuple[Tensor, ...]:
-        flat = torch.from_numpy(np.concatenate(tokens)).to(self._device)
-        stacked = (len(tokens), len(tokens[0]))
-        return tuple(part.view(*stacked, *part.shape[1:]) for part in self.training.take(flat))
-
     def _cached_samples(self) -> int:
         return sum(batch[0].shape[0] * batch[0].shape[1] for batch in self._cache.values())
 
@@ -162,6 +164,11 @@ def build_model(build: Callable[[], nn.Module], streams: Streams) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(streams.integer("model"))
         return build()
+
+
+def _stacked(tokens: Sequence[Indices]) -> Indices:
+    """Return tokens of one shape as one array; ``np.stack`` takes three times as long."""
+    return np.concatenate(tokens).reshape(len(tokens), *tokens[0].shape)
 
 
 def _chunks(samples: Samples) -> Iterator[tuple[Tensor, ...]]:

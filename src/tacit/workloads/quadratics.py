@@ -16,6 +16,7 @@ from tacit.errors import require
 from tacit.workloads.workload import Evaluation, Problem, Workload
 
 Vector = NDArray[np.float64]
+Vectors = NDArray[np.float64]  # one per row
 
 _BLOCK = 4096  # random numbers drawn at a time, so that one more batch is a slice
 
@@ -82,18 +83,18 @@ class NoiseSampler:
         self._block: Vector = np.zeros((max(1, _BLOCK // dimension), dimension))
         self._used = 0 if noise == 0 else len(self._block)
 
-    def take(self, count: int) -> list[Vector]:
+    def take(self, count: int) -> Vectors:
         if self._noise == 0:
-            return [self._block[0]] * count
-        taken: list[Vector] = []
-        while len(taken) < count:
-            if self._used == len(self._block):
-                self._block = self._noise * self._rng.standard_normal(self._block.shape)
-                self._used = 0
-            more = min(count - len(taken), len(self._block) - self._used)
-            taken += list(self._block[self._used : self._used + more])
-            self._used += more
-        return taken
+            return np.broadcast_to(self._block[0], (count, self._block.shape[1]))
+        parts: list[Vectors] = [self._block[self._used : self._used + count]]
+        taken = len(parts[0])
+        self._used += taken
+        while taken < count:
+            self._block = self._noise * self._rng.standard_normal(self._block.shape)
+            parts.append(self._block[: count - taken])
+            self._used = len(parts[-1])
+            taken += self._used
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class QuadraticProblem(Problem):
@@ -114,8 +115,18 @@ class QuadraticProblem(Problem):
         return torch.zeros_like(self.module.eigenvalues)
 
     def collate(self, ranks: Sequence[int], tokens: Sequence[Vector]) -> tuple[Tensor, ...]:
-        noise = torch.from_numpy(np.concatenate(tokens)).view(len(tokens), -1).to(self.centers.device)
-        return noise, self.centers.index_select(0, torch.tensor(ranks, device=self.centers.device))
+        return self.gather(torch.from_numpy(self.indices(ranks, tokens)).to(self.centers.device))
+
+    def indices(self, ranks: Sequence[int], tokens: Sequence[Vector]) -> NDArray[np.int64]:
+        """Return the bits of the noise vectors, followed by their ranks in a last column."""
+        noise = np.concatenate(tokens).reshape(len(tokens), *tokens[0].shape)
+        bits = np.empty((*noise.shape[:-1], noise.shape[-1] + 1), np.int64)
+        bits[..., :-1] = noise.view(np.int64)
+        bits[..., -1].T[...] = ranks  # the ranks are the first dimension, also before several vectors each
+        return bits
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, ...]:
+        return indices[:, :-1].view(torch.float64), self.centers.index_select(0, indices[:, -1])
 
     def evaluate(self, parameters: Tensor, buffers: dict[str, Tensor] | None = None) -> Evaluation:
         """Return the exact mean of the workers' losses and the squared norm of its gradient, without noise."""

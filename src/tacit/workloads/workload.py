@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.core.parameter_layout import Layout
@@ -15,6 +17,9 @@ from tacit.core.specs import Parameters, spell_class, spell_fields
 
 Token = Any
 """Indices of one mini-batch, usually row numbers, which ``collate`` turns into tensors."""
+
+Tokens = Any
+"""Tokens of consecutive mini-batches: a list, or an array of which they are the rows."""
 
 GRADIENT_BUDGET = 50_000_000
 """Largest samples times parameters for which every evaluation includes the norm of the full gradient."""
@@ -29,7 +34,7 @@ class Sampler(Protocol):
     def batch_size(self) -> int:
         """Samples in each of its mini-batches: the same for all, so that equal sizes can be evaluated together."""
 
-    def take(self, count: int) -> list[Token]:
+    def take(self, count: int) -> Tokens:
         """Return the next ``count`` mini-batches; called often, so it must be cheap."""
 
 
@@ -54,6 +59,11 @@ class Problem(ABC):
     metric_name: str | None = None
     sample_numbers: int | None = None  # numbers in one sample's input, where that means something
 
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if "collate" in vars(cls) and "gather" not in vars(cls):
+            cls.indices = Problem.indices  # type: ignore[method-assign]  # those of a base class describe other batches
+
     @property
     def layout(self) -> Layout:
         return Layout.of(self.module)
@@ -61,6 +71,22 @@ class Problem(ABC):
     @abstractmethod
     def collate(self, ranks: Sequence[int], tokens: Sequence[Token]) -> tuple[Tensor, ...]:
         """Return the mini-batches of several workers, all of one size, stacked along a new first dimension."""
+
+    def indices(self, ranks: Sequence[int], tokens: Sequence[Token]) -> NDArray[np.int64] | None:
+        """Return an array, one row per rank, from which ``gather`` makes the mini-batches that ``collate`` returns.
+
+        Samplers may return arrays of tokens. With one such array per rank, all of one length, in place of ``tokens``,
+        the second dimension of the result counts the mini-batches of a rank. None: the problem has ``collate`` alone.
+        """
+        return None
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """Return the mini-batches of ``indices``, a tensor on the device of the data.
+
+        A CUDA graph may contain the call: it consists of torch operations of fixed shapes on the device, without a
+        synchronisation, and every call uses the same tensors of data.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no gather(); use collate().")
 
     @abstractmethod
     def evaluate(self, parameters: Tensor, buffers: dict[str, Tensor] | None = None) -> Evaluation:

@@ -44,7 +44,8 @@ class EpochSampler:
         self._stream = shard[:0]
         self._position = 0
 
-    def take(self, count: int) -> list[Indices]:
+    def take(self, count: int) -> Indices:
+        """Return the next ``count`` mini-batches as rows of one array."""
         size, start = self.batch_size, self._position
         end = start + count * size
         while end > len(self._stream):
@@ -53,7 +54,7 @@ class EpochSampler:
             self._stream = np.concatenate((self._stream[start:], shuffled))
             start, end = 0, count * size
         self._position, stream = end, self._stream
-        return [stream[at : at + size] for at in range(start, end, size)]
+        return stream[start:end].reshape(count, size)
 
 
 class ShardSampler:
