@@ -103,8 +103,26 @@ def test_pictures_without_a_test_set_are_measured_on_the_training_set() -> None:
     problem = workloads.images(x, np.arange(20) % 3, model="softmax").open(2, Streams(0))
     assert problem.metric_name == "training accuracy"
     assert 0 <= problem.evaluate(flat_start(problem)).metric <= 1
-    assert float(problem.training.x.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(problem.training.span(0, 20)[0].mean()) == pytest.approx(0, abs=1e-5)
     assert problem.layout.dimension == 36 * 3 + 3
+
+
+def test_bytes_stay_bytes_and_give_the_numbers_of_floats() -> None:
+    x, y = np.random.default_rng(0).integers(0, 256, (20, 3, 6, 6), dtype=np.uint8), np.arange(20) % 3
+    x[:, 2] = 7  # a constant channel
+    problems = [
+        workloads.images(pictures, y, test=(pictures[:5], y[:5]), model="mlp", batch_size=4).open(2, Streams(0))
+        for pictures in (x, x.astype(np.float32))
+    ]
+    for part in ("training", "held_out"):
+        (a, _), (b, _) = (getattr(problem, part).span(0, 20) for problem in problems)
+        assert a.dtype == b.dtype == torch.float32 and torch.equal(a, b)
+        assert bool((a[:, 2] == 0).all())
+    assert [problem.training.x.dtype for problem in problems] == [torch.uint8, torch.float32]
+    assert problems[0].held_out.x.dtype == torch.uint8
+    batches = [problem.collate([0, 1], [sampler.take(1)[0] for sampler in problem.samplers]) for problem in problems]
+    assert all(torch.equal(a, b) for a, b in zip(*batches, strict=True))
+    assert problems[0].evaluate(flat_start(problems[0])) == problems[1].evaluate(flat_start(problems[1]))
 
 
 def test_test_pictures_are_scaled_like_the_training_pictures() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cache
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -17,16 +15,20 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import require
 from tacit.workloads.array_problem import ACCURACY, ArrayProblem, LossModule, build_model
-from tacit.workloads.data.files import remembered
-from tacit.workloads.data.image_files import Pictures, read_cifar10, read_mnist
-from tacit.workloads.data.samples import Arrays, TensorSamples, label_array, standardize
+from tacit.workloads.data.pictures import (
+    LabelledPictures,
+    load_cifar10,
+    load_digits,
+    load_mnist,
+    standardized_channels,
+)
+from tacit.workloads.data.samples import Arrays, label_array
 from tacit.workloads.data.sampling import check_batch_size
 from tacit.workloads.data.splits import check_split, split_samples
 from tacit.workloads.models import check_model, picture_model
 from tacit.workloads.workload import Workload
 
 _DIGITS_MODELS = ("softmax", "mlp", "cnn")
-_DIGITS_HELD_OUT_SEED = 1797  # the held-out fifth is part of the data set, so it does not depend on the run's seed
 
 
 class PictureWorkload(Workload):
@@ -44,11 +46,12 @@ class PictureWorkload(Workload):
         check_batch_size(self.batch_size)
 
     @abstractmethod
-    def load(self) -> tuple[TensorSamples, TensorSamples | None]:
-        """Return standardised training samples and, where there are some, held-out ones."""
+    def load(self) -> Sequence[LabelledPictures]:
+        """Return the training pictures and, where there are some, held-out ones, both standardised."""
 
     def open(self, workers: int, streams: Streams) -> ArrayProblem:
-        training, held_out = self.load()
+        training, *others = self.load()
+        held_out = others[0] if others else None
         labels = training.y if held_out is None else torch.cat((training.y, held_out.y))
         channels, height, width = training.x.shape[1:]
         shape, classes = (channels, height, width), int(labels.max()) + 1
@@ -84,8 +87,8 @@ class Digits(PictureWorkload):
     def name(self) -> str:
         return "digits"
 
-    def load(self) -> tuple[TensorSamples, TensorSamples]:
-        return _load_digits()
+    def load(self) -> Sequence[LabelledPictures]:
+        return load_digits()
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,8 @@ class Mnist(PictureWorkload):
     def name(self) -> str:
         return "mnist"
 
-    def load(self) -> tuple[TensorSamples, TensorSamples]:
-        return _load_mnist(self.folder)
+    def load(self) -> Sequence[LabelledPictures]:
+        return load_mnist(self.folder)
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,8 @@ class Cifar10(PictureWorkload):
     def name(self) -> str:
         return "cifar10"
 
-    def load(self) -> tuple[TensorSamples, TensorSamples]:
-        return _load_cifar10(self.folder)
+    def load(self) -> Sequence[LabelledPictures]:
+        return load_cifar10(self.folder)
 
 
 @dataclass(frozen=True)
@@ -162,12 +165,9 @@ class Images(PictureWorkload):
     def name(self) -> str:
         return "images"
 
-    def load(self) -> tuple[TensorSamples, TensorSamples | None]:
-        x, y = _with_channels(self.pictures.x), self.pictures.y.to("cpu", torch.int64)
-        if self.test is None:
-            return TensorSamples(standardize(x, (), (0, 2, 3))[0], y), None
-        train_x, test_x = standardize(x, (_with_channels(self.test.x),), (0, 2, 3))
-        return TensorSamples(train_x, y), TensorSamples(test_x, self.test.y.to("cpu", torch.int64))
+    def load(self) -> Sequence[LabelledPictures]:
+        parts = (self.pictures,) if self.test is None else (self.pictures, self.test)
+        return standardized_channels([(_with_channels(part.x), part.y.to("cpu", torch.int64)) for part in parts])
 
 
 def digits(
@@ -243,38 +243,5 @@ def images(
     )
 
 
-@cache
-def _load_digits() -> tuple[TensorSamples, TensorSamples]:
-    from sklearn.datasets import load_digits  # takes a second to import
-
-    features, labels = load_digits(return_X_y=True)
-    x, y = torch.from_numpy(features.astype(np.float32)), torch.from_numpy(labels.astype(np.int64))
-    order = np.random.RandomState(_DIGITS_HELD_OUT_SEED).permutation(len(x))
-    fifth = len(x) // 5
-    held_out, kept = (torch.from_numpy(np.sort(part)) for part in (order[:fifth], order[fifth:]))
-    train_x, test_x = standardize(x[kept], (x[held_out],), (0,))
-    return (
-        TensorSamples(train_x.view(-1, 1, 8, 8), y[kept]),
-        TensorSamples(test_x.view(-1, 1, 8, 8), y[held_out]),
-    )
-
-
-@remembered
-def _load_mnist(folder: str | Path) -> tuple[TensorSamples, TensorSamples]:
-    return _standardized(read_mnist(folder))
-
-
-@remembered
-def _load_cifar10(folder: str | Path) -> tuple[TensorSamples, TensorSamples]:
-    return _standardized(read_cifar10(folder))
-
-
-def _standardized(pictures: Pictures) -> tuple[TensorSamples, TensorSamples]:
-    x, test_x = (torch.tensor(part, dtype=torch.float32) for part in (pictures.x, pictures.test_x))
-    x, test_x = standardize(x, (test_x,), (0, 2, 3))
-    return TensorSamples(x, torch.from_numpy(pictures.y)), TensorSamples(test_x, torch.from_numpy(pictures.test_y))
-
-
 def _with_channels(x: Tensor) -> Tensor:
-    x = x.to("cpu", torch.float32)
-    return x[:, None] if x.dim() == 3 else x
+    return x.cpu() if x.dim() == 4 else x.cpu()[:, None]

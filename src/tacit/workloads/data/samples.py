@@ -127,12 +127,17 @@ def label_array(y: Tensor) -> NDArray[Any] | None:
     return y.cpu().numpy() if y.dim() == 1 else None
 
 
-def standardize(x: Tensor, others: tuple[Tensor, ...], over: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Shift and scale all by the mean and deviation of ``x`` over the dimensions ``over``; constants become 0."""
+def scale_of(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation of ``x`` over the dimensions ``over``; the deviation of a constant is infinity."""
     std, mean = torch.std_mean(x, dim=over, keepdim=True, correction=0)
     # A constant feature may show a rounding error of deviation, which must not be blown up to size 1.
-    std = torch.where(x.amax(over, keepdim=True) > x.amin(over, keepdim=True), std, torch.inf)
-    return tuple((part - mean) / std for part in (x, *others))
+    return mean, torch.where(x.amax(over, keepdim=True) > x.amin(over, keepdim=True), std, torch.inf)
+
+
+def standardize(x: Tensor, others: tuple[Tensor, ...], over: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Shift and scale all by the mean and deviation of ``x`` over the dimensions ``over``; constants become 0."""
+    mean, deviation = scale_of(x, over)
+    return tuple((part - mean) / deviation for part in (x, *others))
 
 
 def _tensor(values: object, name: str) -> Tensor:
