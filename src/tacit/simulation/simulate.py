@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.faults import Slow
 from tacit.cluster.joins import check_joins
-from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
 from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy, shards_of
@@ -23,7 +22,7 @@ from tacit.record.run import Run
 from tacit.record.versions import versions
 from tacit.simulation.engine.choice import choose_engine
 from tacit.simulation.engine.engine import Engine, TimingEngine
-from tacit.simulation.engine.row_optimizer import row_optimizer
+from tacit.simulation.engine.flat_optimizer import engine_optimizer
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, record_of
@@ -69,7 +68,8 @@ def simulate(
     optimizer: a name (with lr, momentum, weight_decay) or a function from parameters to a ``torch.optim`` optimizer.
     schedule: the factor on the learning rate at a step, as a function of the step or a named schedule.
     evaluate_every: steps between rows of the history; None: about a hundred rows.
-    engine: "vmap" evaluates gradients together, "loop" one by one, "auto" chooses by a fixed rule.
+    engine: "vmap" evaluates gradients together, "loop" one by one, "captured" together as CUDA graphs, "compiled" with
+        torch.compile, for long runs; "auto" chooses by a fixed rule among all but "compiled".
     host: what runs the workers, "greenlet" or "thread". None: greenlet if installed, else thread; a faster method
         without either if it gives the same trace.
     timing_only: compute no gradients; simulate time and bytes only.
@@ -221,9 +221,9 @@ def _engine(
     streams: Streams,
 ) -> Engine:
     choice = choose_engine(wanted, problem, workers, first.device)
-    matrix = first.repeat(workers, 1)
-    optimizer = row_optimizer(factory, problem.module, Layout.of(problem.module), matrix, factor)
-    return Engine(problem, matrix, optimizer, choice, lambda rank: streams.integer("modules", rank))
+    storage = first.repeat(workers + 1, 1)  # the last row is scratch memory
+    optimizer = engine_optimizer(choice, factory, problem, storage, factor)
+    return Engine(problem, storage, optimizer, choice, lambda rank: streams.integer("modules", rank))
 
 
 def _check_resumed(start: Run, strategy: Strategy[Any], steps: int) -> None:

@@ -18,7 +18,8 @@ from tacit.workloads.workload import Problem
 logger = logging.getLogger("tacit")
 _logged: set[str] = set()
 
-ENGINES: Final = ("auto", "vmap", "loop")
+ENGINES: Final = ("auto", "captured", "compiled", "vmap", "loop")
+STATIC: Final = ("captured", "compiled")  # evaluate gradients like "vmap", in calls with static inputs
 
 # Taken from the table "rule" of `make bench-simulator` (benchmarks/results/simulator.json).
 FEWEST_FOR_VMAP: Final = 4  # a call of vmap costs about 1 ms before the first replica
@@ -49,11 +50,16 @@ def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.dev
     require(wanted in ENGINES, f"engine={wanted!r} is unknown{nearest(str(wanted), ENGINES)}")
     must_loop = why_one_by_one(problem.module)
     if must_loop is not None:
-        require(wanted != "vmap", f'engine="vmap" cannot run this model: {must_loop}; pass engine="auto".')
+        can_run = wanted in ("auto", "loop")
+        require(can_run, f'engine="{wanted}" cannot run this model: {must_loop}; pass engine="auto".')
         warn_once(must_loop)
         return Choice("loop", must_loop)
+    needs_cuda = 'engine="captured" records CUDA graphs and needs device="cuda"; pass engine="auto".'
+    require(wanted != "captured" or device.type == "cuda", needs_cuda)
     if wanted != "auto":
         return Choice(wanted, f"engine={wanted!r}")
+    if device.type == "cuda":
+        return Choice("captured", "a CUDA graph needs one launch per call")
     if workers < FEWEST_FOR_VMAP:
         return Choice("loop", f"{workers} workers are fewer than {FEWEST_FOR_VMAP}")
     if device.type == "cpu":
@@ -65,11 +71,11 @@ def choose_engine(wanted: str, problem: Problem, workers: int, device: torch.dev
     return Choice("vmap", "many small replicas")
 
 
-def warn_once(reason: str) -> None:
-    """Warn, once per process and reason, that gradients are evaluated one by one."""
+def warn_once(reason: str, what: str = "one by one") -> None:
+    """Warn, once per process and reason, that gradients are not evaluated in the fastest way."""
     if reason not in _logged:
         _logged.add(reason)
-        logger.warning("gradients are evaluated one by one: %s", reason)
+        logger.warning("gradients are evaluated %s: %s", what, reason)
 
 
 def why_one_by_one(module: nn.Module) -> str | None:

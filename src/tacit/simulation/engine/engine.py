@@ -4,6 +4,8 @@ Operations of a worker (a gradient, an update, a snapshot for an evaluation) wai
 When a result is needed, the engine runs all queues in lockstep: the gradients at the heads of the queues in one call of
 ``torch.func.vmap``, the updates in one call of an elementwise optimizer. Hook-free steps are queued ahead of their
 virtual time, several as one operation, and fill these calls.
+
+The captured and compiled engines run the same operations through ``static_calls``.
 """
 
 from __future__ import annotations
@@ -12,22 +14,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.core.parameter_layout import Layout
 from tacit.core.worker import ObservedLosses
-from tacit.errors import NotFinite
-from tacit.simulation.engine.choice import Choice, warn_once
+from tacit.simulation.engine.choice import STATIC, Choice, warn_once
+from tacit.simulation.engine.losses import DeviceLosses, HostLosses, Losses
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
 from tacit.simulation.engine.row_optimizer import RowOptimizer
+from tacit.simulation.engine.static_calls import CannotCapture, StaticCalls, Work
 from tacit.workloads.workload import Problem, Token
 
 _ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
-REPLICAS_PER_CALL: Final = 256  # limits the memory of a call's activations
-NUMBERS_PER_CALL: Final = 32_000_000  # limits the memory of its gradients
+REPLICAS_PER_CALL: Final = {"cpu": 256, "cuda": 1024}  # limits the memory of a call's activations
+NUMBERS_PER_CALL: Final = {"cpu": 32_000_000, "cuda": 256_000_000}  # limits the memory of its gradients
 
 Operation = tuple[int, int, Any]
 """Kind, step and argument: mini-batches, one per step; None; or the function that takes the snapshot."""
@@ -37,15 +39,20 @@ Snapshot = Callable[[int, int, Tensor], None]
 
 
 class Engine:
-    """Parameters and gradients of all workers, and their queues of operations."""
+    """Parameters and gradients of all workers, and their queues of operations.
+
+    storage: the parameters, one row per worker, and a last row of scratch memory.
+    """
 
     def __init__(
-        self, problem: Problem, matrix: Tensor, optimizer: RowOptimizer, choice: Choice, seed: Callable[[int], int]
+        self, problem: Problem, storage: Tensor, optimizer: RowOptimizer, choice: Choice, seed: Callable[[int], int]
     ) -> None:
+        matrix = storage[:-1]
         self.problem, self.matrix, self.optimizer, self.choice = problem, matrix, optimizer, choice
         self.layout, self._first = problem.layout, matrix[0].clone()
         self.workers = len(matrix)
-        self._per_call = max(1, min(REPLICAS_PER_CALL, NUMBERS_PER_CALL // self.layout.dimension))
+        kind = "cuda" if matrix.is_cuda else "cpu"
+        self._per_call = max(1, min(REPLICAS_PER_CALL[kind], NUMBERS_PER_CALL[kind] // self.layout.dimension))
         self._rows = [
             matrix[rank] for rank in range(self.workers)
         ]  # views, made once because hooks use them in every round
@@ -54,13 +61,19 @@ class Engine:
         self._waiting: set[int] = set()
         self._snapshots = 0  # in all queues
         self._calls_update = False
-        self._loss_sum, self._loss_first = np.zeros(self.workers), np.zeros(self.workers)
-        self._seen = np.zeros(self.workers, np.int64)
+        self._losses: Losses = HostLosses(self.workers)
         self._sizes = [sampler.batch_size for sampler in problem.samplers]
         self._has_sizes = len(set(self._sizes)) > 1
         self._weights = [size / problem.batch_size for size in self._sizes]
         self._buffers = BuffersPerWorker(problem.module, self.workers, seed)  # for modules that vmap cannot run
-        self._call = vmap(grad_and_value(self._loss)) if choice.engine == "vmap" else None
+        self._call = None if choice.engine == "loop" else vmap(grad_and_value(self._loss))
+        self._static: StaticCalls | None = None
+        if choice.engine in STATIC:
+            assert self._call is not None
+            self._losses = losses = DeviceLosses(self.workers, matrix.device)
+            is_compiled = choice.engine == "compiled"
+            self._static = StaticCalls(problem, storage, optimizer, losses, self._call, is_compiled=is_compiled)
+            self._gradients = self._static.gradients[:-1]
 
     # Queue operations.
 
@@ -116,10 +129,7 @@ class Engine:
         """Return and reset the number of steps and the losses of the worker."""
         if rank in self._waiting:
             self.settle(rank)
-        steps = int(self._seen[rank])
-        loss = float(self._loss_sum[rank]) / steps if steps else None
-        first = float(self._loss_first[rank]) if steps else None
-        self._seen[rank], self._loss_sum[rank] = 0, 0.0
+        steps, first, loss = self._losses.take(rank)
         return ObservedLosses(steps, steps * self._weights[rank], first, loss)
 
     def weight(self, rank: int) -> float:
@@ -135,7 +145,10 @@ class Engine:
         while True:
             if self._snapshots:
                 self._settle_snapshots()
-            if not self._waiting if rank is None else rank not in self._waiting:
+            if rank is None and not self._waiting:
+                self._losses.check()
+                return
+            if rank is not None and rank not in self._waiting:
                 return
             waiting, queues = sorted(self._waiting), self._queues
             updates = [rank for rank in waiting if queues[rank][0][0] == _UPDATE] if self._calls_update else []
@@ -171,10 +184,49 @@ class Engine:
             if len(tokens) > steps:
                 self._queues[rank].appendleft((kind, step + steps, tokens[steps:]))
                 self._waiting.add(rank)
+        if self._static is not None:
+            self._settle_static(ranks, heads, steps)
+            return
         calls = [(some, [heads[rank] for rank in some]) for some in self._calls(ranks)]
         for ahead in range(steps):
             for some, operations in calls:
                 self._settle_call(some, operations, ahead)
+
+    def _settle_static(self, ranks: list[int], heads: dict[int, Operation], steps: int) -> None:
+        """Evaluate the gradients of ``steps`` steps in calls with static inputs."""
+        for kind in (_ADVANCE, _GRADIENT):
+            left = [rank for rank in ranks if heads[rank][0] == kind]
+            while left:
+                some = self._calls(left)[0]
+                if self._run_static(some, [heads[rank] for rank in some], steps):
+                    done = set(some)
+                    left = [rank for rank in left if rank not in done]
+
+    def _run_static(self, ranks: list[int], operations: list[Operation], steps: int) -> bool:
+        """Run one call with static inputs, or plain calls where that fails; return False if it must be smaller."""
+        if self._static is not None:
+            tokens = [tokens[:steps] for _, _, tokens in operations]
+            numbers = [step for _, step, _ in operations]
+            updates = operations[0][0] == _ADVANCE
+            try:
+                self._static.run(Work(ranks, numbers, tokens, self._sizes[ranks[0]], updates))
+            except CannotCapture as error:
+                self._static = None
+                self.choice = Choice("vmap", str(error))
+                warn_once(str(error), "in plain calls of vmap")
+            except torch.OutOfMemoryError:
+                if len(ranks) == 1:
+                    raise
+                self._per_call = -(-len(ranks) // 2)
+                self.choice = self.choice._replace(
+                    reason=f"{self.choice.reason}; memory limits a call to {self._per_call}"
+                )
+                return False
+            else:
+                return True
+        for ahead in range(steps):
+            self._settle_call(ranks, operations, ahead)
+        return True
 
     def _calls(self, ranks: list[int]) -> list[list[int]]:
         """Divide ``ranks`` into calls with equal batch sizes and a limited number of ranks."""
@@ -193,7 +245,7 @@ class Engine:
         batch = self.problem.collate(ranks, [tokens[ahead] for _, _, tokens in operations])
         parameters = self.layout.split(self._some(self.matrix, ranks))
         gradients, losses = self._evaluate(ranks, parameters, batch)
-        self._observe(ranks, steps, losses)
+        self._losses.observe(ranks, steps, losses)
         if kinds.count(_ADVANCE) == len(ranks):
             self.optimizer.step(ranks, steps, gradients)
             return
@@ -230,16 +282,6 @@ class Engine:
     def _loss(self, parameters: dict[str, Tensor], *batch: Tensor) -> Tensor:
         loss: Tensor = functional_call(self.problem.module, parameters, batch)
         return loss
-
-    def _observe(self, ranks: list[int], steps: Sequence[int], losses: Tensor) -> None:
-        values = losses.detach().double().cpu().numpy()
-        if not np.isfinite(values).all():
-            place = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise NotFinite(ranks[place], steps[place] + 1, float(values[place]))
-        some = slice(ranks[0], ranks[-1] + 1) if ranks[-1] - ranks[0] + 1 == len(ranks) else ranks
-        self._loss_first[some] = np.where(self._seen[some] == 0, values, self._loss_first[some])
-        self._loss_sum[some] += values
-        self._seen[some] += 1
 
     @property
     def _flat_gradients(self) -> Tensor:

@@ -48,12 +48,12 @@ def row_optimizer(
     factory: Factory, module: nn.Module, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
 ) -> RowOptimizer:
     """Return the fastest optimizer over ``matrix`` that is equivalent to one optimizer of ``factory`` per row."""
-    template = _Template(factory, module, layout)
+    template = Template(factory, module, layout)
     cls = MatrixOptimizer if type(template.optimizer) in ELEMENTWISE else PerWorkerOptimizer
     return cls(factory, template, layout, matrix, schedule)
 
 
-class _Template:
+class Template:
     """The optimizer of one worker: its groups by parameter name, base learning rates and initial state."""
 
     def __init__(self, factory: Factory, module: nn.Module, layout: Layout) -> None:
@@ -79,7 +79,7 @@ class MatrixOptimizer:
     """An elementwise optimizer: one call for all rows with the same learning rate and step count."""
 
     def __init__(
-        self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
+        self, factory: Factory, template: Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
     ) -> None:
         self._template, self._layout, self._matrix, self._schedule = template, layout, matrix, schedule
         self.base_rate = template.base_rates[0]
@@ -182,7 +182,7 @@ class PerWorkerOptimizer:
     """One optimizer per worker, for optimizers that are not known to be elementwise."""
 
     def __init__(
-        self, factory: Factory, template: _Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
+        self, factory: Factory, template: Template, layout: Layout, matrix: Tensor, schedule: Callable[[int], float]
     ) -> None:
         self._template, self._schedule, self.base_rate = template, schedule, template.base_rates[0]
         self._factory = factory
