@@ -220,6 +220,8 @@ def test_a_known_least_loss_raises_k_sooner():
 def test_each_kind_has_its_rule_unless_told():
     assert chosen(tacit.AdaSync(tacit.KBatchSync(k=1), every=1), [20.0, 1.0, 0.1]) == [1, 4, 14]
     assert chosen(tacit.AdaSync(tacit.KSync(k=1), every=1), [20.0, 1.0, 0.1]) == [1, 4, 7]
+    with pytest.raises(ValueError, match=r"workers=1: AdaSync with base=KSync\(k=1\) needs at least two workers"):
+        simulate(tacit.AdaSync(tacit.KSync(k=1)), workers=1)
     with pytest.raises(ValueError, match="with workers=4 needs k at most 3"):
         simulate(tacit.AdaSync(tacit.KSync(k=4)), workers=4)
 

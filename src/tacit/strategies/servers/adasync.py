@@ -71,6 +71,7 @@ class AdaSync(ServerStrategy[Any], TakesJoiners):
 
     def init(self, worker: Worker) -> LearnerState:
         most = worker.size - (self._rule != "square-root")  # the quadratic rule stays at K = P
+        require(most > 0, f"workers=1: AdaSync with base={self.base} needs at least two workers.")
         require(self.base.k <= most, f"base={self.base} with workers={worker.size} needs k at most {most}.")
         return self.base.init(worker)
 
