@@ -193,6 +193,8 @@ VariancePeriod Worker Workload attach hooks load_once rank simulate size strateg
 
 def test_the_public_names_stay_put():
     """Users' scripts are written against these: adding or removing a name is a decision, and changes ``PUBLIC_NAMES``."""
+    kept, found = set(PUBLIC_NAMES.split()), set(tacit.__all__)
+    assert {"added": found - kept, "removed": kept - found} == {"added": set(), "removed": set()}
     assert sorted(tacit.__all__) == PUBLIC_NAMES.split()
     assert [name for name in tacit.__all__ if not hasattr(tacit, name)] == []
 
