@@ -19,12 +19,27 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.processor_time import ProcessorTime
+
 LAUNCHERS = {"together", "outcomes", "subprocess"}
 WAITING = ("runtime", "scripts", "cli", "test_examples.py", "test_documentation.py", "test_benchmarks.py")
 
 torch.set_num_threads(1)  # the digest of a run is the same only for equal numbers of threads
 settings.register_profile("tacit", deadline=None)
 settings.load_profile("tacit")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of ``tests.processor_time``."""
+    text = "show the N files and tests that take the most processor time (0: all), with the processes they start"
+    parser.addoption("--cpu-durations", type=int, metavar="N", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure processor times if asked."""
+    number = config.getoption("--cpu-durations")
+    if number is not None:
+        config.pluginmanager.register(ProcessorTime(number))
 
 
 @pytest.hookimpl(tryfirst=True)
