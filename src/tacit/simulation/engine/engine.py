@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.core.parameter_layout import Layout
 from tacit.core.worker import ObservedLosses
 from tacit.simulation.engine.choice import STATIC, Choice, warn_once
 from tacit.simulation.engine.losses import DeviceLosses, HostLosses, Losses
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
+from tacit.simulation.engine.plain_gradients import PlainGradients
 from tacit.simulation.engine.row_optimizer import RowOptimizer
 from tacit.simulation.engine.static_calls import CannotCapture, StaticCalls, Work
 from tacit.workloads.workload import Problem, Token
@@ -48,7 +48,7 @@ class Engine:
         self, problem: Problem, storage: Tensor, optimizer: RowOptimizer, choice: Choice, seed: Callable[[int], int]
     ) -> None:
         matrix = storage[:-1]
-        self.problem, self.matrix, self.optimizer, self.choice = problem, matrix, optimizer, choice
+        self.problem, self.matrix, self.optimizer = problem, matrix, optimizer
         self.layout, self._first = problem.layout, matrix[0].clone()
         self.workers = len(matrix)
         kind = "cuda" if matrix.is_cuda else "cpu"
@@ -65,15 +65,20 @@ class Engine:
         self._sizes = [sampler.batch_size for sampler in problem.samplers]
         self._has_sizes = len(set(self._sizes)) > 1
         self._weights = [size / problem.batch_size for size in self._sizes]
-        self._buffers = BuffersPerWorker(problem.module, self.workers, seed)  # for modules that vmap cannot run
-        self._call = None if choice.engine == "loop" else vmap(grad_and_value(self._loss))
+        self._plain = PlainGradients(problem, choice, BuffersPerWorker(problem.module, self.workers, seed))
         self._static: StaticCalls | None = None
         if choice.engine in STATIC:
-            assert self._call is not None
             self._losses = losses = DeviceLosses(self.workers, matrix.device)
             is_compiled = choice.engine == "compiled"
-            self._static = StaticCalls(problem, storage, optimizer, losses, self._call, is_compiled=is_compiled)
+            self._static = StaticCalls(
+                problem, storage, optimizer, losses, self._plain.vmapped, is_compiled=is_compiled
+            )
             self._gradients = self._static.gradients[:-1]
+
+    @property
+    def choice(self) -> Choice:
+        """The way gradients are evaluated now: what cannot be captured, compiled or batched falls back."""
+        return self._plain.choice
 
     # Queue operations.
 
@@ -212,15 +217,14 @@ class Engine:
                 self._static.run(Work(ranks, numbers, tokens, self._sizes[ranks[0]], updates))
             except CannotCapture as error:
                 self._static = None
-                self.choice = Choice("vmap", str(error))
+                self._plain.choice = Choice("vmap", str(error))
                 warn_once(str(error), "in plain calls of vmap")
             except torch.OutOfMemoryError:
                 if len(ranks) == 1:
                     raise
                 self._per_call = -(-len(ranks) // 2)
-                self.choice = self.choice._replace(
-                    reason=f"{self.choice.reason}; memory limits a call to {self._per_call}"
-                )
+                reason = f"{self.choice.reason}; memory limits a call to {self._per_call}"
+                self._plain.choice = self.choice._replace(reason=reason)
                 return False
             else:
                 return True
@@ -244,7 +248,7 @@ class Engine:
         steps = [step + ahead for _, step, _ in operations]
         batch = self.problem.collate(ranks, [tokens[ahead] for _, _, tokens in operations])
         parameters = self.layout.split(self._some(self.matrix, ranks))
-        gradients, losses = self._evaluate(ranks, parameters, batch)
+        gradients, losses = self._plain.evaluate(ranks, parameters, batch)
         self._losses.observe(ranks, steps, losses)
         if kinds.count(_ADVANCE) == len(ranks):
             self.optimizer.step(ranks, steps, gradients)
@@ -256,32 +260,6 @@ class Engine:
         if whole:
             rows = {name: gradient[whole] for name, gradient in gradients.items()}
             self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], rows)
-
-    def _evaluate(
-        self, ranks: list[int], parameters: dict[str, Tensor], batch: tuple[Tensor, ...]
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        if self._call is not None:
-            try:
-                return self._call(parameters, *batch)
-            except (RuntimeError, NotImplementedError) as error:
-                self._call = None
-                self.choice = Choice("loop", f"vmap failed: {str(error).splitlines()[0]}")
-                warn_once(self.choice.reason)
-        gradients = {name: torch.empty_like(part) for name, part in parameters.items()}
-        losses = torch.empty(len(ranks), dtype=self.matrix.dtype, device=self.matrix.device)
-        for place, rank in enumerate(ranks):
-            own = {name: part[place].detach().requires_grad_() for name, part in parameters.items()}
-            with torch.enable_grad(), self._buffers.of(rank) as buffers:
-                loss = functional_call(self.problem.module, own | buffers, tuple(part[place] for part in batch))
-            parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
-            for name, part in zip(own, parts, strict=True):
-                gradients[name][place] = 0.0 if part is None else part
-            losses[place] = loss.detach()
-        return gradients, losses
-
-    def _loss(self, parameters: dict[str, Tensor], *batch: Tensor) -> Tensor:
-        loss: Tensor = functional_call(self.problem.module, parameters, batch)
-        return loss
 
     @property
     def _flat_gradients(self) -> Tensor:
@@ -297,7 +275,7 @@ class Engine:
 
     def mean_buffers(self) -> dict[str, Tensor]:
         """Return the mean of the workers' buffers (the first worker's where they are integers), for evaluation."""
-        return self._buffers.mean()
+        return self._plain.buffers.mean()
 
 
 class TimingEngine:

@@ -14,6 +14,7 @@ belongs to no worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,7 +29,6 @@ from tacit.workloads.workload import Problem, Token
 
 MOST_STEPS_PER_REPLAY: Final = 8
 LARGEST_FOR_SEVERAL_STEPS: Final = 8_000_000  # parameters times replicas; larger calls are not limited by launches
-_WARM_UPS: Final = 2  # calls before a capture, in which libraries allocate and choose their kernels
 
 GradientCall = Callable[..., tuple[dict[str, Tensor], Tensor]]
 """From parameters by name and a batch, both with a leading dimension of replicas, to gradients and losses."""
@@ -146,16 +146,16 @@ class Program:
         self._calls, self._size, self._steps, self._updates = calls, size, steps, updates
         device = calls.storage.device
         self._scratch = len(calls.storage) - 1
-        self._plan = torch.zeros(1 + 3 * steps, size, dtype=torch.int64, device=device)
-        self._plan[0] = self._scratch
-        self._rates = torch.zeros(steps, size, dtype=torch.float64, device=device)
-        self._indices: Tensor | None = None
+        plan = np.zeros((1 + 3 * steps, size), np.int64)
+        plan[0] = self._scratch
+        self._plan_input, self._rates_input = Input(plan, device), Input(np.zeros((steps, size)), device)
+        self._indices_input: Input | None = None
         self._batch: tuple[Tensor, ...] = ()
         if indices is None:
             self._batch = tuple(part[:1].repeat(size, *[1] * (part.dim() - 1)) for part in batch)
         else:
-            self._chosen = np.broadcast_to(indices[:1], (size, *indices.shape[1:])).copy()  # a valid padding
-            self._indices = torch.from_numpy(self._chosen).to(device, copy=True)
+            padding = np.broadcast_to(indices[:1], (size, *indices.shape[1:]))  # any that ``gather`` accepts
+            self._indices_input = Input(padding, device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def prepare(self, pool: Any) -> None:
@@ -166,12 +166,18 @@ class Program:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
+            self._body()  # libraries allocate and choose their kernels
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(pool=pool)  # torch.cuda.graph() would also collect garbage, which takes longer
+            try:
                 self._body()
+            except BaseException:
+                with suppress(Exception):  # the first error is the reason
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            self._body()
         self._graph = graph
 
     def set_batch(self, batch: tuple[Tensor, ...]) -> None:
@@ -181,25 +187,24 @@ class Program:
 
     def set_indices(self, indices: NDArray[np.int64]) -> None:
         """Set what ``Problem.gather`` turns into mini-batches."""
-        assert self._indices is not None
-        self._chosen[: len(indices)] = indices
-        _upload(self._chosen, self._indices)
+        assert self._indices_input is not None
+        self._indices_input.values[: len(indices)] = indices
+        self._indices_input.upload()
 
     def set_plan(self, ranks: Sequence[int], numbers: list[list[int]]) -> None:
         """Set rows, and for each step the counts, the first losses, the step numbers and the learning rates."""
         calls, count, steps = self._calls, len(ranks), self._steps
-        plan = np.zeros((1 + 3 * steps, self._size), np.int64)
+        plan, rates = self._plan_input.values, self._rates_input.values
         plan[0, :count], plan[0, count:] = ranks, self._scratch
         plan[1 + steps : 1 + 2 * steps, :count] = calls.losses.first_flags(ranks, steps)
         plan[1 + 2 * steps :, :count] = numbers
         if self._updates:
             assert isinstance(calls.optimizer, FlatOptimizer)
             plan[1 : 1 + steps, :count] = calls.optimizer.counts(ranks, steps)
-            rates = np.zeros((steps, self._size))
             for step, own in enumerate(numbers):
                 rates[step, :count] = calls.optimizer.rates(own)
-            _upload(rates, self._rates)
-        _upload(plan, self._plan)
+            self._rates_input.upload()
+        self._plan_input.upload()
 
     def run(self) -> None:
         """Run the function on its inputs."""
@@ -209,8 +214,9 @@ class Program:
             self._graph.replay()
 
     def _body(self) -> None:
-        calls, places = self._calls, self._plan[0]
-        counts, firsts, numbers = self._plan[1:].view(3, self._steps, self._size)
+        calls, plan, rates = self._calls, self._plan_input.tensor, self._rates_input.tensor
+        places = plan[0]
+        counts, firsts, numbers = plan[1:].view(3, self._steps, self._size)
         optimizer, layout = calls.optimizer, calls.problem.layout
         rows = calls.storage.index_select(0, places)
         state = {}
@@ -218,14 +224,16 @@ class Program:
             assert isinstance(optimizer, FlatOptimizer)
             state = {name: kept.index_select(0, places) for name, kept in optimizer.state.items()}
         for step in range(self._steps):
-            batch = self._batch if self._indices is None else calls.problem.gather(self._indices[:, step])
+            batch = self._batch
+            if self._indices_input is not None:
+                batch = calls.problem.gather(self._indices_input.tensor[:, step])
             gradients, losses = calls.call(layout.split(rows), *batch)
             calls.losses.add(places, losses, numbers[step], firsts[step])
             flat = torch.empty_like(rows)
             layout.join(gradients, flat)
             if self._updates:
                 assert isinstance(optimizer, FlatOptimizer)
-                rows, state = optimizer.update(rows, flat, state, self._rates[step], counts[step])
+                rows, state = optimizer.update(rows, flat, state, rates[step], counts[step])
             else:
                 calls.gradients.index_copy_(0, places, flat)
         if self._updates:
@@ -234,7 +242,27 @@ class Program:
                 optimizer.state[name].index_copy_(0, places, values)  # type: ignore[attr-defined]
 
 
-def _upload(values: NDArray[np.generic], target: Tensor) -> None:
-    """Copy ``values`` into ``target``, without waiting where that is on a GPU."""
-    source = torch.from_numpy(values)
-    target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
+class Input:
+    """A static input on the device, and the array on the host from which it is filled.
+
+    ``values`` may be changed only after the copy that ``upload`` started has ended; reading it waits for that.
+    """
+
+    def __init__(self, values: NDArray[Any], device: torch.device) -> None:
+        staged = torch.from_numpy(np.array(values))
+        self.tensor = staged.to(device, copy=True)
+        self._staged = staged.pin_memory() if device.type == "cuda" else staged
+        self._values: NDArray[Any] = self._staged.numpy()
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    @property
+    def values(self) -> NDArray[Any]:
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._values
+
+    def upload(self) -> None:
+        """Copy the values to the device, without waiting."""
+        self.tensor.copy_(self._staged, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
