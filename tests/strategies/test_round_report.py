@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 import tacit
 from tacit.strategies.local_sgd.round_report import (
@@ -17,7 +16,6 @@ from tacit.strategies.local_sgd.round_report import (
 )
 
 VALUES = {"period": 8.0, "rate": 0.25, "loss": 1.5, "has_loss": 1.0, "squared_distance": 3.0}
-MODEL = torch.zeros(3, dtype=torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -31,25 +29,24 @@ MODEL = torch.zeros(3, dtype=torch.float32)
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_what_is_packed_comes_back_by_name(needs: dict[str, bool], names: tuple[str, ...], dtype: torch.dtype):
+def test_what_is_packed_comes_back_by_name(needs: dict[str, bool], names: tuple[str, ...]):
     report = RoundReport.of(**needs)
-    packed = report.pack(VALUES, MODEL.to(dtype))
+    packed = report.pack(VALUES)
     assert report.names == names
-    assert packed.dtype == dtype and packed.tolist() == [VALUES[name] for name in names]
-    assert report.unpack(packed.tolist()) == {name: VALUES[name] for name in names}
+    assert packed == [VALUES[name] for name in names]
+    assert report.unpack(packed) == {name: VALUES[name] for name in names}
 
 
 def test_an_unknown_statistic_is_refused():
     with pytest.raises(ValueError, match=r"statistic='rat' is unknown; did you mean 'rate'\?"):
-        RoundReport.of().pack({"period": 8.0, "rat": 0.1}, MODEL)
+        RoundReport.of().pack({"period": 8.0, "rat": 0.1})
     with pytest.raises(ValueError, match="statistic='buffers' is unknown; known are has_loss, loss, period, rate"):
         RoundReport(("period", "buffers"))
 
 
 def test_a_missing_statistic_is_refused():
     with pytest.raises(ValueError, match=r"must hold period, rate; add \['rate'\]"):
-        RoundReport.of(rate=True).pack({"period": 8.0}, MODEL)
+        RoundReport.of(rate=True).pack({"period": 8.0})
 
 
 @pytest.mark.parametrize("names", [("rate", "period"), ("period", "period")])

@@ -67,6 +67,14 @@ def test_a_pending_mean_and_a_mean_into_a_tensor() -> None:
     assert network.all_reduce_mean(parts, into=parts[0]).tolist() == [2.0] and parts[0].tolist() == [0.0, 1.0]
 
 
+def test_numbers_travel_behind_a_tensor() -> None:
+    network, model = ScriptedNetwork(answers=[torch.arange(4.0)]), torch.zeros(2)
+    assert network.all_reduce_mean((model, [5.0, 6.0]), into=model).tolist() == [2.0, 3.0]
+    assert network.calls[0].given.tolist() == [0.0, 0.0, 5.0, 6.0] and model.tolist() == [0.0, 1.0]
+    with pytest.raises(TypeError, match="the first part must be a tensor"):
+        network.all_reduce_mean(([5.0], model))
+
+
 @pytest.mark.parametrize(
     ("answers", "call", "message"),
     [

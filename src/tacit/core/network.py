@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
@@ -22,8 +23,26 @@ MessageType = TypeVar("MessageType", bound=Message)
 MessageType_co = TypeVar("MessageType_co", bound=Message, covariant=True)
 
 
-Parts = Tensor | Sequence[Tensor]
-"""A tensor, or several flat tensors that are sent as one, without being concatenated by the caller."""
+Parts = Tensor | Sequence[Tensor | Sequence[float]]
+"""A tensor, or several parts that are sent as one: flat tensors, and lists of numbers behind the first tensor.
+
+The caller need not concatenate them. Numbers are sent in the type of the first tensor.
+"""
+
+
+def tensors_of(parts: Parts) -> list[Tensor]:
+    """Return the parts of an all-reduce as tensors."""
+    if isinstance(parts, Tensor):
+        return [parts]
+    first = parts[0]
+    if not isinstance(first, Tensor):
+        raise TypeError("the first part must be a tensor, whose type the numbers get; put numbers last.")
+    return [part if isinstance(part, Tensor) else first.new_tensor(part) for part in parts]
+
+
+def joined(parts: Parts) -> Tensor:
+    """Return the parts of an all-reduce as one new flat tensor."""
+    return torch.cat([part.reshape(-1) for part in tensors_of(parts)])
 
 
 def check_one_for_each(messages: Sequence[Message], size: int) -> None:
@@ -98,7 +117,7 @@ class Network(Protocol):
 
         A rank without data joins with weight 0. If all weights are 0, each rank gets a copy of its own tensor.
         into: a flat tensor for the first numbers of the mean, written when the call succeeds; the remaining numbers are
-            returned. It may be one of the parts, and saves a copy.
+            returned, possibly on the CPU. It may be one of the parts, and saves a copy.
         extra_state: whether to average buffers and moments of an attached model in the same call; never with ``group``.
         """
 

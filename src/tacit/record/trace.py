@@ -112,6 +112,15 @@ class EventWriter:
             ]
         )
 
+    def waits(self, ranks: Iterable[int], starts_s: Iterable[float], end_s: float, label: str, round: int) -> None:
+        """Add the times in which ranks were blocked before one collective, in one call."""
+        self.rows.extend(
+            [
+                (end_s, rank, WAIT, start_s, 0, round, -2, 0, 0.0, label)
+                for rank, start_s in zip(ranks, starts_s, strict=True)
+            ]
+        )
+
     def send(self, rank: int, to: int, time_s: float, size_bytes: int, label: str) -> None:
         """Add a message that ``rank`` sent."""
         self.rows.append((time_s, rank, SEND, time_s, 0, 0, to, size_bytes, 0.0, label))

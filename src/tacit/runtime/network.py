@@ -11,7 +11,7 @@ from torch import Tensor
 from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
 from tacit.core.message_reading import unpack
 from tacit.core.messages import Message
-from tacit.core.network import Parts, check_one_for_each
+from tacit.core.network import Parts, check_one_for_each, joined, tensors_of
 from tacit.errors import MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
@@ -169,11 +169,11 @@ class Mean:
     ) -> None:
         self._network, self._backend, self._overlaps, self._weight = network, network._backend, overlaps, weight
         self._members = network.enter("all-reduce", group)
-        given = [parts] if isinstance(parts, Tensor) else list(parts)
+        given = tensors_of(parts)
         self._shape = parts.shape if isinstance(parts, Tensor) else (sum(part.numel() for part in given),)
         self._device = given[0].device
         # A worker keeps its own tensor only if all weights are 0, so only a worker with weight 0 may need it again.
-        self._own = _joined(given) if weight == 0.0 or self._members is None else None
+        self._own = joined(given) if weight == 0.0 or self._members is None else None
         self._done_s: float | None = None
         self._seen_at = -1
         self._is_ready = self._members is None
@@ -265,7 +265,3 @@ def _write_into(mean: Tensor, into: Tensor) -> Tensor:
     """Write the first elements of ``mean`` into ``into``; return the others."""
     into.copy_(mean[: into.numel()])
     return mean[into.numel() :]
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat([part.reshape(-1) for part in parts])

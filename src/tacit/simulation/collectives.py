@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.errors import Disagreement, TimedOut
+from tacit.errors import TimedOut
 from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
+from tacit.simulation.engine.means import FindMatrix, Given, Means, check_equal, means_of, own_values
 from tacit.simulation.links import Fabric, Price
 from tacit.simulation.rendezvous import Call, Group, Rendezvous
 
@@ -19,13 +19,15 @@ from tacit.simulation.rendezvous import Call, Group, Rendezvous
 class Collective(Call):
     """One collective of one group; ``joined``: payload, then weight or source or continues, then time."""
 
-    __slots__ = ("begun_s", "done_s", "results")
+    __slots__ = ("begun_s", "done_s", "means", "results", "since_s")
 
     joined: dict[int, tuple[Any, float, float]]
 
     def __init__(self, kind: str, group: Group, index: int) -> None:
         super().__init__(kind, group, index)
         self.results: dict[int, Any] = {}
+        self.means: Means | None = None  # of an all-reduce
+        self.since_s: dict[int, float] = {}  # by rank: since when it waits
         self.done_s: dict[int, float] = {}
         self.begun_s = 0.0
 
@@ -56,6 +58,7 @@ class Collectives(Rendezvous[Collective]):
         super().__init__(workers, Collective)
         self._agenda, self._fabric, self._trace, self._timeout_s = agenda, fabric, trace, timeout_s
         self._awake_from, self._is_timing = awake_from, is_timing
+        self.find_matrix: FindMatrix | None = None  # of a world whose workers' parameters are rows of a matrix
         self.rounds = 0
 
     def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Collective:
@@ -84,31 +87,25 @@ class Collectives(Rendezvous[Collective]):
             self._agenda.at(end_s, lambda ranks=ranks: self._leave(collective, ranks))  # type: ignore[misc]
 
     def _leave(self, collective: Collective, ranks: list[int]) -> None:
-        now_s, waiters = self._agenda.now_s, collective.waiters
-        for rank in ranks:
-            collective.done_s[rank] = now_s
-        for rank in ranks:
-            fiber = waiters.pop(rank, None)
-            if fiber is not None:
-                fiber.resume()
+        """Write the results that one copy can write, and the waits; then resume the ranks."""
+        collective.done_s.update(dict.fromkeys(ranks, self._agenda.now_s))
+        waiters, since_s = collective.waiters, collective.since_s
+        waiting = [rank for rank in ranks if rank in waiters and not waiters[rank].is_over]
+        if collective.means is not None:
+            collective.means.write(waiting)
+        begun_s = collective.begun_s
+        late = [rank for rank in waiting if since_s[rank] < begun_s]
+        self._trace.waits(late, [since_s[rank] for rank in late], begun_s, collective.kind, collective.index)
+        for rank in waiting:
+            waiters.pop(rank).resume()
 
-    def _price(self, collective: Collective) -> tuple[Price, list[Any]]:
+    def _price(self, collective: Collective) -> tuple[Price, Sequence[Any]]:
         """Return time and bytes of the collective, and the result of each rank in the order of the group."""
         group = collective.group
         joined = [collective.joined[rank] for rank in group]
         match collective.kind:
             case "all-reduce":
-                tensors: list[Tensor] = [payload for payload, _, _ in joined]
-                first = tensors[0]
-                for rank, tensor in zip(group, tensors, strict=True):
-                    if tensor.shape != first.shape or tensor.dtype != first.dtype:
-                        rule = "all ranks must pass tensors of one shape and type."
-                        raise Disagreement(
-                            "size of a round", _described(tensor), _described(first), rank, others=group[:1], rule=rule
-                        )
-                elements = first.numel() + 1  # with the weight
-                price = self._fabric.price_all_reduce(group, elements, first.element_size())
-                return price, tensors if self._is_timing else mean_of(tensors, [weight for _, weight, _ in joined])
+                return self._all_reduce(collective, [given for given, _, _ in joined], [w for _, w, _ in joined])
             case "all-gather":
                 messages: list[Message] = [payload for payload, _, _ in joined]
                 price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
@@ -123,19 +120,16 @@ class Collectives(Rendezvous[Collective]):
                 price = self._fabric.price_broadcast(group, source, value.numel() * value.element_size())
                 return price, [value] * len(group)
 
-
-def mean_of(tensors: list[Tensor], weights: list[float]) -> list[Tensor]:
-    """Return Σ wᵢ xᵢ / Σ wᵢ as one shared tensor; if all weights are 0, each rank's own tensor."""
-    total = sum(weights)
-    if total == 0:
-        return tensors
-    if len(tensors) == 1:
-        return tensors
-    stacked = torch.stack(tensors)
-    if any(weight != 1.0 for weight in weights):
-        stacked *= stacked.new_tensor(weights).view(-1, *[1] * (stacked.dim() - 1))
-    return [stacked.sum(0).div_(total)] * len(tensors)
-
-
-def _described(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} of {tensor.dtype}"
+    def _all_reduce(
+        self, collective: Collective, given: list[Given], weights: list[float]
+    ) -> tuple[Price, Sequence[Any]]:
+        """Return time and bytes of an all-reduce, and the mean for each rank."""
+        group, first = collective.group, given[0]
+        if self._is_timing:
+            check_equal(group, given)
+            collective.means = own_values(given)
+        else:
+            collective.means = means_of(group, given, weights, self.find_matrix)
+        elements = first.elements + 1  # with the weight
+        price = self._fabric.price_all_reduce(group, elements, first.tensor.element_size())
+        return price, collective.means.of_ranks

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.core.network import SERVER, Parts, check_one_for_each, count_reply
+from tacit.core.network import SERVER, Parts, check_one_for_each, count_reply, joined
 from tacit.errors import MisplacedCall
 from tacit.simulation.collectives import Collective
+from tacit.simulation.engine.means import Given, Mean
 
 if TYPE_CHECKING:
     from tacit.simulation.channels import Channel
@@ -35,18 +35,14 @@ class SimulatedNetwork:
         into: Tensor | None = None,
         extra_state: bool = True,
     ) -> Tensor:
-        tensor = parts if isinstance(parts, Tensor) else torch.cat(list(parts))
-        mean = self._call("all-reduce", tensor, weight, group)
-        if into is None:
-            return self._own(mean)
-        into.copy_(mean[: into.numel()])
-        return self._own(mean[into.numel() :])
+        mean: Mean = self._call("all-reduce", Given.of(parts, into), weight, group)
+        return mean.take(into)
 
     def start_all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> SimulatedPending:
-        snapshot = parts.clone() if isinstance(parts, Tensor) else torch.cat(list(parts))
-        collective = self.channel.collectives.join(self.rank, "all-reduce", snapshot, weight, group)
+        snapshot = parts.clone() if isinstance(parts, Tensor) else joined(parts)
+        collective = self.channel.collectives.join(self.rank, "all-reduce", Given(snapshot), weight, group)
         return SimulatedPending(self, collective)
 
     def all_gather(
@@ -89,10 +85,8 @@ class SimulatedNetwork:
         if collective.failure is not None:
             raise collective.failure
         if self.rank not in collective.done_s:
-            collective.waiters[self.rank] = end.fiber
+            collective.waiters[self.rank], collective.since_s[self.rank] = end.fiber, since_s
             end.block(collective)
-            if collective.begun_s > since_s:
-                self.channel.trace.wait(self.rank, since_s, collective.begun_s, collective.kind, collective.index)
         return collective.results[self.rank]
 
     def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:
@@ -117,8 +111,8 @@ class SimulatedPending:
         return done_s is not None and done_s <= getattr(end, "boundary_s", done_s)
 
     def wait(self) -> Tensor:
-        result: Tensor = self._network.leave(self._collective, self._network._end.world.agenda.now_s)
-        return result.clone()
+        mean: Mean = self._network.leave(self._collective, self._network._end.world.agenda.now_s)
+        return mean.take(None)
 
 
 def _server_hint(to: int) -> str:

@@ -43,6 +43,7 @@ class World(BaseWorld):
         self.strategy, self.engine, self.evaluator, self.steps = strategy, engine, evaluator, steps
         self.cancels = strategy.cancels
         self.collectives.skips_lost = strategy.skips_lost_workers
+        self.collectives.find_matrix = None if isinstance(engine, TimingEngine) else engine.matrix_of
         evaluator.evaluates_each_worker = strategy.keeps_models_apart
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step

@@ -29,4 +29,6 @@ class AllReduce(Strategy[None]):
             worker.note("period", 1)
 
     def before_step(self, worker: Worker, state: None) -> None:
-        worker.gradient = worker.network.all_reduce_mean(worker.gradient, weigh(self.weights, worker.weight))
+        gradient = worker.gradient
+        worker.network.all_reduce_mean(gradient, weigh(self.weights, worker.weight), into=gradient)
+        worker.gradient = gradient

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.core.network import MessageType, Network, Parts, check_one_for_each
+from tacit.core.network import MessageType, Network, Parts, check_one_for_each, joined
 from tacit.core.parameter_layout import Layout
 from tacit.core.worker import ObservedLosses, Worker
 from tacit.errors import require
@@ -95,7 +95,7 @@ class ScriptedNetwork:
         return found, message
 
     def _mean(self, name: str, parts: Parts, weight: float, group: Sequence[int] | None) -> Tensor:
-        given = parts.reshape(-1).clone() if isinstance(parts, Tensor) else torch.cat([p.reshape(-1) for p in parts])
+        given = joined(parts)
         answer: Tensor | Callable[[Tensor], Tensor] = self._answer(
             Call(name, given, {"weight": weight, "group": group})
         )

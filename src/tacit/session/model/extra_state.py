@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core.messages import Message
-from tacit.core.network import Network, Parts, Pending
+from tacit.core.network import Network, Parts, Pending, tensors_of
 from tacit.core.state_io import PendingRound
 from tacit.errors import nearest, require
 from tacit.session.steps.optimizers import Optimizers, evaluates_several_times, is_moment
@@ -163,7 +163,7 @@ class NetworkWithExtraState:
         self._extra_state.end_round()
 
     def _with_extra_state(self, parts: Parts) -> tuple[list[Tensor], list[Tensor]]:
-        own = [parts] if isinstance(parts, Tensor) else list(parts)
+        own = tensors_of(parts)
         require(
             all(part.dim() == 1 for part in own),
             "buffers are averaged with flat all-reduces only; flatten the tensor, or attach with buffers='keep'.",

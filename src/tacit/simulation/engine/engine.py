@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, Final
 
 import torch
@@ -57,6 +58,7 @@ class Engine:
             matrix[rank] for rank in range(self.workers)
         ]  # views, made once because hooks use them in every round
         self._gradients: Tensor | None = None  # flat rows, allocated at the first use
+        self._gradient_rows: list[Tensor] = []  # views of them
         self._queues: list[deque[Operation]] = [deque() for _ in range(self.workers)]
         self._waiting: set[int] = set()
         self._snapshots = 0  # in all queues
@@ -124,11 +126,22 @@ class Engine:
         """Return the worker's gradient as a flat row."""
         if rank in self._waiting:
             self.settle(rank)
-        return self._flat_gradients[rank]
+        if not self._gradient_rows:
+            self._gradient_rows = list(self._flat_gradients)
+        return self._gradient_rows[rank]
 
     def set_gradient(self, rank: int, value: Tensor) -> None:
         """Replace the gradient that the next update uses."""
-        self.gradient(rank).copy_(value)
+        own = self.gradient(rank)
+        if value is not own:
+            own.copy_(value)
+
+    def matrix_of(self, tensors: Sequence[Tensor], ranks: Sequence[int]) -> Tensor | None:
+        """Return the matrix whose rows ``ranks`` are ``tensors``: parameters or gradients; None: there is none."""
+        for matrix, rows in ((self.matrix, self._rows), (self._gradients, self._gradient_rows)):
+            if rows and all(map(is_, tensors, [rows[rank] for rank in ranks])):
+                return matrix
+        return None
 
     def take_observed(self, rank: int) -> ObservedLosses:
         """Return and reset the number of steps and the losses of the worker."""

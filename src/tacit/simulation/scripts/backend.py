@@ -15,7 +15,8 @@ from tacit.record.trace import PlainEvent, Trace
 from tacit.session import Session
 from tacit.session.agreement import first_difference
 from tacit.session.server_model import KeptModel, ServerLoop, ServerModel
-from tacit.simulation.collectives import Collective, mean_of
+from tacit.simulation.collectives import Collective
+from tacit.simulation.engine.means import mean_of_rows
 from tacit.simulation.network import MessageType, SimulatedNetwork
 from tacit.simulation.scripts.process_state import RngState
 from tacit.simulation.scripts.session_trace import SessionTrace
@@ -96,7 +97,7 @@ class ScriptBackend:
     def mean(self, tensor: Tensor) -> Tensor:
         wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
         tensors: list[Tensor] = self._gather("a mean of the models", wide)
-        return mean_of(tensors, [1.0] * len(tensors))[0].to(tensor, copy=True)
+        return mean_of_rows(torch.stack(tensors), [1.0] * len(tensors)).to(tensor)
 
     def _gather(self, what: str, own: Any) -> list[Any]:
         return self._worker.world.session_collectives(self.channel.session).gather(self._worker, what, own)

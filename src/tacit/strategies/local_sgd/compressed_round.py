@@ -40,7 +40,7 @@ class CompressedRound(ModelRound):
     def start(self, statistics: Mapping[str, float], weight: float) -> None:
         self._parameters, self._weight = self.worker.parameters, weight
         self._change = self._parameters - self.common
-        self._numbers = self.report.pack(statistics, self._parameters)
+        self._numbers = self._parameters.new_tensor(self.report.pack(statistics))
         if self._needs_variance:
             self._numbers = torch.cat([self._numbers, sketch(self._change, self.worker.shared_random)])
 

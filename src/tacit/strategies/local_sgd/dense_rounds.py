@@ -57,11 +57,11 @@ class OverlappedRound(ModelRound):
         self.state.pending = None
 
 
-def _packed(current: ModelRound, parameters: Tensor, statistics: Mapping[str, float]) -> Tensor:
+def _packed(current: ModelRound, parameters: Tensor, statistics: Mapping[str, float]) -> list[float]:
     """Return the report of a round whose models travel uncompressed."""
     if "squared_distance" in current.report.names:
         statistics = {**statistics, "squared_distance": _squared_distance(parameters, current.common)}
-    return current.report.pack(statistics, parameters)
+    return current.report.pack(statistics)
 
 
 def _result(current: ModelRound, mean: Tensor, numbers: Tensor) -> RoundResult:

@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from torch import Tensor
-
 from tacit.core.worker import Worker
 from tacit.errors import Disagreement, nearest, require
 
@@ -48,15 +46,17 @@ class RoundReport:
         needed = {"period": True, "rate": rate, "loss": loss, "has_loss": loss, "squared_distance": squared_distance}
         return cls(tuple(name for name in STATISTICS if needed[name]))
 
-    def pack(self, statistics: Mapping[str, float], like: Tensor) -> Tensor:
-        """Return the numbers to send, with dtype and device of ``like``. Statistics that do not travel are left out."""
+    def pack(self, statistics: Mapping[str, float]) -> list[float]:
+        """Return the numbers to send. Statistics that do not travel are left out."""
         if not statistics.keys() <= _KNOWN:
             for name in statistics:
                 _require_known(name)
-        if not statistics.keys() >= set(self.names):
+        try:
+            return [float(statistics[name]) for name in self.names]
+        except KeyError:
             missing = [name for name in self.names if name not in statistics]
-            raise ValueError(f"statistics={sorted(statistics)} must hold {', '.join(self.names)}; add {missing}.")
-        return like.new_tensor([float(statistics[name]) for name in self.names])
+            have = f"statistics={sorted(statistics)} must hold {', '.join(self.names)}"
+            raise ValueError(f"{have}; add {missing}.") from None
 
     def unpack(self, numbers: Sequence[float]) -> dict[str, float]:
         """Return the statistics that ``numbers`` hold."""

@@ -1,0 +1,132 @@
+"""Means over the ranks of an all-reduce in the simulator.
+
+The tensors of a round are usually rows of one matrix: the parameters of all workers, or their gradients. The mean is
+then one reduction of the matrix, and one copy writes it into all rows. Other tensors are stacked first. Numbers that
+travel with the tensors are columns of a table of their own, on the CPU, so that no rank waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core.network import Parts, joined
+from tacit.errors import Disagreement
+
+FindMatrix = Callable[[Sequence[Tensor], Sequence[int]], Tensor | None]
+"""Returns the matrix that has these tensors as its rows of these numbers; None: there is none."""
+
+
+class Given(NamedTuple):
+    """What one rank gives to an all-reduce. ``into``: where the mean of ``tensor`` goes; None: into a new tensor."""
+
+    tensor: Tensor
+    numbers: Sequence[float] = ()
+    into: Tensor | None = None
+
+    @classmethod
+    def of(cls, parts: Parts, into: Tensor | None) -> Given:
+        """Return the parts without a copy if they are one tensor, or one flat tensor followed by a list of numbers."""
+        if isinstance(parts, Tensor):
+            return cls(parts, (), into)
+        if len(parts) == 2:
+            tensor, numbers = parts
+            if isinstance(tensor, Tensor) and not isinstance(numbers, Tensor) and tensor.dim() == 1:
+                return cls(tensor, numbers, into)
+        return cls(joined(parts), (), into)
+
+    @property
+    def elements(self) -> int:
+        return self.tensor.numel() + len(self.numbers)
+
+    def __str__(self) -> str:
+        shape = (self.elements,) if self.numbers else tuple(self.tensor.shape)
+        return f"{shape} of {self.tensor.dtype}"
+
+
+class Mean(NamedTuple):
+    """The result of one rank. ``is_written``: ``into`` has the mean, or will have it when the rank leaves."""
+
+    tensor: Tensor
+    numbers: Tensor
+    is_written: bool = False
+
+    def take(self, into: Tensor | None) -> Tensor:
+        """Return the mean as a tensor of the caller's own; with ``into``, only what does not fit into it."""
+        tensor, numbers = self.tensor, self.numbers
+        if self.is_written:
+            return numbers
+        if into is not None and into.numel() == tensor.numel():
+            into.copy_(tensor.view_as(into))
+            return numbers
+        whole = torch.cat((tensor, numbers.to(tensor))) if numbers.numel() else tensor.clone()
+        if into is None:
+            return whole
+        whole = whole.view(-1)
+        into.copy_(whole[: into.numel()].view_as(into))
+        return whole[into.numel() :]
+
+
+class Means(NamedTuple):
+    """The results of all ranks, in the order of the group. ``matrix``: where to write ``mean`` when the ranks leave."""
+
+    of_ranks: list[Mean]
+    matrix: Tensor | None = None
+    mean: Tensor | None = None
+
+    def write(self, ranks: Sequence[int]) -> None:
+        """Write the mean into the rows of ``ranks``, which leave the all-reduce."""
+        if self.matrix is not None and self.mean is not None:
+            self.matrix[slice(None) if len(ranks) == len(self.matrix) else list(ranks)] = self.mean
+
+
+def check_equal(group: Sequence[int], given: Sequence[Given]) -> None:
+    """Raise ``Disagreement`` unless all ranks give tensors of one shape and type."""
+    first, expected = given[0], (given[0].tensor.shape, given[0].tensor.dtype, len(given[0].numbers))
+    for rank, one in zip(group, given, strict=True):
+        if (one.tensor.shape, one.tensor.dtype, len(one.numbers)) != expected:
+            rule = "all ranks must pass tensors of one shape and type."
+            raise Disagreement("size of a round", str(one), str(first), rank, others=group[:1], rule=rule)
+
+
+def own_values(given: Sequence[Given]) -> Means:
+    """Return what each rank gave as its result."""
+    numbers = _table(given)
+    return Means([Mean(g.tensor, row, g.into is g.tensor) for g, row in zip(given, numbers, strict=True)])
+
+
+def means_of(
+    group: Sequence[int], given: Sequence[Given], weights: Sequence[float], find_matrix: FindMatrix | None
+) -> Means:
+    """Return Σ wᵢ xᵢ / Σ wᵢ; if all weights are 0, each rank's own. Raise if the ranks' tensors differ in size."""
+    n, tensors = len(group), [one.tensor for one in given]
+    matrix = None if find_matrix is None else find_matrix(tensors, group)
+    if matrix is None or len({len(one.numbers) for one in given}) > 1:
+        check_equal(group, given)
+    if n == 1 or not any(weights):
+        return own_values(given)
+    is_whole = matrix is not None and n == len(matrix)
+    rows = torch.stack(tensors) if matrix is None else matrix if is_whole else matrix[list(group)]
+    mean, numbers = mean_of_rows(rows, weights), mean_of_rows(_table(given), weights)
+    own = numbers.expand(n, -1).clone().unbind(0) if numbers.numel() else [numbers] * n  # ranks may overwrite them
+    if matrix is not None and all(map(is_, tensors, [one.into for one in given])):
+        return Means([Mean(mean, row, True) for row in own], matrix, mean)
+    return Means([Mean(mean, row) for row in own])
+
+
+def mean_of_rows(rows: Tensor, weights: Sequence[float]) -> Tensor:
+    """Return Σ wᵢ xᵢ / Σ wᵢ over the rows."""
+    if any(weight != 1.0 for weight in weights):
+        rows = rows * rows.new_tensor(weights).view(-1, *[1] * (rows.dim() - 1))
+    return rows.sum(0).div_(sum(weights))
+
+
+def _table(given: Sequence[Given]) -> Tensor:
+    """Return the numbers of all ranks, one row per rank, in the type of the tensors."""
+    values = np.array([one.numbers for one in given], np.float64).reshape(len(given), -1)
+    return torch.from_numpy(values).to(given[0].tensor.dtype)
