@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tacit.core.randomness import Streams
+from tacit.workloads.data.augmentation import Augmentation, AugmentedPictures
 from tacit.workloads.data.samples import Samples, chunk_length
 from tacit.workloads.data.sampling import EpochSampler, ShardSampler, batch_sizes
 from tacit.workloads.data.splits import Indices
@@ -63,6 +64,7 @@ class ArrayProblem(Problem):
 
     The evaluated loss is the mean over all of ``evaluated`` (by default all training samples), a penalty counted once.
     The metric is taken on ``held_out``; where there is none, on the training samples, and its name says so.
+    ``augmentation`` changes the mini-batches alone, not the samples that an evaluation uses.
     """
 
     module: LossModule
@@ -79,10 +81,12 @@ class ArrayProblem(Problem):
         held_out: Samples | None = None,
         metric: Metric | None = None,
         evaluated: Samples | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         self.module = module
-        self.training, self.held_out = training, held_out
-        self.evaluated = training if evaluated is None else evaluated
+        self.training = training if augmentation is None else AugmentedPictures(training, augmentation.crop_padding)
+        self.held_out = held_out
+        self.evaluated = self.training if evaluated is None else evaluated
         self.shards = tuple(shards)
         self.sample_numbers = training.span(0, 1)[0].numel()
         self.is_full_gradient = batch_size is None
@@ -95,6 +99,8 @@ class ArrayProblem(Problem):
             self.batch_size = max(sizes)
             self.samplers = [
                 EpochSampler(shard, size, streams.numpy("batches", rank))
+                if augmentation is None
+                else augmentation.sampler(shard, size, streams, rank)
                 for rank, (shard, size) in enumerate(zip(shards, sizes, strict=True))
             ]
         self.metric = metric

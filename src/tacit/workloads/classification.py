@@ -15,6 +15,7 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import require
 from tacit.workloads.array_problem import ACCURACY, ArrayProblem, LossModule, build_model
+from tacit.workloads.data.augmentation import augmentation_of
 from tacit.workloads.data.pictures import (
     LabelledPictures,
     load_cifar10,
@@ -39,11 +40,14 @@ class PictureWorkload(Workload):
     batch_size: int | None
     alpha: float
     hidden: int
+    crop_padding: int
+    flip: bool
 
     def __post_init__(self) -> None:
         check_model(self.model, self.hidden)
         check_split(self.split, self.alpha)
         check_batch_size(self.batch_size)
+        augmentation_of(self.crop_padding, self.flip, self.batch_size)
 
     @abstractmethod
     def load(self) -> Sequence[LabelledPictures]:
@@ -66,6 +70,7 @@ class PictureWorkload(Workload):
             streams=streams,
             held_out=held_out,
             metric=ACCURACY,
+            augmentation=augmentation_of(self.crop_padding, self.flip, self.batch_size),
         )
 
 
@@ -78,6 +83,8 @@ class Digits(PictureWorkload):
     batch_size: int | None = 32
     alpha: float = 0.5
     hidden: int = 64
+    crop_padding: int = 0
+    flip: bool = False
 
     def __post_init__(self) -> None:
         check_model(self.model, self.hidden, _DIGITS_MODELS)
@@ -102,6 +109,8 @@ class Mnist(PictureWorkload):
     batch_size: int | None = 32
     alpha: float = 0.5
     hidden: int = 64
+    crop_padding: int = 0
+    flip: bool = False
 
     @property
     def name(self) -> str:
@@ -122,6 +131,8 @@ class Cifar10(PictureWorkload):
     batch_size: int | None = 32
     alpha: float = 0.5
     hidden: int = 64
+    crop_padding: int = 0
+    flip: bool = False
 
     @property
     def name(self) -> str:
@@ -143,6 +154,8 @@ class Images(PictureWorkload):
     batch_size: int | None = 32
     alpha: float = 0.5
     hidden: int = 64
+    crop_padding: int = 0
+    flip: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,13 +190,24 @@ def digits(
     batch_size: int | None = 32,
     alpha: float = 0.5,
     hidden: int = 64,
+    crop_padding: int = 0,
+    flip: bool = False,
 ) -> Digits:
     """scikit-learn's embedded digits: real data without a download, 8x8 pixels, ten classes.
 
     model: "softmax" (linear), "mlp" (one hidden layer of ``hidden``) or "cnn" (two convolutions). 359 of the 1,797
     digits are held out, always the same ones; every feature is standardised by its mean and deviation over the others.
+    crop_padding, flip: as in ``cifar10``; a flipped digit is mostly no digit.
     """
-    return Digits(model=model, split=split, batch_size=batch_size, alpha=alpha, hidden=hidden)
+    return Digits(
+        model=model,
+        split=split,
+        batch_size=batch_size,
+        alpha=alpha,
+        hidden=hidden,
+        crop_padding=crop_padding,
+        flip=flip,
+    )
 
 
 def mnist(
@@ -194,9 +218,23 @@ def mnist(
     batch_size: int | None = 32,
     alpha: float = 0.5,
     hidden: int = 64,
+    crop_padding: int = 0,
+    flip: bool = False,
 ) -> Mnist:
-    """MNIST from its four IDX files (plain, .gz or .xz) in ``folder`` or ``folder/mnist``; model as in ``cifar10``."""
-    return Mnist(os.fspath(folder), model=model, split=split, batch_size=batch_size, alpha=alpha, hidden=hidden)
+    """MNIST from its four IDX files (plain, .gz or .xz) in ``folder`` or ``folder/mnist``.
+
+    model, crop_padding, flip: as in ``cifar10``.
+    """
+    return Mnist(
+        os.fspath(folder),
+        model=model,
+        split=split,
+        batch_size=batch_size,
+        alpha=alpha,
+        hidden=hidden,
+        crop_padding=crop_padding,
+        flip=flip,
+    )
 
 
 def cifar10(
@@ -207,13 +245,27 @@ def cifar10(
     batch_size: int | None = 32,
     alpha: float = 0.5,
     hidden: int = 64,
+    crop_padding: int = 0,
+    flip: bool = False,
 ) -> Cifar10:
     """CIFAR-10 from ``folder``: cifar10-train20000.xz and cifar10-test10000.xz, or cifar10.npz.
 
     model: as in ``digits``, or "resnet" (ResNet-20 with GroupNorm). cifar10.npz holds the arrays x_train, y_train,
     x_test and y_test. Channels are standardised by their mean and deviation over the training pictures.
+    crop_padding: pixels of zeros added on each side of a standardised training picture; a crop of its own size is then
+    drawn for each mini-batch. 4 is usual for 32x32 pixels (He et al., arXiv 1512.03385); 0: no crop.
+    flip: reflect each training picture left to right with probability 1/2. Evaluations use the pictures as they are.
     """
-    return Cifar10(os.fspath(folder), model=model, split=split, batch_size=batch_size, alpha=alpha, hidden=hidden)
+    return Cifar10(
+        os.fspath(folder),
+        model=model,
+        split=split,
+        batch_size=batch_size,
+        alpha=alpha,
+        hidden=hidden,
+        crop_padding=crop_padding,
+        flip=flip,
+    )
 
 
 def images(
@@ -226,10 +278,13 @@ def images(
     batch_size: int | None = 32,
     alpha: float = 0.5,
     hidden: int = 64,
+    crop_padding: int = 0,
+    flip: bool = False,
 ) -> Images:
     """Labelled pictures: x is count x height x width, or count x channels x height x width; y their classes from 0.
 
-    model: as in ``cifar10``. Channels are standardised by their mean and deviation over the training pictures.
+    model, crop_padding, flip: as in ``cifar10``. Channels are standardised by their mean and deviation over the
+    training pictures. Pictures of type uint8 stay bytes in memory.
     test: a pair (x, y) on which accuracy is measured; without it, accuracy is that on the training pictures.
     """
     return Images(
@@ -240,6 +295,8 @@ def images(
         batch_size=batch_size,
         alpha=alpha,
         hidden=hidden,
+        crop_padding=crop_padding,
+        flip=flip,
     )
 
 

@@ -50,11 +50,15 @@ class EpochSampler:
         end = start + count * size
         while end > len(self._stream):
             # A new array each time: batches handed out before are views of the old one.
-            shuffled = self._rng.permuted(self._epochs, axis=1).ravel()
-            self._stream = np.concatenate((self._stream[start:], shuffled))
+            drawn, rest = self._draw(), self._stream[start:]
+            self._stream = np.concatenate((rest, drawn)) if len(rest) else drawn
             start, end = 0, count * size
         self._position, stream = end, self._stream
-        return stream[start:end].reshape(count, size)
+        return stream[start:end].reshape(count, size, *stream.shape[1:])
+
+    def _draw(self) -> Indices:
+        """Return the samples of the next epochs, always equally many."""
+        return self._rng.permuted(self._epochs, axis=1).ravel()
 
 
 class ShardSampler:
