@@ -48,6 +48,12 @@ def test_models_have_the_documented_sizes(model: str, dimension: int) -> None:
     assert workloads.digits(model=model).open(1, Streams(0)).layout.dimension == dimension
 
 
+def test_resnet_20_has_the_size_of_the_paper() -> None:
+    pictures = np.zeros((2, 3, 32, 32), np.uint8)
+    problem = workloads.images(pictures, [0, 9], model="resnet").open(1, Streams(0))
+    assert problem.layout.dimension == 269_722  # He et al., table 6: 0.27 million
+
+
 def test_hidden_sets_the_width_of_the_mlp() -> None:
     assert workloads.digits(hidden=10).open(1, Streams(0)).layout.dimension == 64 * 10 + 10 + 10 * 10 + 10
 

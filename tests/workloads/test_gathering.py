@@ -77,3 +77,22 @@ def test_a_problem_without_gather_names_the_way_out() -> None:
     assert Bare().indices([0], [None]) is None
     with pytest.raises(NotImplementedError, match=r"Bare has no gather\(\); use collate\(\)"):
         Bare().gather(torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; none is here")
+@pytest.mark.parametrize("name", ["digits mlp", "pictures augmented", "quadratic", "text"])
+def test_a_cuda_graph_contains_gather(name: str, tmp_path: Path) -> None:
+    problem, ranks = BUILT_IN[name](tmp_path).open(4, Streams(1)), range(4)
+    problem.to(torch.device("cuda"))
+    first, second = ([sampler.take(1)[0] for sampler in problem.samplers] for _ in range(2))
+    indices = torch.from_numpy(problem.indices(ranks, first)).cuda()
+    problem.gather(indices)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = problem.gather(indices)
+    indices.copy_(torch.from_numpy(problem.indices(ranks, second)))
+    graph.replay()
+    for part, expected in zip(captured, problem.collate(ranks, second), strict=True):
+        assert torch.equal(part, expected)

@@ -27,6 +27,7 @@ BUILT_IN: dict[str, Callable[[Path], Workload]] = {
     "digits mlp": lambda _: workloads.digits(batch_size=5),
     "digits cnn": lambda _: workloads.digits(model="cnn", batch_size=5),
     "pictures resnet": lambda _: workloads.images(*PICTURES, model="resnet", batch_size=3),
+    "pictures augmented": lambda _: workloads.images(*PICTURES, batch_size=3, crop_padding=2, flip=True),
     "text": lambda folder: workloads.text(written(folder), context=8, width=16, batch_size=3),
 }
 

@@ -17,7 +17,7 @@ from tacit.workloads.data.augmentation import Augmentation, AugmentedPictures
 from tacit.workloads.data.samples import Samples, chunk_length
 from tacit.workloads.data.sampling import EpochSampler, ShardSampler, batch_sizes
 from tacit.workloads.data.splits import Indices
-from tacit.workloads.workload import CHUNK, GRADIENT_BUDGET, Evaluation, Problem, Sampler
+from tacit.workloads.workload import GRADIENT_BUDGET, Evaluation, Problem, Sampler
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -131,18 +131,18 @@ class ArrayProblem(Problem):
     def evaluate(self, parameters: Tensor, buffers: dict[str, Tensor] | None = None) -> Evaluation:
         layout, buffers, flat = self.layout, buffers or {}, parameters.detach()
         is_cheap = len(self.training) * layout.dimension <= GRADIENT_BUDGET and self.evaluated is self.training
-        loss, gradient = 0.0, torch.zeros_like(flat)
+        loss, gradient = flat.new_zeros((), dtype=torch.float64), torch.zeros_like(flat)
         with _evaluating(self.module), torch.set_grad_enabled(is_cheap):
             for x, y in _chunks(self.evaluated):
                 point = flat.clone().requires_grad_(is_cheap)
                 values = {**buffers, **layout.split(point)}
                 part = functional_call(self.module, values, (x, y)) * (len(x) / len(self.evaluated))
-                loss += float(part.detach())
+                loss += part.detach()  # read after the last chunk: reading waits for the device
                 if is_cheap:
                     gradient += torch.autograd.grad(part, point)[0]
             squared = float(gradient.double().square().sum()) if is_cheap else None
             metric = self._measure({**buffers, **layout.split(flat)})
-        return Evaluation(loss, squared, metric)
+        return Evaluation(float(loss), squared, metric)
 
     def to(self, device: torch.device) -> None:
         super().to(device)
@@ -178,7 +178,7 @@ def _stacked(tokens: Sequence[Indices]) -> Indices:
 
 
 def _chunks(samples: Samples) -> Iterator[tuple[Tensor, ...]]:
-    length = chunk_length(samples, CHUNK)
+    length = chunk_length(samples)
     for start in range(0, len(samples), length):
         yield samples.span(start, start + length)
 

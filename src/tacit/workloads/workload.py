@@ -23,8 +23,6 @@ Tokens = Any
 
 GRADIENT_BUDGET = 50_000_000
 """Largest samples times parameters for which every evaluation includes the norm of the full gradient."""
-CHUNK = 4096
-"""Largest number of samples that an evaluation passes through the model at once."""
 
 
 class Sampler(Protocol):

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from tacit.errors import require
 
-_CHUNK_ELEMENTS = 1 << 22  # most input numbers in one chunk of an evaluation
+_CHUNK, _CUDA_CHUNK = 1 << 12, 1 << 16  # most samples in one chunk of an evaluation
+_CHUNK_NUMBERS = 1 << 22  # most numbers in its inputs
+_CUDA_BYTES_PER_NUMBER = 1 << 11  # memory of the GPU for each of them: activations outnumber inputs, and others use it
 
 
 class Samples(Protocol):
@@ -70,10 +72,19 @@ class WindowSamples:
         return WindowSamples(self.codes.to(device), self.starts.to(device), self.context)
 
 
-def chunk_length(samples: Samples, most: int) -> int:
-    """Return how many samples an evaluation should pass through a model at once: ``most``, fewer if they are large."""
-    elements = sum(part.numel() for part in samples.span(0, 1))
-    return max(1, min(most, _CHUNK_ELEMENTS // max(1, elements)))
+def chunk_length(samples: Samples) -> int:
+    """Return how many samples an evaluation passes through a model at once; the device decides, never measured time."""
+    parts = samples.span(0, 1)
+    most, most_numbers = _chunk_limits(parts[0].device)
+    return max(1, min(most, most_numbers // max(1, sum(part.numel() for part in parts))))
+
+
+def _chunk_limits(device: torch.device) -> tuple[int, int]:
+    """Return the most samples and the most numbers in the inputs of one chunk."""
+    if device.type != "cuda":
+        return _CHUNK, _CHUNK_NUMBERS
+    memory_bytes = torch.cuda.get_device_properties(device).total_memory
+    return _CUDA_CHUNK, max(_CHUNK_NUMBERS, memory_bytes // _CUDA_BYTES_PER_NUMBER)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
