@@ -21,7 +21,7 @@ from hypothesis import settings
 
 from tests.processor_time import ProcessorTime
 
-LAUNCHERS = {"together", "outcomes", "subprocess"}
+LAUNCHERS = {"together", "outcomes", "Module", "subprocess"}
 WAITING = ("runtime", "scripts", "cli", "test_examples.py", "test_documentation.py", "test_benchmarks.py")
 
 torch.set_num_threads(1)  # the digest of a run is the same only for equal numbers of threads

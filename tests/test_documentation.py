@@ -3,25 +3,26 @@
     as they stand                         every block that simulates, attaches or defines a strategy
     tacit simulate, torchrun              those that attach, and those that define a strategy, which a small script attaches
 
-One launch of torchrun runs all of them, one after the other.
+One launch of two processes runs all of them, one after the other.
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import json
 import os
-import subprocess
-import sys
+import runpy
+import traceback
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from tacit import Run
 from tacit.cli import app
+from tests.runtime.processes import together
 from tools.check_readme import LINK, ROOT, Block, fenced_blocks
 
 WORKERS = 2
@@ -40,22 +41,6 @@ def _train(strategy):
 
 for _strategy in [{strategies}]:
     session = _train(_strategy())
-"""
-LAUNCHED = """
-import json, os, runpy, sys, traceback
-
-results = {}
-for name in json.loads(sys.argv[1]):
-    os.chdir(os.path.dirname(name))
-    try:
-        session = runpy.run_path(name, run_name="__main__")["session"]
-        results[name] = [session.run.status, session.run.parameters.double().sum().item(), session.step]
-    except BaseException:
-        results[name] = [traceback.format_exc()]
-        break  # the ranks are no longer in step
-    finally:
-        with open(sys.argv[2] + os.environ["RANK"], "w") as file:
-            json.dump(results, file)
 """
 
 
@@ -138,21 +123,29 @@ def test_it_runs_on_simulated_workers(block: Block, tmp_path: Path) -> None:
     assert (run.status, run.workers) == ("finished", WORKERS)
 
 
+def run_all(paths: list[str]) -> dict[str, list[Any]]:
+    """Run scripts one after the other in this process; return status, sum of parameters and step of each."""
+    results: dict[str, list[Any]] = {}
+    for path in paths:
+        os.chdir(Path(path).parent)
+        try:
+            session = runpy.run_path(path, run_name="__main__")["session"]
+            results[path] = [session.run.status, session.run.parameters.double().sum().item(), session.step]
+        except BaseException:  # noqa: BLE001 - shown by the test
+            results[path] = [traceback.format_exc()]
+            break  # the ranks are no longer in step
+    return results
+
+
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list]]:
+def launched(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[Any]]]:
     """Return what became of every script on each of two real processes."""
     folder = tmp_path_factory.mktemp("launched")
     paths = [folder / str(number) / "train.py" for number in range(len(SCRIPTS))]
     for path, block in zip(paths, SCRIPTS, strict=True):
         path.parent.mkdir()
         path.write_text(_script_of(block))
-    (folder / "all.py").write_text(LAUNCHED)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
-    arguments = [str(folder / "all.py"), json.dumps([str(path) for path in paths]), str(folder / "result-")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launch, *arguments], capture_output=True, text=True, timeout=100, env=environment)
-    assert done.returncode == 0, done.stderr
-    results = [json.loads((folder / f"result-{rank}").read_text()) for rank in range(WORKERS)]
+    results = together(WORKERS, run_all, [str(path) for path in paths], timeout_s=100)
     return [
         {block.place: one.get(str(path), ["not reached"]) for path, block in zip(paths, SCRIPTS, strict=True)}
         for one in results
@@ -160,7 +153,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list]]:
 
 
 @pytest.mark.parametrize("block", SCRIPTS, ids=place)
-def test_it_runs_on_real_processes(block: Block, launched: list[dict[str, list]]) -> None:
+def test_it_runs_on_real_processes(block: Block, launched: list[dict[str, list[Any]]]) -> None:
     first, *others = [result[block.place] for result in launched]
     assert first[0] == "finished", first[0]
     for other in others:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,9 @@ import torch
 
 from tacit.runtime.server.host import ServerResult
 from tests.cli.command_line import Command
+from tests.runtime.processes import Module, run_script, together
 
-LONGEST_S = 100  # most of it is importing torch
+LONGEST_S = 100
 SCRIPT = """
 import tacit
 import torch
@@ -32,6 +30,13 @@ run = session.close()
 error = float((model.weight - 1).abs().max())
 print(f"{run.status} after {run.steps} updates, wrong by less than 0.1: {error < 0.1}")
 """
+UNPACK = """
+import sys
+import tacit.runtime.backend
+from tacit.core.message_reading import unpack
+
+print(type(unpack(bytes.fromhex(sys.argv[1]))).__name__)
+"""
 
 
 @pytest.mark.timeout(2 * LONGEST_S)
@@ -41,42 +46,26 @@ def test_a_server_in_its_own_process_serves_the_script_of_its_workers(tmp_path: 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    serve = (sys.executable, "-m", "tacit", "serve", str(script), "--master", f"127.0.0.1:{port}", "--workers", "2")
-    commands = [
-        ((sys.executable, str(script)), {"RANK": "0"}),
-        ((sys.executable, str(script)), {"RANK": "1"}),
-        (serve, {}),
-    ]
-    started = [
-        subprocess.Popen(
-            line,
-            env={**os.environ, **shared, **own},
-            cwd=tmp_path,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for line, own in commands
-    ]
-    try:
-        for process in started:
-            output, errors = process.communicate(timeout=LONGEST_S)
-            assert process.returncode == 0, errors
-            if process is not started[-1]:
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    serve = ("serve", str(script), "--master", f"127.0.0.1:{port}", "--workers", "2")
+    with (
+        Module("train", folder=tmp_path, RANK="0", **shared) as first,
+        Module("train", folder=tmp_path, RANK="1", **shared) as second,
+        Module("tacit", *serve, folder=tmp_path, **shared) as server,
+    ):
+        for process in (first, second, server):
+            code, output, errors = process.end(LONGEST_S)
+            assert code == 0, errors
+            if process is not server:
                 assert "finished after 30 updates, wrong by less than 0.1: True" in output
-    finally:
-        for process in started:
-            process.kill()
 
 
-def test_what_a_server_leaves_behind_is_known_to_workers_from_the_start() -> None:
+def test_what_a_server_leaves_behind_is_known_to_workers_from_the_start(tmp_path: Path) -> None:
     """It may come before a worker asks for it, and a kind that is not known is dropped."""
     packed = ServerResult(torch.ones(2), b"", b"", torch.tensor([1])).pack().hex()
-    imports = "import sys, tacit.runtime.backend; from tacit.core.message_reading import unpack"
-    line = f"{imports}; print(type(unpack(bytes.fromhex(sys.argv[1]))).__name__)"
-    done = subprocess.run([sys.executable, "-c", line, packed], capture_output=True, text=True, timeout=LONGEST_S)
-    assert (done.stdout.strip(), done.stderr) == ("ServerResult", "")
+    script = tmp_path / "train.py"
+    script.write_text(UNPACK)
+    assert together(1, run_script, str(script), packed) == ["ServerResult\n"]
 
 
 @pytest.mark.parametrize(

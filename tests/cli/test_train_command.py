@@ -9,8 +9,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
-import sys
 import time
 import tomllib
 from pathlib import Path
@@ -22,8 +20,9 @@ from tacit import Run
 from tacit.cli.commands.train_worker import _end_in_round
 from tacit.cli.settings import Table, renamed_value_notes, train_settings
 from tests.cli.command_line import Command
+from tests.runtime.processes import Module
 
-TRAIN = (sys.executable, "-m", "tacit", "train")
+TRAIN = ("tacit", "train")
 LONGEST_S = 100  # of one launch; most of it is importing torch
 
 
@@ -32,14 +31,12 @@ def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> 
     cluster = ("--latency", "2ms", "--strategy", "LocalSGD(period=Every(5))")
     assert tacit("simulate", *options, *cluster, "--out", "simulated").exit_code == 0
     options = ("--config", "simulated/run.toml", "--out", "real", "--json", "real.json", "--timeout", "50s")
-    done = subprocess.run([*TRAIN, *options], capture_output=True, text=True, timeout=LONGEST_S)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (
-        "latency_s, bandwidth_bytes_per_s" in done.stdout
-        and "of [cluster] are settings of the simulator" in done.stdout
-    )
-    assert "status      finished" in done.stdout and "(virtual)" not in done.stdout
-    assert "Report: real/report.html · run again: tacit train --config real/run.toml" in done.stdout
+    with Module(*TRAIN, *options) as process:
+        code, shown, errors = process.end(LONGEST_S)
+    assert (code, errors) == (0, "")
+    assert "latency_s, bandwidth_bytes_per_s" in shown and "of [cluster] are settings of the simulator" in shown
+    assert "status      finished" in shown and "(virtual)" not in shown
+    assert "Report: real/report.html · run again: tacit train --config real/run.toml" in shown
 
     real, simulated = Run.load("real"), Run.load("simulated")
     torch.testing.assert_close(real.parameters, simulated.parameters, rtol=1e-12, atol=1e-12)
@@ -77,17 +74,13 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Comma
     out, manifest = tmp_path / "run", tmp_path / "run" / "checkpoint" / "manifest.json"
     options = ("--workload", "quadratic(dimension=5)", "--strategy", "LocalSGD(period=Every(4))", "--lr", "1e-3")
     options += ("--steps", "10000000", "--evaluate-every", "10000000", "--checkpoint-every", "200", "--out", str(out))
-    command = [*TRAIN, *options, "--workers", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            until = time.monotonic() + LONGEST_S
-            while not manifest.exists() and process.poll() is None and time.monotonic() < until:
-                time.sleep(0.05)
-            os.kill(worker_of(process.pid, rank=1), signal.SIGKILL)
-            shown, errors = process.communicate(timeout=LONGEST_S)
-        finally:
-            process.terminate()  # which the launcher passes on to its workers
-    assert process.returncode == 1, errors
+    with Module(*TRAIN, *options, "--workers", "2") as process:
+        until = time.monotonic() + LONGEST_S
+        while not manifest.exists() and process.exit_code is None and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(worker_of(process.pid, rank=1), signal.SIGKILL)
+        code, shown, errors = process.end(LONGEST_S)
+    assert code == 1, errors
     assert "error: worker 1 was lost after" in errors and "Worker 1 was killed by SIGKILL" in errors
     assert f"tacit train --resume {out} continues from its checkpoint of step" in errors
     assert "Traceback" not in errors and "torch" not in errors and errors.count("error:") == 1
@@ -106,9 +99,8 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Comma
     assert (out / "run.toml").read_text() == before
 
     steps = rescued["step"] + 10
-    resume = [*TRAIN, "--resume", str(out), "--steps", str(steps), "--evaluate-every", "5", "--quiet"]
-    done = subprocess.run(resume, capture_output=True, text=True, timeout=LONGEST_S)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with Module(*TRAIN, "--resume", str(out), "--steps", str(steps), "--evaluate-every", "5", "--quiet") as process:
+        assert process.end(LONGEST_S) == (0, "", "")
     run = Run.load(out)
     assert run.status == "finished" and run.workers == 2
     assert run.history[0]["step"] == 0, "what was measured before the loss is kept"

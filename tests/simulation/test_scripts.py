@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -20,6 +19,7 @@ from tacit.errors import Deadlock, Interrupted, MisplacedCall, PeerLost, ScriptF
 from tacit.record.trace import COMPUTE
 from tacit.simulation.scripts.run import simulate_script
 from tacit.testing import toys
+from tests.runtime.processes import run_script_alone, together
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PREAMBLE = """
@@ -197,8 +197,7 @@ def test_random_draws_are_those_of_a_real_process(play, told, tmp_path, host):
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
     play(DRAWS, host=host)
     simulated = told()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, str(tmp_path / "train.py"), "2"], check=True, env=environment, timeout=100)
+    together(1, run_script_alone, str(tmp_path / "train.py"), "2")
     assert told()[0] == simulated[2]
     assert simulated[0] != simulated[1]
     assert (before[0], before[1]) == (random.getstate(), np.random.get_state()[1].tolist())
