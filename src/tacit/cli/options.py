@@ -222,7 +222,8 @@ Engine = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Evaluation of gradients: vmap (all workers in one call), captured (the same as CUDA graphs), compiled (with torch.compile, for long runs), loop (one worker after the other), or auto.",
+        help="Evaluation of gradients: vmap (all workers in one call), captured (the same as CUDA graphs), compiled "
+        "(with torch.compile, for long runs), loop (one worker after the other), or auto.",
         show_default="auto",
         rich_help_panel=_RUNNING,
     ),
