@@ -13,6 +13,7 @@ import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
 from tacit.workloads.array_problem import ArrayProblem
+from tests.workloads.test_evaluation_chunks import Reads
 from tests.workloads.test_replicas import BUILT_IN
 
 
@@ -22,7 +23,10 @@ def test_gathered_indices_are_the_collated_batches(name: str, tmp_path: Path) ->
     tokens = [problem.samplers[rank].take(1)[0] for rank in ranks]
     indices = problem.indices(ranks, tokens)
     assert indices is not None and indices.dtype == np.int64 and len(indices) == 3
-    gathered, collated = problem.gather(torch.from_numpy(indices)), problem.collate(ranks, tokens)
+    with Reads() as reads:
+        gathered = problem.gather(torch.from_numpy(indices))
+    assert reads.count == 0  # a CUDA graph cannot contain one
+    collated = problem.collate(ranks, tokens)
     alone = [problem.collate([rank], [token]) for rank, token in zip(ranks, tokens, strict=True)]
     for place, part in enumerate(gathered):
         assert torch.equal(part, collated[place])
