@@ -166,7 +166,10 @@ def simulate(
         interrupted = Interrupted(f"interrupted at {world.agenda.now_s:.6g} s")
         interrupted.run = run
         raise interrupted from None
-    _finish(run, world, first, "finished")
+    else:
+        _finish(run, world, first, "finished")
+    finally:
+        made.release()
     return run
 
 

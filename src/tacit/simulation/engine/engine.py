@@ -290,6 +290,11 @@ class Engine:
         """Return the mean of the workers' buffers (the first worker's where they are integers), for evaluation."""
         return self._plain.buffers.mean()
 
+    def release(self) -> None:
+        """Free the memory of captured calls now, not when the garbage collector runs."""
+        if self._static is not None:
+            self._static.release()
+
 
 class TimingEngine:
     """An engine without gradients: parameters never change, only time and bytes are simulated."""
@@ -306,6 +311,7 @@ class TimingEngine:
     def set_gradient(self, rank: int, value: Tensor) -> None: ...
     def settle(self) -> None: ...
     def reset(self, rank: int) -> None: ...
+    def release(self) -> None: ...
 
     def row(self, rank: int) -> Tensor:
         return self._parameters

@@ -28,7 +28,7 @@ from tacit.simulation.engine.row_optimizer import RowOptimizer
 from tacit.workloads.workload import Problem, Token
 
 MOST_STEPS_PER_REPLAY: Final = 8
-LARGEST_FOR_SEVERAL_STEPS: Final = 8_000_000  # parameters times replicas; larger calls are not limited by launches
+LARGEST_FOR_SEVERAL_STEPS: Final = 100_000  # parameters; calls of larger models are not limited by launches
 
 GradientCall = Callable[..., tuple[dict[str, Tensor], Tensor]]
 """From parameters by name and a batch, both with a leading dimension of replicas, to gradients and losses."""
@@ -84,7 +84,7 @@ class StaticCalls:
         updates = work.updates and isinstance(self.optimizer, FlatOptimizer)
         size = padded_size(len(work.ranks), len(self.storage) - 1, by_powers=self._is_compiled)
         done, steps = 0, len(work.tokens[0])
-        can_repeat = updates and size * self.storage.shape[1] <= LARGEST_FOR_SEVERAL_STEPS
+        can_repeat = updates and self.storage.shape[1] <= LARGEST_FOR_SEVERAL_STEPS
         while done < steps:
             count = min(MOST_STEPS_PER_REPLAY, 1 << (steps - done).bit_length() - 1) if can_repeat else 1
             indices = self._indices(work, done, count)
@@ -104,6 +104,10 @@ class StaticCalls:
                 self.optimizer.step(work.ranks, numbers[0], self.problem.layout.split(self.gradients[work.ranks]))
             self.losses.called()
             done += count
+
+    def release(self) -> None:
+        """Free the memory of all graphs."""
+        self._programs.clear()
 
     def _indices(self, work: Work, done: int, count: int) -> NDArray[np.int64] | None:
         """Return what ``Problem.gather`` needs, ranks × steps × …, for ``count`` steps or, from lists, for one step."""
@@ -168,6 +172,7 @@ class Program:
         with torch.cuda.stream(stream):
             self._body()  # libraries allocate and choose their kernels
             stream.synchronize()
+            torch.cuda.empty_cache()  # the graph has memory of its own
             graph = torch.cuda.CUDAGraph()
             graph.capture_begin(pool=pool)  # torch.cuda.graph() would also collect garbage, which takes longer
             try:
