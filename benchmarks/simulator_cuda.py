@@ -4,7 +4,7 @@
     PYTHONPATH=src python -m benchmarks.simulator_cuda [--data FOLDER] [--out FILE] [--only rates,epochs,memory,rule]
 
 rates: LocalSGD, SwarmSGD and K-async on ResNet-20 and an MLP, exponential compute times, greenlet host. The first run
-of each cell captures its graphs; the best of the following runs counts. Beside it stand the captured call and the plain
+of each cell is not counted. Beside it stand the captured call and the plain
 call alone, and the simulator with plain calls (engine="vmap").
 epochs: 100 epochs of CIFAR-10 (20,000 pictures) on 64 workers with ResNet-20, batch 32.
 memory: memory on the GPU and of the process, and its growth when a run has twice as many steps.
@@ -22,6 +22,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,18 +37,27 @@ from tacit.simulation.engine.flat_optimizer import FlatOptimizer
 from tacit.simulation.engine.losses import DeviceLosses
 from tacit.simulation.engine.row_optimizer import Template
 from tacit.simulation.engine.static_calls import StaticCalls, Work
+from tacit.workloads.data.image_files import read_cifar10
 
 BATCH, PERIOD, SEED = 32, 8, 0
-REPETITIONS = 2
+REPETITIONS = 3
 
 
-def pictures(data: Path | None, count: int = 20_000, **settings) -> workloads.Workload:
-    """Return ResNet-20 on CIFAR-10, or on random pictures of its size."""
+@cache
+def arrays(data: Path | None, count: int = 20_000) -> tuple[np.ndarray, ...]:
+    """Return pictures and classes for training and for testing: CIFAR-10, or random ones of its size."""
     if data is not None:
-        return workloads.cifar10(data, model="resnet", batch_size=BATCH, **settings)
+        return tuple(np.asarray(part) for part in read_cifar10(data))
     random = np.random.default_rng(SEED)
-    x = random.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
-    return workloads.images(x, random.integers(0, 10, count), model="resnet", batch_size=BATCH, **settings)
+    x = random.integers(0, 256, (count + 1000, 3, 32, 32), dtype=np.uint8)
+    y = random.integers(0, 10, count + 1000)
+    return x[:count], y[:count], x[count:], y[count:]
+
+
+def pictures(data: Path | None, **settings) -> workloads.Workload:
+    """Return ResNet-20 on these pictures."""
+    x, y, x_test, y_test = arrays(data)
+    return workloads.images(x, y, test=(x_test, y_test), model="resnet", batch_size=BATCH, **settings)
 
 
 def digits(workers: int) -> workloads.Workload:
@@ -73,16 +83,15 @@ def simulated(
     return time.perf_counter() - begun, run
 
 
-def marginal_rate(make: Callable[[int], float], work: Callable[[int], int], steps: int) -> float:
-    """Return worker-steps per second between runs of ``steps`` and of twice as many steps, the best of repetitions.
+def marginal_rate(seconds: Callable[[int], float], work_per_step: int, steps: int) -> float:
+    """Return worker-steps per second between runs of ``steps`` and of twice as many steps.
 
-    The difference leaves out loading data, capturing graphs and the two evaluations.
+    The difference leaves out opening data, capturing graphs and the two evaluations. Each of the two is the shortest of
+    several repetitions, taken in turns.
     """
-    best = 0.0
-    for _ in range(REPETITIONS):
-        short, long = make(steps), make(2 * steps)
-        best = max(best, (work(2 * steps) - work(steps)) / max(1e-9, long - short))
-    return best
+    pairs = [(seconds(steps), seconds(2 * steps)) for _ in range(REPETITIONS)]
+    short, long = (min(column) for column in zip(*pairs, strict=True))
+    return steps * work_per_step / (long - short)
 
 
 def bare_calls(workload: workloads.Workload, workers: int, repetitions: int) -> dict[str, float]:
@@ -116,13 +125,13 @@ def bare_calls(workload: workloads.Workload, workers: int, repetitions: int) -> 
 
 CELLS = (
     # name, workload, strategy, workers, steps, engines, goal
-    ("ResNet-20, 16 workers, LocalSGD(8)", "resnet", "local", 16, 48, ("captured", "vmap"), 1_000),
+    ("ResNet-20, 16 workers, LocalSGD(8)", "resnet", "local", 16, 96, ("captured", "vmap"), 1_000),
     ("ResNet-20, 64 workers, LocalSGD(8)", "resnet", "local", 64, 24, ("captured", "vmap"), 1_200),
     ("ResNet-20, 64 workers, LocalSGD(8), compiled", "resnet", "local", 64, 24, ("compiled",), 1_500),
     ("ResNet-20, 64 workers, SwarmSGD(4)", "resnet", "swarm", 64, 12, ("captured",), 600),
     ("ResNet-20, 64 workers, KAsync(4)", "resnet", "async", 64, 150, ("captured",), 350),
-    ("MLP, 256 workers, LocalSGD(8)", "mlp", "local", 256, 160, ("captured", "vmap"), 100_000),
-    ("MLP, 1,024 workers, LocalSGD(8)", "mlp", "local", 1024, 80, ("captured", "vmap"), 200_000),
+    ("MLP, 256 workers, LocalSGD(8)", "mlp", "local", 256, 400, ("captured", "vmap"), 100_000),
+    ("MLP, 1,024 workers, LocalSGD(8)", "mlp", "local", 1024, 160, ("captured", "vmap"), 200_000),
 )
 STRATEGIES = {
     "local": tacit.LocalSGD(period=tacit.Every(PERIOD)),
@@ -147,7 +156,7 @@ def rates(data: Path | None, chosen: str) -> dict[str, object]:
             seconds, run = simulated(workload, STRATEGIES[strategy], workers, steps, engine)  # captures
             rate = marginal_rate(
                 lambda s, w=workload, n=workers, e=engine, k=strategy: simulated(w, STRATEGIES[k], n, s, e)[0],
-                lambda s, p=per_step: s * p,
+                per_step,
                 steps,
             )
             row[engine] = {"worker_steps_per_s": round(rate), "first_run_s": round(seconds, 2)}
