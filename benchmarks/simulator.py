@@ -1,13 +1,15 @@
 """How fast the simulator is, as ratios taken in one run: `make bench-simulator`, or
 
-    python benchmarks/simulator.py [--out benchmarks/results/simulator.json] [--only speed,scale,timing,rule]
+    python benchmarks/simulator.py [--out benchmarks/results/simulator.json] [--only speed,scale,timing,rule,servers]
 
 speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over
 torch modules and the bare
   vmap call.
 scale: 1,000 workers x 100 steps in a process of its own, wall time and peak memory; cost per worker-step from 64 to
 1,000 workers. timing: events a second of timing-only runs. rule: vmap against one by one over module kinds and sizes;
-the engine's fixed rule is read off this table.
+the engine's fixed rule is read off this table. servers: gradients a second that updates use, and gradients per call of
+the engine, for K of 64 learners on the default network; against the bare vmap call, and against gradients that are
+evaluated when they are sent.
 
 Every figure is the best of several alternating repetitions: the machine is shared, and the least disturbed one says
 what the code can do.
@@ -35,6 +37,9 @@ from torch.func import functional_call, grad_and_value, vmap
 import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
+from tacit.core.worker import Worker
+from tacit.simulation.engine.engine import Engine
+from tacit.strategies.servers import ParameterServerStrategy
 
 BATCH = 32
 PERIOD = 8
@@ -228,16 +233,82 @@ def rule() -> dict[str, object]:
     return {"vmap over loop": table}
 
 
+class AtOnce(ParameterServerStrategy):
+    """A base class of strategies whose gradients are evaluated when they are sent, not when they are used."""
+
+    def before_step(self, worker: Worker, state: object) -> None:
+        worker.gradient.sum()  # before the update is skipped
+        super().before_step(worker, state)
+
+
+class KSyncAtOnce(AtOnce, tacit.KSync): ...
+
+
+class KBatchSyncAtOnce(AtOnce, tacit.KBatchSync): ...
+
+
+class KAsyncAtOnce(AtOnce, tacit.KAsync): ...
+
+
+def served(strategy: ParameterServerStrategy, workers: int, updates: int, sizes: list[int]) -> float:
+    """Return gradients a second that updates use; ``sizes``: takes the number of gradients of each engine call."""
+    settle_call = Engine._settle_call
+
+    def counted(self: Engine, ranks: list[int], *rest: object) -> None:
+        sizes.append(len(ranks))
+        settle_call(self, ranks, *rest)
+
+    cluster = tacit.Cluster(workers=workers, compute=tacit.Exponential(mean_s=0.02))
+    workload, sizes[:] = digits(workers), []
+    Engine._settle_call = counted
+    begun = time.perf_counter()
+    try:
+        tacit.simulate(workload, strategy, cluster=cluster, steps=updates, evaluate_every=updates)
+    finally:
+        Engine._settle_call = settle_call
+    return strategy.k * updates / (time.perf_counter() - begun)
+
+
+def servers() -> dict[str, object]:
+    """K of 64 learners on the default network: gradients a second that updates use, and per call of the engine."""
+    cases = {  # a strategy, the same with gradients evaluated when they are sent, and updates
+        "KSync(k=32)": (tacit.KSync(k=32), KSyncAtOnce(k=32), 60),
+        "KBatchSync(k=32)": (tacit.KBatchSync(k=32), KBatchSyncAtOnce(k=32), 60),
+        "KAsync(k=4)": (tacit.KAsync(k=4), KAsyncAtOnce(k=4), 480),
+    }
+    results: dict[str, object] = {}
+    for name, (strategy, at_once, updates) in cases.items():
+        sizes: dict[str, list[int]] = {"tacit": [], "evaluated at once": []}
+        rates = best(
+            {
+                "tacit": lambda s=strategy, u=updates, z=sizes["tacit"]: served(s, 64, u, z),
+                "evaluated at once": lambda s=at_once, u=updates // 6, z=sizes["evaluated at once"]: served(
+                    s, 64, u, z
+                ),
+                "bare vmap": lambda: bare_vmap(64, 20),
+            },
+            3,
+        )
+        goal = " (goal 10)" if name.startswith("KSync") else ""
+        results[name] = {
+            "gradients_used_per_s": {way: round(rate) for way, rate in rates.items()},
+            "gradients_per_call": {way: round(sum(own) / len(own), 1) for way, own in sizes.items()},
+            f"over gradients evaluated at once{goal}": round(rates["tacit"] / rates["evaluated at once"], 1),
+            "over bare vmap": round(rates["tacit"] / rates["bare vmap"], 2),
+        }
+    return results
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, help="write the results here as JSON")
-    arguments.add_argument("--only", default="speed,scale,timing,rule", help="which parts, by comma")
+    arguments.add_argument("--only", default="speed,scale,timing,rule,servers", help="which parts, by comma")
     arguments.add_argument("--thousand", action="store_true", help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
     if chosen.thousand:
         print(json.dumps(thousand()))
         return
-    parts = {"speed": speed, "scale": scale, "timing": timing, "rule": rule}
+    parts = {"speed": speed, "scale": scale, "timing": timing, "rule": rule, "servers": servers}
     results: dict[str, object] = {
         "command": "make bench-simulator",
         "versions": {"tacit": tacit.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -36,7 +36,7 @@ from tacit.core.randomness import Streams
 from tacit.simulation.engine.flat_optimizer import FlatOptimizer
 from tacit.simulation.engine.losses import DeviceLosses
 from tacit.simulation.engine.row_optimizer import Template
-from tacit.simulation.engine.static_calls import StaticCalls, Work
+from tacit.simulation.engine.static_calls import StaticCalls, Steps
 from tacit.workloads.data.image_files import read_cifar10
 
 BATCH, PERIOD, SEED = 32, 8, 0
@@ -108,8 +108,8 @@ def bare_calls(workload: workloads.Workload, workers: int, repetitions: int) -> 
     template = Template(lambda p: torch.optim.SGD(p, lr=0.01), module, layout)
     optimizer = FlatOptimizer(template, layout, storage, lambda step: 1.0)
     static = StaticCalls(problem, storage, optimizer, DeviceLosses(workers, storage.device), call, is_compiled=False)
-    work = Work(ranks, [0] * workers, tokens, BATCH, updates=True)
-    timed = {"plain": lambda: call(layout.split(storage[:-1]), *batch), "captured": lambda: static.run(work)}
+    work = Steps(ranks, [0] * workers, tokens, BATCH)
+    timed = {"plain": lambda: call(layout.split(storage[:-1]), *batch), "captured": lambda: static.advance(work)}
     results = {}
     for name, function in timed.items():
         for _ in range(3):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tacit
 from benchmarks.papers.__main__ import SHARED
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -82,6 +83,11 @@ def test_the_speed_benchmark_measures_what_it_compares():
         repetitions=1,
     )
     assert all(rate > 0 for rate in rates.values())
+    sizes: list[int] = []
+    assert speed["served"](tacit.KSync(k=2), 4, 3, sizes) > 0
+    assert sum(sizes) >= 6
+    assert speed["served"](speed["KSyncAtOnce"](k=2), 4, 3, sizes) > 0
+    assert set(sizes) == {1}
 
 
 @pytest.mark.processes

@@ -12,8 +12,8 @@ from torch import nn
 import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
-from tacit.simulation.engine import static_calls
 from tacit.simulation.engine.choice import Choice, choose_engine
+from tacit.simulation.engine.programs import Program
 from tacit.simulation.engine.static_calls import padded_size
 
 simulate_module = sys.modules["tacit.simulation.simulate"]
@@ -128,10 +128,10 @@ def test_losses_reach_the_hooks_that_use_them():
 def test_what_cannot_be_captured_runs_in_plain_calls_with_the_reason_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    def refuse(self: static_calls.Program, pool: object) -> None:
+    def refuse(self: Program, pool: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
 
-    monkeypatch.setattr(static_calls.Program, "prepare", refuse)
+    monkeypatch.setattr(Program, "prepare", refuse)
     with caplog.at_level(logging.WARNING, logger="tacit"):
         runs = [
             tacit.simulate(workloads.digits(), LOCAL, cluster=CLUSTER, steps=8, engine="captured") for _ in range(2)
@@ -147,14 +147,14 @@ def test_what_cannot_be_captured_runs_in_plain_calls_with_the_reason_once(
 
 @pytest.mark.usefixtures("without_graphs")
 def test_a_call_that_does_not_fit_into_memory_is_divided(monkeypatch: pytest.MonkeyPatch):
-    prepare = static_calls.Program.prepare
+    prepare = Program.prepare
 
-    def limited(self: static_calls.Program, pool: object) -> None:
-        if self._size > 2:
+    def limited(self: Program, pool: object) -> None:
+        if self.size > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         prepare(self, pool)
 
-    monkeypatch.setattr(static_calls.Program, "prepare", limited)
+    monkeypatch.setattr(Program, "prepare", limited)
     run = tacit.simulate(workloads.digits(), LOCAL, cluster=CLUSTER, steps=8, engine="captured")
     assert run.record["engine_reason"].endswith("memory limits a call to 2")
 

@@ -21,8 +21,9 @@ from tacit.errors import Interrupted, NotFinite, RunError, SpeedBias, nearest, r
 from tacit.record.run import Run
 from tacit.record.versions import versions
 from tacit.simulation.engine.choice import choose_engine
-from tacit.simulation.engine.engine import Engine, TimingEngine
+from tacit.simulation.engine.engine import Engine
 from tacit.simulation.engine.flat_optimizer import engine_optimizer
+from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, record_of

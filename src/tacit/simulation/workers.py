@@ -44,6 +44,7 @@ class SimulatedWorker(Endpoint):
         self._hook_free_ends_s: list[float] = []
         self._base_step = 0
         self._update_is_skipped = self._is_abandoned = False
+        self._deferred_gradient: Tensor | None = None  # of this step, if its update is skipped
         self._step_in_progress: StepInProgress | None = None
 
     # Interface of strategies.
@@ -60,11 +61,16 @@ class SimulatedWorker(Endpoint):
 
     @property
     def gradient(self) -> Tensor:
-        return self.world.engine.gradient(self.rank)
+        if not self._update_is_skipped:
+            return self.world.engine.gradient(self.rank)
+        if self._deferred_gradient is None:
+            self._deferred_gradient = self.world.engine.deferred_gradient(self.rank)
+        return self._deferred_gradient
 
     @gradient.setter
     def gradient(self, value: Tensor) -> None:
         self.world.engine.set_gradient(self.rank, value)
+        self._deferred_gradient = None
 
     @property
     def learning_rate(self) -> float:
@@ -109,7 +115,7 @@ class SimulatedWorker(Endpoint):
     def live_again(self) -> None:
         super().live_again()
         self.state, self._is_initialised, self._step_in_progress, self._hook_free_ends_s = None, False, None, []
-        self._update_is_skipped = self._is_abandoned = False
+        self._update_is_skipped, self._is_abandoned, self._deferred_gradient = False, False, None
         self.compute_times.crash_s = self.compute_times.crash_after(self.world.agenda.now_s)
         self.boundary_s = self.world.agenda.now_s
 
@@ -132,7 +138,7 @@ class SimulatedWorker(Endpoint):
                 self._current = self.step
                 strategy.before_step(self, state)
                 if self._update_is_skipped:
-                    self._update_is_skipped = False
+                    self._update_is_skipped, self._deferred_gradient = False, None
                 else:
                     world.engine.update(self.rank, self.step)
             self._current = self.step

@@ -13,7 +13,8 @@ from tacit.core.strategy import Strategy
 from tacit.session.server_model import ServerModel
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.endpoints import SimulatedServer
-from tacit.simulation.engine.engine import Engine, TimingEngine
+from tacit.simulation.engine.engine import Engine
+from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.evaluation import Evaluator
 from tacit.simulation.workers import SimulatedWorker
 from tacit.workloads.workload import Problem, Token

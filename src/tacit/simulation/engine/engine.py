@@ -3,7 +3,8 @@
 Operations of a worker (a gradient, an update, a snapshot for an evaluation) wait in its queue; rows are independent.
 When a result is needed, the engine runs all queues in lockstep: the gradients at the heads of the queues in one call of
 ``torch.func.vmap``, the updates in one call of an elementwise optimizer. Hook-free steps are queued ahead of their
-virtual time, several as one operation, and fill these calls.
+virtual time, several as one operation, and fill these calls. A gradient that is only sent (``deferred_gradient``) waits
+outside the queues until its receiver uses it.
 
 The captured and compiled engines run the same operations through ``static_calls``.
 """
@@ -18,22 +19,26 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from tacit.core.parameter_layout import Layout
 from tacit.core.worker import ObservedLosses
 from tacit.simulation.engine.choice import STATIC, Choice, warn_once
+from tacit.simulation.engine.deferred import DeferredGradient, DeferredGradients, DeferredTensor
 from tacit.simulation.engine.losses import DeviceLosses, HostLosses, Losses
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
 from tacit.simulation.engine.plain_gradients import PlainGradients
 from tacit.simulation.engine.row_optimizer import RowOptimizer
-from tacit.simulation.engine.static_calls import CannotCapture, StaticCalls, Work
+from tacit.simulation.engine.static_calls import CannotCapture, StaticCalls, Steps
 from tacit.workloads.workload import Problem, Token
 
-_ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT = range(4)
+_ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT, _DEFERRED = range(5)
 REPLICAS_PER_CALL: Final = {"cpu": 256, "cuda": 1024}  # limits the memory of a call's activations
 NUMBERS_PER_CALL: Final = {"cpu": 32_000_000, "cuda": 256_000_000}  # limits the memory of its gradients
 
 Operation = tuple[int, int, Any]
-"""Kind, step and argument: mini-batches, one per step; None; or the function that takes the snapshot."""
+"""Kind, step and argument: mini-batches, one per step; None; the function that takes the snapshot; or a deferred
+gradient, which is never in a queue."""
+
+Work = tuple[int, Operation]
+"""The rank of a worker, and an operation."""
 
 Snapshot = Callable[[int, int, Tensor], None]
 """Called with rank, step and the row, which it must copy."""
@@ -61,6 +66,7 @@ class Engine:
         self._gradient_rows: list[Tensor] = []  # views of them
         self._queues: list[deque[Operation]] = [deque() for _ in range(self.workers)]
         self._waiting: set[int] = set()
+        self._deferred = DeferredGradients()
         self._snapshots = 0  # in all queues
         self._calls_update = False
         self._losses: Losses = HostLosses(self.workers)
@@ -75,7 +81,6 @@ class Engine:
             self._static = StaticCalls(
                 problem, storage, optimizer, losses, self._plain.vmapped, is_compiled=is_compiled
             )
-            self._gradients = self._static.gradients[:-1]
 
     @property
     def choice(self) -> Choice:
@@ -98,6 +103,8 @@ class Engine:
     def update(self, rank: int, step: int) -> None:
         """Queue a step of the optimizer with the gradient that the hook leaves."""
         self._calls_update = True
+        if rank in self._deferred:
+            self._deferred.keep_row(rank, self._rows[rank])
         self._queues[rank].append((_UPDATE, step, None))
         self._waiting.add(rank)
 
@@ -109,9 +116,7 @@ class Engine:
 
     def reset(self, rank: int) -> None:
         """Reset the worker to the initial parameters and the initial state of the optimizer."""
-        if rank in self._waiting:
-            self.settle(rank)
-        self._rows[rank].copy_(self._first)
+        self.row(rank).copy_(self._first)
         self.optimizer.forget(rank)
 
     # Interface of hooks.
@@ -120,6 +125,8 @@ class Engine:
         """Return the worker's parameters after running its queued operations."""
         if rank in self._waiting:
             self.settle(rank)
+        if rank in self._deferred:
+            self._deferred.keep_row(rank, self._rows[rank])
         return self._rows[rank]
 
     def gradient(self, rank: int) -> Tensor:
@@ -129,6 +136,19 @@ class Engine:
         if not self._gradient_rows:
             self._gradient_rows = list(self._flat_gradients)
         return self._gradient_rows[rank]
+
+    def deferred_gradient(self, rank: int) -> Tensor:
+        """Return the worker's gradient, which no update will use; it may be evaluated at the first use of its numbers.
+
+        All deferred gradients that are still referenced are then evaluated in one call.
+        """
+        queue = self._queues[rank]
+        if len(queue) != 1 or queue[0][0] != _GRADIENT:
+            return self.gradient(rank)
+        _, step, (token,) = self._pop(rank)
+        deferred = DeferredGradient(rank, step, token, self._settle_deferred)
+        self._deferred.add(deferred)
+        return DeferredTensor.of(deferred, slice(0, self.layout.dimension), self.matrix)
 
     def set_gradient(self, rank: int, value: Tensor) -> None:
         """Replace the gradient that the next update uses."""
@@ -147,6 +167,8 @@ class Engine:
         """Return and reset the number of steps and the losses of the worker."""
         if rank in self._waiting:
             self.settle(rank)
+        if rank in self._deferred:
+            self._settle_deferred()
         steps, first, loss = self._losses.take(rank)
         return ObservedLosses(steps, steps * self._weights[rank], first, loss)
 
@@ -194,64 +216,55 @@ class Engine:
         steps = [self._pop(rank)[1] for rank in ranks]
         self.optimizer.step(ranks, steps, self.layout.split(self._some(self._flat_gradients, ranks)))
 
+    def _settle_deferred(self) -> None:
+        """Evaluate all deferred gradients, together with the gradients at the heads of the queues."""
+        self._settle_gradients([rank for rank in self._waiting if self._queues[rank][0][0] in (_ADVANCE, _GRADIENT)])
+
     def _settle_gradients(self, ranks: list[int]) -> None:
-        """Evaluate the gradients at the heads of the queues, for as many steps as all of them contain."""
-        heads = {rank: self._pop(rank) for rank in ranks}
-        steps = min(len(tokens) for _, _, tokens in heads.values())
-        for rank, (kind, step, tokens) in heads.items():
+        """Evaluate deferred gradients and those at the heads of the queues, for as many steps as all contain."""
+        deferred = self._deferred.take()
+        heads = [(rank, self._pop(rank)) for rank in ranks]
+        steps = 1 if deferred else min(len(tokens) for _, (_, _, tokens) in heads)
+        for rank, (kind, step, tokens) in heads:
             if len(tokens) > steps:
                 self._queues[rank].appendleft((kind, step + steps, tokens[steps:]))
                 self._waiting.add(rank)
-        if self._static is not None:
-            self._settle_static(ranks, heads, steps)
-            return
-        calls = [(some, [heads[rank] for rank in some]) for some in self._calls(ranks)]
+        if self._static is not None and self._static.can_update:
+            heads = self._settle_static(heads, steps)
+        work: list[Work] = [(one.rank, (_DEFERRED, one.step, one)) for one in deferred] + heads
+        work.sort(key=lambda one: one[0])  # stable: a worker's deferred gradients are older than its queue
+        calls = self._calls(work)
         for ahead in range(steps):
-            for some, operations in calls:
-                self._settle_call(some, operations, ahead)
+            for some in calls:
+                self._settle_call([rank for rank, _ in some], [operation for _, operation in some], ahead)
 
-    def _settle_static(self, ranks: list[int], heads: dict[int, Operation], steps: int) -> None:
-        """Evaluate the gradients of ``steps`` steps in calls with static inputs."""
-        for kind in (_ADVANCE, _GRADIENT):
-            left = [rank for rank in ranks if heads[rank][0] == kind]
-            while left:
-                some = self._calls(left)[0]
-                if self._run_static(some, [heads[rank] for rank in some], steps):
-                    done = set(some)
-                    left = [rank for rank in left if rank not in done]
-
-    def _run_static(self, ranks: list[int], operations: list[Operation], steps: int) -> bool:
-        """Run one call with static inputs, or plain calls where that fails; return False if it must be smaller."""
-        if self._static is not None:
-            tokens = [tokens[:steps] for _, _, tokens in operations]
-            numbers = [step for _, step, _ in operations]
-            updates = operations[0][0] == _ADVANCE
+    def _settle_static(self, heads: list[Work], steps: int) -> list[Work]:
+        """Run whole steps in calls with static inputs; return the work that is left."""
+        left = [one for one in heads if one[1][0] == _ADVANCE]
+        others = [one for one in heads if one[1][0] != _ADVANCE]
+        while left and self._static is not None:
+            some = self._calls(left)[0]
+            ranks = [rank for rank, _ in some]
+            numbers = [step for _, (_, step, _) in some]
+            tokens = [tokens[:steps] for _, (_, _, tokens) in some]
             try:
-                self._static.run(Work(ranks, numbers, tokens, self._sizes[ranks[0]], updates))
+                self._static.advance(Steps(ranks, numbers, tokens, self._sizes[ranks[0]]))
             except CannotCapture as error:
-                self._static = None
-                self._plain.choice = Choice("vmap", str(error))
-                warn_once(str(error), "in plain calls of vmap")
-            except torch.OutOfMemoryError:
-                if len(ranks) == 1:
-                    raise
-                self._per_call = -(-len(ranks) // 2)
-                reason = f"{self.choice.reason}; memory limits a call to {self._per_call}"
-                self._plain.choice = self.choice._replace(reason=reason)
-                return False
+                self._use_plain_calls(error)
+            except torch.OutOfMemoryError as error:
+                self._halve_calls(len(some), error)
             else:
-                return True
-        for ahead in range(steps):
-            self._settle_call(ranks, operations, ahead)
-        return True
+                done = set(ranks)
+                left = [one for one in left if one[0] not in done]
+        return left + others
 
-    def _calls(self, ranks: list[int]) -> list[list[int]]:
-        """Divide ``ranks`` into calls with equal batch sizes and a limited number of ranks."""
-        by_size: dict[int, list[int]] = {self._sizes[0]: ranks}
+    def _calls(self, work: list[Work]) -> list[list[Work]]:
+        """Divide ``work`` into calls with equal batch sizes and a limited number of replicas."""
+        by_size: dict[int, list[Work]] = {self._sizes[0]: work}
         if self._has_sizes:
             by_size = {}
-            for rank in ranks:
-                by_size.setdefault(self._sizes[rank], []).append(rank)
+            for one in work:
+                by_size.setdefault(self._sizes[one[0]], []).append(one)
         at_once = self._per_call
         return [same[start : start + at_once] for same in by_size.values() for start in range(0, len(same), at_once)]
 
@@ -259,20 +272,66 @@ class Engine:
         """Evaluate the gradients of one call, ``ahead`` steps into each operation; update rows of whole steps."""
         kinds = [kind for kind, _, _ in operations]
         steps = [step + ahead for _, step, _ in operations]
-        batch = self.problem.collate(ranks, [tokens[ahead] for _, _, tokens in operations])
-        parameters = self.layout.split(self._some(self.matrix, ranks))
-        gradients, losses = self._plain.evaluate(ranks, parameters, batch)
+        tokens = [one.token if kind == _DEFERRED else one[ahead] for kind, _, one in operations]
+        deferred = {place: one for place, (kind, _, one) in enumerate(operations) if kind == _DEFERRED}
+        gradients, losses = self._evaluate(ranks, self._parameters(ranks, deferred), tokens)
         self._losses.observe(ranks, steps, losses)
         if kinds.count(_ADVANCE) == len(ranks):
             self.optimizer.step(ranks, steps, gradients)
             return
         flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
         self.layout.join(gradients, flat)
-        self._flat_gradients[ranks] = flat
+        for place, one in deferred.items():
+            one.value = flat[place]
+        if not deferred:
+            self._flat_gradients[ranks] = flat
+        elif len(deferred) < len(ranks):
+            queued = [place for place in range(len(ranks)) if place not in deferred]
+            self._flat_gradients[[ranks[place] for place in queued]] = flat[queued]
         whole = [place for place, kind in enumerate(kinds) if kind == _ADVANCE]
         if whole:
             rows = {name: gradient[whole] for name, gradient in gradients.items()}
             self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], rows)
+
+    def _parameters(self, ranks: list[int], deferred: dict[int, DeferredGradient]) -> Tensor:
+        """Return the parameters of a call: the rows ``ranks``, or what they were; a rank may occur several times."""
+        if not deferred:
+            return self._some(self.matrix, ranks)
+        rows = self.matrix[ranks]
+        for place, one in deferred.items():
+            if one.parameters is not None:
+                rows[place] = one.parameters
+        return rows
+
+    def _evaluate(self, ranks: list[int], parameters: Tensor, tokens: list[Token]) -> tuple[dict[str, Tensor], Tensor]:
+        """Return gradients by name and losses of the rows of ``parameters``, which are those of ``ranks``."""
+        if self._static is not None:
+            try:
+                return self._static.evaluate(ranks, parameters, tokens, self._sizes[ranks[0]])
+            except CannotCapture as error:
+                self._use_plain_calls(error)
+            except torch.OutOfMemoryError as error:
+                half = self._halve_calls(len(ranks), error)
+                first = self._evaluate(ranks[:half], parameters[:half], tokens[:half])
+                rest = self._evaluate(ranks[half:], parameters[half:], tokens[half:])
+                gradients = {name: torch.cat((part, rest[0][name])) for name, part in first[0].items()}
+                return gradients, torch.cat((first[1], rest[1]))
+        return self._plain.evaluate(ranks, self.layout.split(parameters), self.problem.collate(ranks, tokens))
+
+    def _use_plain_calls(self, error: CannotCapture) -> None:
+        """Evaluate gradients without static inputs from now on."""
+        self._static = None
+        self._plain.choice = Choice("vmap", str(error))
+        warn_once(str(error), "in plain calls of vmap")
+
+    def _halve_calls(self, replicas: int, error: torch.OutOfMemoryError) -> int:
+        """Limit calls to half of the ``replicas`` for which memory did not suffice, and return that."""
+        if replicas == 1:
+            raise error
+        self._per_call = -(-replicas // 2)
+        reason = f"{self.choice.reason}; memory limits a call to {self._per_call}"
+        self._plain.choice = self.choice._replace(reason=reason)
+        return self._per_call
 
     @property
     def _flat_gradients(self) -> Tensor:
@@ -294,36 +353,3 @@ class Engine:
         """Free the memory of captured calls now, not when the garbage collector runs."""
         if self._static is not None:
             self._static.release()
-
-
-class TimingEngine:
-    """An engine without gradients: parameters never change, only time and bytes are simulated."""
-
-    def __init__(self, parameters: Tensor, learning_rate: float, layout: Layout) -> None:
-        self.layout = layout
-        self._parameters, self._gradient, self._rate = parameters, torch.zeros_like(parameters), learning_rate
-        self.choice = Choice("timing", "timing_only=True")
-
-    def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None: ...
-    def compute_gradient(self, rank: int, step: int, token: Token) -> None: ...
-    def update(self, rank: int, step: int) -> None: ...
-    def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None: ...
-    def set_gradient(self, rank: int, value: Tensor) -> None: ...
-    def settle(self) -> None: ...
-    def reset(self, rank: int) -> None: ...
-    def release(self) -> None: ...
-
-    def row(self, rank: int) -> Tensor:
-        return self._parameters
-
-    def gradient(self, rank: int) -> Tensor:
-        return self._gradient
-
-    def take_observed(self, rank: int) -> ObservedLosses:
-        return ObservedLosses(1, 1.0, None, None)
-
-    def weight(self, rank: int) -> float:
-        return 1.0
-
-    def learning_rate(self, step: int) -> float:
-        return self._rate

@@ -45,6 +45,14 @@ class HostLosses:
         if not np.isfinite(values).all():
             place = int(np.flatnonzero(~np.isfinite(values))[0])
             raise NotFinite(ranks[place], steps[place] + 1, float(values[place]))
+        if len(set(ranks)) < len(ranks):  # several gradients of one worker
+            for place, rank in enumerate(ranks):
+                self._add([rank], values[place : place + 1])
+        else:
+            self._add(ranks, values)
+
+    def _add(self, ranks: Sequence[int], values: NDArray[np.float64]) -> None:
+        """Add one loss of each of ``ranks``, which differ from each other."""
         some = slice(ranks[0], ranks[-1] + 1) if ranks[-1] - ranks[0] + 1 == len(ranks) else list(ranks)
         self._first[some] = np.where(self._seen[some] == 0, values, self._first[some])
         self._sum[some] += values
@@ -106,8 +114,11 @@ class DeviceLosses:
 
     def observe(self, ranks: Sequence[int], steps: Sequence[int], losses: Tensor) -> None:
         device = self._table.device
-        flags = torch.from_numpy(self.first_flags(ranks)[0]).to(device)
-        self.add(torch.tensor(ranks, device=device), losses, torch.tensor(steps, device=device), flags)
+        for places in _without_repetition(ranks):
+            some, numbers = [ranks[place] for place in places], [steps[place] for place in places]
+            own = losses if len(places) == len(ranks) else losses[places]
+            flags = torch.from_numpy(self.first_flags(some)[0]).to(device)
+            self.add(torch.tensor(some, device=device), own, torch.tensor(numbers, device=device), flags)
         self.called()
 
     def take(self, rank: int) -> tuple[int, float | None, float | None]:
@@ -128,3 +139,18 @@ class DeviceLosses:
         if len(bad):
             rank = int(bad[np.argmin(self._host[_BAD_STEP, bad])])
             raise NotFinite(rank, int(self._host[_BAD_STEP, rank]) + 1, float(self._host[_BAD_LOSS, rank]))
+
+
+def _without_repetition(ranks: Sequence[int]) -> list[list[int]]:
+    """Divide the places of ``ranks`` into lists in which no rank occurs twice, earlier places first."""
+    if len(set(ranks)) == len(ranks):
+        return [list(range(len(ranks)))]
+    groups: list[list[int]] = []
+    seen: dict[int, int] = {}
+    for place, rank in enumerate(ranks):
+        earlier = seen.get(rank, 0)
+        seen[rank] = earlier + 1
+        if earlier == len(groups):
+            groups.append([])
+        groups[earlier].append(place)
+    return groups

@@ -28,7 +28,7 @@ from tacit.record.trace import CANCELLED, COMPUTE, NOTE, RECEIVE, SEND, WAIT, Co
 from tacit.simulation.agenda import rare_collections
 from tacit.simulation.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
-from tacit.simulation.engine.engine import TimingEngine
+from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.world import World
 from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
 from tacit.strategies.servers.messages import ServedModel, ServerPush, ServerRestart, ToServer

@@ -1,0 +1,163 @@
+"""Gradients that are evaluated at the first use of their numbers, together with all others that wait.
+
+A learner sends its gradient to a server, which uses it in an update or drops it. Sending needs only the size. So a
+worker that has skipped the update gets its gradient as a ``DeferredTensor``. The first operation that needs the numbers
+lets the engine evaluate all deferred gradients in one call. A gradient that no message holds any more is not evaluated.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tacit.workloads.workload import Token
+
+
+class DeferredGradient:
+    """A gradient of one worker and step."""
+
+    __slots__ = ("__weakref__", "_evaluate", "parameters", "rank", "step", "token", "value")
+
+    def __init__(self, rank: int, step: int, token: Token, evaluate: Callable[[], None]) -> None:
+        self.rank, self.step, self.token, self._evaluate = rank, step, token, evaluate
+        self.parameters: Tensor | None = None  # where it is taken; None: at the worker's row, not changed since
+        self.value: Tensor | None = None
+
+    def evaluated(self) -> Tensor:
+        """Return the gradient, which the caller must not change."""
+        if self.value is None:
+            self._evaluate()
+        assert self.value is not None
+        return self.value
+
+
+class DeferredGradients:
+    """The deferred gradients of all workers that are not evaluated yet, as far as somebody holds them."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, list[weakref.ref[DeferredGradient]]] = {}  # by rank, in the order of steps
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._references
+
+    def add(self, gradient: DeferredGradient) -> None:
+        self._references.setdefault(gradient.rank, []).append(weakref.ref(gradient))
+
+    def take(self) -> list[DeferredGradient]:
+        """Remove and return all."""
+        taken, self._references = self._references, {}
+        return [one for references in taken.values() for reference in references if (one := reference()) is not None]
+
+    def keep_row(self, rank: int, row: Tensor) -> None:
+        """Copy the row of ``rank``, which is about to change, for the gradients that are taken at it."""
+        held = [one for reference in self._references.pop(rank) if (one := reference()) is not None]
+        if held:
+            self._references[rank] = [weakref.ref(one) for one in held]
+        at_row = [one for one in held if one.parameters is None]
+        if at_row:
+            parameters = row.clone()
+            for one in at_row:
+                one.parameters = parameters
+
+
+class DeferredTensor(Tensor):
+    """A part of a deferred gradient. Size, dtype and device are known; other operations evaluate it at once.
+
+    A part ``[begin:end]`` and a clone of a deferred tensor are deferred, too.
+    """
+
+    _gradient: DeferredGradient
+    _part: slice
+    _size: int
+    _size_bytes: int
+    _origin: DeferredTensor | None  # the tensor that this is a view of
+    _tensor: Tensor | None  # the numbers, after their first use
+
+    @staticmethod
+    def of(
+        gradient: DeferredGradient, part: slice, like: Tensor, origin: DeferredTensor | None = None
+    ) -> DeferredTensor:
+        """Return a part of ``gradient``, with dtype and device of ``like``. origin: the tensor that it is a view of."""
+        size: int = part.stop - part.start
+        own: DeferredTensor = Tensor._make_wrapper_subclass(
+            DeferredTensor, (size,), dtype=like.dtype, device=like.device
+        )
+        own._gradient, own._part, own._origin, own._tensor = gradient, part, origin, None
+        own._size, own._size_bytes = size, size * like.itemsize
+        return own
+
+    # What messages need to know; through torch it would take longer.
+
+    def dim(self) -> int:
+        return 1
+
+    def numel(self) -> int:
+        return self._size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        return self._size_bytes
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether nobody has used the numbers, also through a tensor that this is a view of."""
+        return self._tensor is None and (self._origin is None or self._origin._is_waiting)
+
+    def _evaluated(self) -> Tensor:
+        """Return the ordinary tensor with the numbers; the same one in every call."""
+        if self._tensor is None:
+            origin, part = self._origin, self._part
+            if origin is None:
+                self._tensor = self._gradient.evaluated()[part].clone()
+            else:
+                begin = part.start - origin._part.start
+                self._tensor = origin._evaluated()[begin : begin + self._size]
+        return self._tensor
+
+    def _view(self, index: slice) -> DeferredTensor:
+        begin, end, _ = index.indices(self._size)
+        if end - begin == self._size:
+            return self
+        first = self._part.start
+        return DeferredTensor.of(self._gradient, slice(first + begin, first + max(begin, end)), self, origin=self)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in _WITHOUT_NUMBERS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **kwargs or {})
+        own = args[0] if args else None
+        if isinstance(own, DeferredTensor) and own._is_waiting:
+            if function is Tensor.clone and len(args) == 1 and not kwargs:
+                return DeferredTensor.of(own._gradient, own._part, own)
+            if function is Tensor.__getitem__ and isinstance(args[1], slice) and args[1].step in (None, 1):
+                return own._view(args[1])
+        return function(*map(_ordinary, args), **{name: _ordinary(value) for name, value in (kwargs or {}).items()})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return function(*map(_ordinary, args), **{name: _ordinary(value) for name, value in (kwargs or {}).items()})
+
+
+_ATTRIBUTES: Final = ("shape", "dtype", "device", "layout", "ndim", "itemsize", "requires_grad", "is_cpu", "is_cuda")
+_WITHOUT_NUMBERS: Final = frozenset(
+    {Tensor.size, Tensor.is_floating_point, *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES)}
+)
+
+
+def _ordinary(value: Any) -> Any:
+    """Return ``value`` with ordinary tensors in place of deferred ones."""
+    if isinstance(value, DeferredTensor):
+        return value._evaluated()
+    return type(value)(map(_ordinary, value)) if type(value) in (list, tuple) else value
