@@ -137,6 +137,37 @@ class Compressor(Spec, ABC):
         message.add_into(estimate, scale)
         return message
 
+    def compress_rows(
+        self,
+        rows: Tensor,
+        randoms: Sequence[np.random.Generator],
+        memories: Sequence[Memory],
+        shapes: Sequence[torch.Size] = (),
+    ) -> Sequence[Compressed]:
+        """Return the message of each row, the one that ``compress`` returns for it.
+
+        The simulator compresses the vectors of all ranks in one call. Override it where that is faster.
+        """
+        each = zip(rows.unbind(), randoms, memories, strict=True)
+        return [self.compress(row, random, memory, shapes) for row, random, memory in each]
+
+    def compress_changes(
+        self,
+        rows: Tensor,
+        estimates: Sequence[Tensor],
+        randoms: Sequence[np.random.Generator],
+        memories: Sequence[Memory],
+        shapes: Sequence[torch.Size] = (),
+        dtype: torch.dtype | None = None,
+        scale: float = 1.0,
+    ) -> Sequence[Compressed]:
+        """Return for each row what ``compress_change`` returns, and change its estimate alike."""
+        each = zip(rows.unbind(), estimates, randoms, memories, strict=True)
+        return [
+            self.compress_change(row, estimate, random, memory, shapes, dtype, scale)
+            for row, estimate, random, memory in each
+        ]
+
     @abstractmethod
     def contraction(self, dimension: int) -> float | None:
         """Return α with E‖C(x) − x‖² ≤ (1 − α)‖x‖² for vectors of ``dimension`` numbers; None where there is none."""
@@ -152,6 +183,14 @@ class Compressor(Spec, ABC):
     def variance_within(self, dimension: int) -> float | None:
         """Return an ω for all vectors of at most ``dimension`` numbers; override where a shorter one can have more."""
         return self.variance(dimension)
+
+
+def has_methods_of(spec: object, known: type, *names: str) -> bool:
+    """Return whether ``spec`` uses these methods as ``known`` defines them: a subclass may override some of them.
+
+    A form for many rows calls it, because it must not bypass an override of the form for one row.
+    """
+    return all(getattr(type(spec), name) is getattr(known, name) for name in names)
 
 
 def contraction_of_unbiased(omega: float) -> float | None:

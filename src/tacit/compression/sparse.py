@@ -17,16 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.compression.coding.index_rows import encode_rows
 from tacit.compression.coding.indices import CodedIndices, encode, encode_blocks
 from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
     contraction_of_unbiased,
+    has_methods_of,
     require_finite,
     require_tensor,
     require_vector,
 )
+from tacit.compression.kernels.row_selection import largest_of_rows
 from tacit.compression.kernels.selection import Selection, largest, largest_of_blocks, step
 from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
@@ -107,6 +110,23 @@ class Selector(Compressor):
     ) -> tuple[CodedIndices, Tensor]:
         """Return the selected coordinates and their values."""
 
+    def compress_rows(
+        self,
+        rows: Tensor,
+        randoms: Sequence[np.random.Generator],
+        memories: Sequence[Memory],
+        shapes: Sequence[torch.Size] = (),
+    ) -> Sequence[Compressed]:
+        if not has_methods_of(self, Selector, "compress"):
+            return super().compress_rows(rows, randoms, memories, shapes)
+        return [SparseVector.of(*one).owned() for one in self.select_rows(rows, randoms, shapes)]
+
+    def select_rows(
+        self, rows: Tensor, randoms: Sequence[np.random.Generator], shapes: Sequence[torch.Size]
+    ) -> Sequence[tuple[CodedIndices, Tensor]]:
+        """Return what ``select`` returns for each row; override it where one call for all rows is faster."""
+        return [self.select(row, random, shapes) for row, random in zip(rows.unbind(), randoms, strict=True)]
+
     @abstractmethod
     def most(self, dimension: int) -> int:
         """Return the largest number of coordinates that a message about ``dimension`` numbers holds."""
@@ -125,6 +145,17 @@ def _encoded(selection: Selection, length: int) -> tuple[CodedIndices, Tensor]:
     indices = encode(selection.positions, length)
     positions, values = selection.nonzero()
     return (indices if positions is selection.positions else encode(positions, length)), values
+
+
+def _largest_of_rows(rows: Tensor, k: int) -> list[tuple[CodedIndices, Tensor]] | None:
+    """Return the ``k`` largest of each row; None where a row needs ``select``: a GPU, zeros, numbers not finite."""
+    if not rows.is_cpu or not 0 < k < rows.shape[1]:
+        return None
+    positions, values = largest_of_rows(rows, k)
+    least, most = torch.stack(torch.aminmax(values.abs())).tolist()
+    if not 0 < least <= most < math.inf:
+        return None
+    return list(zip(encode_rows(positions, rows.shape[1]), values.unbind(), strict=True))
 
 
 def _checked_fraction(k: int | None, fraction: float | None) -> float | None:
@@ -180,6 +211,32 @@ class TopK(Selector):
         require_vector(estimate)
         selection = step(x.detach(), estimate, self.most(x.numel()), dtype or x.dtype)
         return SparseVector.of(*_encoded(selection, x.numel())).owned()
+
+    def select_rows(
+        self, rows: Tensor, randoms: Sequence[np.random.Generator], shapes: Sequence[torch.Size]
+    ) -> Sequence[tuple[CodedIndices, Tensor]]:
+        found = _largest_of_rows(rows, self.most(rows.shape[1])) if has_methods_of(self, TopK, "select") else None
+        return super().select_rows(rows, randoms, shapes) if found is None else found
+
+    def compress_changes(
+        self,
+        rows: Tensor,
+        estimates: Sequence[Tensor],
+        randoms: Sequence[np.random.Generator],
+        memories: Sequence[Memory],
+        shapes: Sequence[torch.Size] = (),
+        dtype: torch.dtype | None = None,
+        scale: float = 1.0,
+    ) -> Sequence[Compressed]:
+        found = None
+        if scale == 1.0 and has_methods_of(self, TopK, "compress_change"):
+            changes = (rows - torch.stack(list(estimates))).to(dtype or rows.dtype)
+            found = _largest_of_rows(changes, self.most(rows.shape[1]))
+        if found is None:
+            return super().compress_changes(rows, estimates, randoms, memories, shapes, dtype, scale)
+        for (indices, values), estimate in zip(found, estimates, strict=True):
+            estimate.index_add_(0, indices.positions, values.to(estimate.dtype))
+        return [SparseVector.of(*one).owned() for one in found]
 
     def most(self, dimension: int) -> int:
         return _count(self.k, self.fraction, dimension)

@@ -7,8 +7,9 @@ waits for the network. The state of a strategy may have changed (``on_message`` 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -81,6 +82,24 @@ class Envelope(NamedTuple):
     session: int = 0
 
 
+class DeferredMessage(ABC, Generic[MessageType]):
+    """A message that is made when an all-gather needs it. The simulator makes those of all ranks in one call."""
+
+    @abstractmethod
+    def make(self) -> MessageType:
+        """Return the message. It is called once, and the caller waits in the all-gather until then."""
+
+    @classmethod
+    def make_all(cls, several: Sequence[Self]) -> list[MessageType]:
+        """Return the messages of ``several`` ranks; override it where one call is faster than one for each."""
+        return [one.make() for one in several]
+
+
+def made(message: MessageType | DeferredMessage[MessageType]) -> MessageType:
+    """Return the message, made now if it is deferred."""
+    return message.make() if isinstance(message, DeferredMessage) else message
+
+
 class Pending(Protocol):
     """A collective in progress."""
 
@@ -127,10 +146,15 @@ class Network(Protocol):
         """Start an ``all_reduce_mean`` of a copy of ``parts`` and return at once."""
 
     def all_gather(
-        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+        self,
+        message: MessageType | DeferredMessage[MessageType],
+        *,
+        group: Sequence[int] | None = None,
+        continues: bool = False,
     ) -> list[MessageType]:
         """Return the messages of all ranks, in rank order; sizes may differ.
 
+        message: may be deferred; it is made before the call returns.
         continues: count the call as part of the round of the exchange before it.
         """
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
 from tacit.core.message_reading import unpack
 from tacit.core.messages import Message
-from tacit.core.network import Parts, check_one_for_each, joined, tensors_of
+from tacit.core.network import DeferredMessage, Parts, check_one_for_each, joined, made, tensors_of
 from tacit.errors import MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
@@ -51,8 +51,13 @@ class ProcessNetwork:
         return Mean(self, parts, weight, group, overlaps=True)
 
     def all_gather(
-        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+        self,
+        message: MessageType | DeferredMessage[MessageType],
+        *,
+        group: Sequence[int] | None = None,
+        continues: bool = False,
     ) -> list[MessageType]:
+        message = made(message)
         members = self.enter("all-gather", group)
         if members is None:
             return [message.snapshot()]

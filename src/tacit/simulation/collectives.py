@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from tacit.core.messages import Message
+from tacit.core.network import DeferredMessage
 from tacit.errors import TimedOut
 from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
@@ -107,7 +108,7 @@ class Collectives(Rendezvous[Collective]):
             case "all-reduce":
                 return self._all_reduce(collective, [given for given, _, _ in joined], [w for _, w, _ in joined])
             case "all-gather":
-                messages: list[Message] = [payload for payload, _, _ in joined]
+                messages = _made([payload for payload, _, _ in joined])
                 price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
                 return price, [list(messages) for _ in group]
             case "all-to-all":
@@ -133,3 +134,11 @@ class Collectives(Rendezvous[Collective]):
         elements = first.elements + 1  # with the weight
         price = self._fabric.price_all_reduce(group, elements, first.tensor.element_size())
         return price, collective.means.of_ranks
+
+
+def _made(payloads: list[Message | DeferredMessage[Message]]) -> list[Message]:
+    """Return the messages of an all-gather; the deferred ones are made together."""
+    deferred = [payload for payload in payloads if isinstance(payload, DeferredMessage)]
+    made = iter(type(deferred[0]).make_all(deferred) if deferred else ())
+    messages = [next(made) if isinstance(payload, DeferredMessage) else payload for payload in payloads]
+    return [message if message.is_owned else message.snapshot() for message in messages]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.core.network import SERVER, Parts, check_one_for_each, count_reply, joined
+from tacit.core.network import SERVER, DeferredMessage, Parts, check_one_for_each, count_reply, joined, made
 from tacit.errors import MisplacedCall
 from tacit.simulation.collectives import Collective
 from tacit.simulation.engine.means import Given, Mean
@@ -46,10 +46,17 @@ class SimulatedNetwork:
         return SimulatedPending(self, collective)
 
     def all_gather(
-        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+        self,
+        message: MessageType | DeferredMessage[MessageType],
+        *,
+        group: Sequence[int] | None = None,
+        continues: bool = False,
     ) -> list[MessageType]:
-        gathered: list[Message] = self._call("all-gather", message.snapshot(), float(continues), group)
-        return self._as_own(gathered, [message])
+        if isinstance(message, DeferredMessage) and self._end.kinds is None:  # else it needs this endpoint's classes
+            gathered: list[MessageType] = self._call("all-gather", message, float(continues), group)
+            return gathered
+        message = made(message)
+        return self._as_own(self._call("all-gather", message.snapshot(), float(continues), group), [message])
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
         ranks = range(self.size) if group is None else group
@@ -91,7 +98,9 @@ class SimulatedNetwork:
 
     def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:
         """Return ``gathered`` as instances of this endpoint's classes."""
-        asked, kinds = [type(message) for message in given], self._end.kinds
+        asked, kinds = set(map(type, given)), self._end.kinds
+        if kinds is None and set(map(type, gathered)) <= asked:
+            return gathered  # type: ignore[return-value]
         return [message.received_as(asked, kinds) for message in gathered]  # type: ignore[misc]
 
     def _own(self, result: Tensor) -> Tensor:

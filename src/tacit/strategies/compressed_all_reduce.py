@@ -10,6 +10,7 @@ Messages are aggregated in one of two ways, which count as one round each:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -19,10 +20,11 @@ from torch import Tensor
 from tacit.compression.coding.ranges import range_bounds, range_split, split
 from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.encoding import Encoding
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.summable import SummableFeedback
-from tacit.compression.feedback.updates import Update, UpdateWithStatistics
+from tacit.compression.feedback.updates import Update, Weights
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, NotFinite, nearest, require
 
@@ -90,16 +92,14 @@ class CompressedAllReduce:
         scale, shapes = feedback.scale(compressor, vector.numel()), worker.layout.shapes
         like = (vector.numel(), vector.dtype, vector.device)
         codec = Codec(compressor, worker.random, worker.shared_random, *like, shapes, scale, weight, rate)
-        own = feedback.encode_update(state, vector, codec)
-        if statistics is not None:
-            own = UpdateWithStatistics(own.weight, own.body, own.is_fresh, statistics)
+        encoding = Encoding(feedback, state, vector, codec, statistics)
         if isinstance(feedback, SummableFeedback) and self.aggregation(worker.size, codec) == "scatter":
-            mean, updates = self._scatter(worker, feedback, state, own, codec)
+            mean, updates = self._scatter(worker, feedback, state, encoding.make(), codec)
         else:
-            updates = worker.network.all_gather(own)
-            _check_kind(updates, type(own))
+            updates = worker.network.all_gather(encoding)
+            _check_kind(updates, encoding.kind)
             mean = feedback.decode_updates(state, updates, codec)
-        worker.report_total_weight(sum(update.weight for update in updates))
+        worker.report_total_weight(Weights.of(updates).total)
         if state.master_bytes and worker.rank == 0:
             worker.note("broadcast_bytes", state.master_bytes)
         return mean.to(vector.dtype), updates
@@ -136,13 +136,13 @@ class CompressedAllReduce:
 
 
 def _check_kind(messages: Sequence[object], kind: type) -> None:
-    for message in messages:
-        if not isinstance(message, kind):
-            raise BadMessage(f"received {type(message).__name__}, expected {kind.__name__}.")
+    for received in set(map(type, messages)):
+        if not issubclass(received, kind):
+            raise BadMessage(f"received {received.__name__}, expected {kind.__name__}.")
 
 
 def _require_finite(worker: Worker, vector: Tensor, what: str) -> None:
-    if bool(vector.sum().isfinite()):  # a finite sum has finite terms
+    if math.isfinite(float(vector.sum())):  # a finite sum has finite terms
         return
     for name, part in worker.layout.split(vector).items():
         wrong = part[~part.isfinite()]

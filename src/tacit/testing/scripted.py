@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.core.network import MessageType, Network, Parts, check_one_for_each, joined
+from tacit.core.network import DeferredMessage, MessageType, Network, Parts, check_one_for_each, joined, made
 from tacit.core.parameter_layout import Layout
 from tacit.core.worker import ObservedLosses, Worker
 from tacit.errors import require
@@ -71,8 +71,13 @@ class ScriptedNetwork:
         return ScriptedPending(self._mean("start_all_reduce_mean", parts, weight, group))
 
     def all_gather(
-        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+        self,
+        message: MessageType | DeferredMessage[MessageType],
+        *,
+        group: Sequence[int] | None = None,
+        continues: bool = False,
     ) -> list[MessageType]:
+        message = made(message)
         answer = self._answer(Call("all_gather", message.snapshot(), {"group": group, "continues": continues}))
         return [message if one is None else one for one in answer]
 

@@ -65,12 +65,12 @@ class CodedIndices:
             case Coding.BITMAP:
                 fits = size == packed_bytes(self.length, 1)
             case Coding.RAW:
-                fits = size == packed_bytes(self.count, _width(self.length))
+                fits = size == packed_bytes(self.count, width_of(self.length))
             case Coding.DELTA:
                 low = packed_bytes(self.count, self.parameter)
-                fits = self.parameter <= _width(self.length) and size >= low + packed_bytes(self.count, 1)
+                fits = self.parameter <= width_of(self.length) and size >= low + packed_bytes(self.count, 1)
             case _:
-                fits = self.parameter > 0 and size == packed_bytes(self.count, _width(self.parameter))
+                fits = self.parameter > 0 and size == packed_bytes(self.count, width_of(self.parameter))
                 fits = fits and (self.count == 0) == (self.length == 0)
         require(fits, f"{size} bytes do not hold {self.count} indices of {self.length} in coding {self.coding}.")
 
@@ -83,7 +83,7 @@ class CodedIndices:
             case Coding.BITMAP:
                 found = unpack(self.packed, 1, self.length).nonzero().view(-1)
             case Coding.RAW:
-                found = unpack(self.packed, _width(self.length), self.count).to(torch.int64)
+                found = unpack(self.packed, width_of(self.length), self.count).to(torch.int64)
             case Coding.DELTA:
                 found = self._from_gaps()
             case _:
@@ -114,7 +114,7 @@ class CodedIndices:
             each, rest = divmod(self.count - last, max(1, blocks - 1))
         if blocks and (rest or each > block or self.count != each * (blocks - 1) + min(each, last)):
             raise BadMessage(f"{self.count} indices are not equally many in {blocks} blocks.")
-        within = unpack(self.packed, _width(block), self.count).to(torch.int64)
+        within = unpack(self.packed, width_of(block), self.count).to(torch.int64)
         if self.count and int(within.max()) >= block:
             raise BadMessage(f"an index is past the end of its block of {block}.")
         return within + torch.arange(self.count, device=within.device).div(max(1, each), rounding_mode="floor") * block
@@ -122,7 +122,7 @@ class CodedIndices:
 
 def encode(positions: Tensor, length: int) -> CodedIndices:
     """Return ascending ``positions`` (int64) within ``length`` numbers in the smallest coding."""
-    count, width = positions.numel(), _width(length)
+    count, width = positions.numel(), width_of(length)
     raw_bytes = packed_bytes(count, width)
 
     def coded(coding: Coding, parameter: int, packed: Tensor) -> CodedIndices:
@@ -146,7 +146,7 @@ def encode(positions: Tensor, length: int) -> CodedIndices:
 
 def encode_blocks(within: Tensor, length: int, block: int, positions: Tensor | None = None) -> CodedIndices:
     """Return indices given as offsets ``within`` their blocks, equally many in every block except the last."""
-    return CodedIndices(length, within.numel(), Coding.BLOCKS, block, pack(within, _width(block)), positions)
+    return CodedIndices(length, within.numel(), Coding.BLOCKS, block, pack(within, width_of(block)), positions)
 
 
 def _rice(positions: Tensor, length: int) -> tuple[Gaps, int]:
@@ -173,6 +173,6 @@ def _rice(positions: Tensor, length: int) -> tuple[Gaps, int]:
     return gaps, min(sorted(seen), key=gaps.size_bytes)
 
 
-def _width(length: int) -> int:
+def width_of(length: int) -> int:
     """Return the number of bits of a coordinate of a vector of ``length`` numbers."""
     return max(0, length - 1).bit_length()

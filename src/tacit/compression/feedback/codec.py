@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.compression.dense import Dense
-from tacit.compression.feedback.shared_sum import LATEST
+from tacit.compression.feedback.latest_exchange import LATEST
 from tacit.compression.feedback.updates import Update
 from tacit.core.messages import Message
 from tacit.core.weights import has_data
@@ -35,14 +34,19 @@ class Codec:
     weight: float = 1.0  # w_i, of this rank in the mean
     rate: float = 1.0  # γ, which multiplies the mean in the model
 
+    def is_like(self, other: Codec) -> bool:
+        """Return whether rows of both can be compressed in one call."""
+        names = ("compressor", "dimension", "dtype", "device", "shapes", "scale")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
     def compress(self, vector: Tensor, memory: Memory) -> Compressed:
         """Return C(vector)."""
-        return _owned(self.compressor.compress(vector, self.random, memory, self.shapes))
+        return owned(self.compressor.compress(vector, self.random, memory, self.shapes))
 
     def compress_difference(self, vector: Tensor, estimate: Tensor, memory: Memory) -> Compressed:
         """Return c = C(vector − estimate) and set estimate ← estimate + c, as every receiver does."""
         known = (self.random, memory, self.shapes, self.dtype, self.scale)
-        return _owned(self.compressor.compress_change(vector, estimate, *known))
+        return owned(self.compressor.compress_change(vector, estimate, *known))
 
     def exact_difference(self, vector: Tensor, estimate: Tensor) -> Compressed:
         """Return vector − estimate uncompressed, and set estimate ← vector up to rounding."""
@@ -53,7 +57,7 @@ class Codec:
     def uncompressed(self, vector: Tensor) -> Compressed:
         """Return a message that decodes to ``vector``."""
         unscaled = vector if self.scale == 1.0 else vector / self.scale
-        return _owned(Dense().compress(unscaled, self.random, None, self.shapes))
+        return owned(Dense().compress(unscaled, self.random, None, self.shapes))
 
     def add(self, target: Tensor, message: Compressed, factor: float = 1.0) -> None:
         """Add ``factor`` times the decoded message to ``target`` in place; reads only coordinates that were sent."""
@@ -65,15 +69,15 @@ class Codec:
         self.add(vector, message)
         return vector
 
-    def sum(self, updates: Sequence[Update], gains: Sequence[float]) -> Tensor:
+    def sum(self, updates: Sequence[Update], gains: tuple[float, ...] | None = None) -> Tensor:
         """Return Σ gain_i c_i over the ``updates`` with a body, in rank order and in float64; do not write to it."""
 
         def add_all(total: Tensor) -> None:
-            for update, gain in zip(updates, gains, strict=True):
+            for update, gain in zip(updates, gains or (1.0,) * len(updates), strict=True):
                 if (message := message_of(update)) is not None:
                     self.add(total, message, gain)
 
-        return self._computed_once(updates, (self.scale, *gains), add_all)
+        return self._computed_once(updates, (self.scale, gains), add_all)
 
     def concatenate(self, replies: Sequence[Compressed]) -> Tensor:
         """Return the decoded replies of consecutive ranges as one float64 vector; do not write to it."""
@@ -91,17 +95,16 @@ class Codec:
         return replace(self, dimension=numbers, shapes=())
 
     def _computed_once(
-        self, messages: Sequence[Message], factors: tuple[float, ...], add_all: Callable[[Tensor], None]
+        self, messages: Sequence[Message], factors: Hashable, add_all: Callable[[Tensor], None]
     ) -> Tensor:
         """Return float64 zeros to which ``add_all`` has added, computed by the first simulated rank for all."""
-        key = (self.dimension, self.device, factors, tuple(map(id, messages)))
-        first = weakref.ref(messages[0], LATEST.drop)
-        total = LATEST.get(first, key)
-        if total is None:
+
+        def compute() -> Tensor:
             total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
             add_all(total)
-            LATEST.set(first, key, total)
-        return total
+            return total
+
+        return LATEST.value(messages, (self.dimension, self.device, factors), compute)
 
 
 def message_of(update: Update) -> Compressed | None:
@@ -128,5 +131,6 @@ class Total(NamedTuple):
         return self.sum / self.weight if self.has_data else torch.zeros_like(self.sum)
 
 
-def _owned(message: Compressed) -> Compressed:
+def owned(message: Compressed) -> Compressed:
+    """Return the message, or a copy of it, which does not change with the tensors of its sender."""
     return message if message.is_owned else message.snapshot()

@@ -26,8 +26,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from tacit.compression.compressor import Compressed
+from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
+from tacit.compression.feedback.codec_rows import compress_differences
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.errors import require
@@ -52,6 +53,20 @@ class EstimateFeedback(SummableFeedback):
         if self.init == "full" and not state.has_joined:
             return codec.exact_difference(target, state.own["estimate"])
         return codec.compress_difference(target, state.own["estimate"], state.warm)
+
+    def encode_rows(
+        self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
+    ) -> list[Compressed]:
+        is_full = self.init == "full" and not all(state.has_joined for state in states)
+        if is_full or not has_methods_of(self, EstimateFeedback, "encode"):
+            return super().encode_rows(states, vectors, codecs)
+        gains = [self.gain(state.rank, len(state.weights)) for state in states]
+        weights = [codec.weight / gain for codec, gain in zip(codecs, gains, strict=True)]
+        rows = torch.stack(list(vectors)).double()
+        rows *= rows.new_tensor(weights).unsqueeze(1)
+        if not has_methods_of(self, EstimateFeedback, "target"):
+            rows = torch.stack([self.target(*each) for each in zip(states, rows, strict=True)])
+        return compress_differences(codecs, rows, [state.own["estimate"] for state in states], [s.warm for s in states])
 
     def decode(self, state: FeedbackState, total: Total, codec: Codec) -> Tensor:
         """Set Σ g_i ← Σ g_i + Σ c_i, and return the mean g."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Compressed
+from tacit.compression.feedback.latest_exchange import LATEST
 from tacit.core.messages import Message
 from tacit.errors import BadMessage
 
@@ -32,6 +33,27 @@ class UpdateWithStatistics(Update, wire="report"):
     """An update with a few uncompressed numbers: what the period rule needs to know of a round."""
 
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+class Weights(NamedTuple):
+    """The weights of one exchange."""
+
+    by_rank: tuple[float, ...]
+    all_sent: bool  # whether every rank sent a vector
+
+    @classmethod
+    def of(cls, updates: Sequence[Update]) -> Weights:
+        """Return the weights of ``updates``, collected by the first simulated rank for all."""
+
+        def collect() -> Weights:
+            return cls(tuple([one.weight for one in updates]), all(one.body is not None for one in updates))
+
+        return LATEST.value(updates, "weights", collect)
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights."""
+        return sum(self.by_rank)
 
 
 def statistics_of(updates: Sequence[Update], own: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.core.network import Parts, Pending, shard_at
+from tacit.core.network import DeferredMessage, Parts, Pending, shard_at
 from tacit.core.randomness import Streams
 from tacit.errors import MisplacedCall
 from tacit.record.trace import EventQueue
@@ -118,7 +118,11 @@ class ServerNetwork:
         raise _refusal("start_all_reduce_mean")
 
     def all_gather(
-        self, message: MessageType, *, group: Sequence[int] | None = None, continues: bool = False
+        self,
+        message: MessageType | DeferredMessage[MessageType],
+        *,
+        group: Sequence[int] | None = None,
+        continues: bool = False,
     ) -> list[MessageType]:
         raise _refusal("all_gather")
 

@@ -1,0 +1,59 @@
+"""The update of one rank, encoded when the all-gather needs it: in the simulator together with the other ranks'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from torch import Tensor
+
+from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.feedback import Feedback
+from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.updates import Update, UpdateWithStatistics
+from tacit.core.network import DeferredMessage
+
+_NUMBERS: Final = 2**19
+"""Numbers that are encoded at once: a matrix of these fits into the cache. Longer vectors are encoded one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding(DeferredMessage[Update]):
+    """The arguments of ``encode_update``. ``statistics`` travel uncompressed in the update."""
+
+    feedback: Feedback
+    state: FeedbackState
+    vector: Tensor
+    codec: Codec
+    statistics: Tensor | None = None
+
+    def make(self) -> Update:
+        return self._with_statistics(self.feedback.encode_update(self.state, self.vector, self.codec))
+
+    @classmethod
+    def make_all(cls, several: Sequence[Self]) -> list[Update]:
+        first = several[0]
+        if not all(first._is_like(one) for one in several):
+            return [one.make() for one in several]
+        updates: list[Update] = []
+        at_once = max(1, _NUMBERS // max(1, first.codec.dimension))
+        for begin in range(0, len(several), at_once):
+            some = several[begin : begin + at_once]
+            states, vectors, codecs = [[getattr(e, name) for e in some] for name in ("state", "vector", "codec")]
+            updates += first.feedback.encode_updates(states, vectors, codecs)
+        return [one._with_statistics(update) for one, update in zip(several, updates, strict=True)]
+
+    @property
+    def kind(self) -> type[Update]:
+        """The class of the update."""
+        return Update if self.statistics is None else UpdateWithStatistics
+
+    def _with_statistics(self, update: Update) -> Update:
+        if self.statistics is None:
+            return update
+        return UpdateWithStatistics(update.weight, update.body, update.is_fresh, self.statistics)
+
+    def _is_like(self, other: Encoding) -> bool:
+        """Return whether two ranks encode vectors of one size with the same objects, as in a simulation."""
+        return other.feedback is self.feedback and other.codec.is_like(self.codec)
