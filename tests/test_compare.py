@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tacit import AllReduce, Cluster, Constant, Crash, Every, LocalSGD, Run, SwarmSGD, workloads
-from tacit.compare.workloads import (
-    FACTORS,
-    FURTHER,
-    Candidate,
-    Findings,
-    Tuning,
-    Watcher,
-    compare,
-    count_runs,
-    learning_rates,
-)
+from tacit.compare import runners
+from tacit.compare.findings import Findings, count_runs
+from tacit.compare.rates import RateResult, RateResults
+from tacit.compare.tasks import Task
+from tacit.compare.tuning import FACTORS, FURTHER, Candidate, Tuning, next_rates
+from tacit.compare.watcher import Watcher
+from tacit.compare.workloads import compare
 from tacit.report import Comparison
 
 QUADRATIC = workloads.quadratic(dimension=5, condition=5.0)
@@ -37,12 +36,12 @@ class Journal(Watcher):
         self.runs: list[tuple[Run, bool]] = []
         self.interrupt_after = interrupt_after
 
-    def step(self, step: int, steps: int, time_s: float, loss: float | None) -> None:
+    def step(self, task: Task, step: int, steps: int, time_s: float, loss: float | None) -> None:
         if len(self.runs) == self.interrupt_after and step > steps / 2:
             raise KeyboardInterrupt
 
-    def end(self, run: Run, tuning: bool) -> None:
-        self.runs.append((run, tuning))
+    def end(self, task: Task, run: Run) -> None:
+        self.runs.append((run, task.is_tuning))
 
 
 def test_every_strategy_runs_with_every_seed() -> None:
@@ -96,19 +95,21 @@ def test_a_rate_that_diverges_is_a_lost_candidate() -> None:
     assert [run.status for run in compared(findings).entries[0].runs] == ["finished"]
 
 
+def searched(loss: Callable[[float], float | None]) -> list[Candidate]:
+    """Return all candidates of a search around 1, with the losses of a function."""
+    candidates: list[Candidate] = []
+    while rates := next_rates(1.0, candidates):
+        candidates += [Candidate(lr, loss(lr)) for lr in rates]
+    return candidates
+
+
 def test_a_search_goes_beyond_its_edge_and_between_its_best() -> None:
-    falling: list[Candidate] = []
-    for lr in learning_rates(1.0, falling):
-        falling.append(Candidate(lr, 1 / lr))
+    falling = searched(lambda lr: 1 / lr)
     assert [c.lr for c in falling] == [1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16]
     assert Tuning(0, tuple(falling)).is_at_edge
-    valley: list[Candidate] = []
-    for lr in learning_rates(1.0, valley):
-        valley.append(Candidate(lr, abs(math.log(lr) - 0.1)))
+    valley = searched(lambda lr: abs(math.log(lr) - 0.1))
     assert [c.lr for c in valley][6:] == pytest.approx([2**0.5, 2**0.25])
-    lost: list[Candidate] = []
-    for lr in learning_rates(1.0, lost):
-        lost.append(Candidate(lr, None))
+    lost = searched(lambda lr: None)
     assert [c.lr for c in lost][6:] == [1 / 16, 1 / 32]
     assert Tuning(9, tuple(lost)).note == "lr not tuned: all 8 runs on seed 9 failed"
 
@@ -136,6 +137,57 @@ def test_an_interruption_while_tuning_leaves_no_comparison() -> None:
     findings = compare(QUADRATIC, [AllReduce()], cluster=CLUSTER, steps=40, tune=True, watcher=Journal(0))
     assert findings == Findings(None, {}, interrupted=True)
     assert findings.as_json() == {"tuning": {}, "interrupted": True}
+
+
+def test_the_best_of_several_learning_rates_is_compared_and_all_are_there() -> None:
+    findings = compare(QUADRATIC, [LOCAL, AllReduce()], cluster=CLUSTER, steps=60, seeds=(0, 1), lr=[0.001, 0.1, 1e30])
+    best, every = compared(findings), findings.all_rates
+    assert every is not None
+    assert [(entry.label, entry.note) for entry in best.entries] == [
+        (str(LOCAL), "lr=0.1, best of 3 by final loss"),
+        ("AllReduce()", "lr=0.1, best of 3 by final loss"),
+    ]
+    assert [entry.label for entry in every.entries][:3] == [f"{LOCAL}, lr={lr}" for lr in (0.001, 0.1, 1e30)]
+    assert every.baseline == "AllReduce(), lr=0.1" and best.baseline == "AllReduce()"
+    assert [run.seed for run in every.entries[1].runs] == [0, 1]
+    assert every.entries[1].runs == best.entries[0].runs
+    results = findings.rates["AllReduce()"]
+    small, good, failed = results.results
+    assert small.mean is not None and good.mean is not None and small.mean > good.mean
+    assert failed.losses == (None, None)
+    assert (
+        str(results)
+        == f"mean final loss by lr: 0.001 → {small.mean:.4g}, 0.1 → {good.mean:.4g}, 1e+30 → 0 of 2 finished"
+    )
+    described = findings.as_json()["rates"]["AllReduce()"]
+    assert described["best"] == 0.1
+    assert [row["per_seed"] for row in described["rates"]] == [list(one.losses) for one in results.results]
+
+
+def test_a_rate_with_a_failed_seed_is_not_the_best() -> None:
+    results = RateResults((RateResult(0.3, (0.1, None)), RateResult(0.1, (0.5, 0.6)), RateResult(0.2, (0.6, 0.6))))
+    assert results.best.lr == 0.1
+    assert "0.3 → 1 of 2 finished" in str(results)
+
+
+def test_jobs_follow_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    limit = tmp_path / "cpu.max"
+    monkeypatch.setattr(runners, "QUOTA", limit)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert runners.usable_cores() == 8
+    limit.write_text("max 100000\n")
+    assert runners.usable_cores() == 8
+    limit.write_text("350000 100000\n")
+    assert runners.usable_cores() == 3
+    limit.write_text("50000 100000\n")
+    assert runners.usable_cores() == 1
+    limit.unlink()
+    assert (runners.default_jobs(1, "cpu"), runners.default_jobs(3, "cpu"), runners.default_jobs(16, "cpu")) == (
+        8,
+        2,
+        1,
+    )
+    assert runners.default_jobs(1, "cuda:1") == 1
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tacit.cluster.delays import (
     SlowSpells,
 )
 from tacit.cluster.faults import Crash, Join, MessageLoss, Partition, Pause, Slow
+from tacit.compare import compare
 from tacit.compression import (
     QSGD,
     BFloat16,
@@ -243,6 +244,7 @@ __all__ = [
     "Worker",
     "Workload",
     "attach",
+    "compare",
     "hooks",
     "load_once",
     "rank",

@@ -23,7 +23,9 @@ Command = Callable[..., Answer]
 
 
 def run(*arguments: str) -> Answer:
-    """Run ``tacit`` with ``arguments``."""
+    """Run ``tacit`` with ``arguments``; ``compare`` in this process, unless they have --jobs."""
+    if arguments[:1] == ("compare",) and "--jobs" not in arguments:
+        arguments = ("compare", "--jobs", "1", *arguments[1:])
     result = CliRunner().invoke(app, list(arguments), prog_name="tacit")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tacit import Run
+from tacit.compare import tasks
 from tests.cli.command_line import Command
 
 TWO = ("-s", "AllReduce", "-s", "local-sgd(period=Every(4))")
@@ -113,14 +113,13 @@ def test_without_out_the_folder_carries_the_date(tiny: Command) -> None:
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that grows by the seed of every run that is really made."""
     made: list[int] = []
-    compare = sys.modules["tacit.compare.workloads"]
-    real = compare.simulate
+    real = tasks.simulate
 
     def simulate(*arguments: Any, **settings: Any) -> Run:
         made.append(settings["seed"])
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(compare, "simulate", simulate)
+    monkeypatch.setattr(tasks, "simulate", simulate)
     return made
 
 
@@ -230,3 +229,60 @@ def test_resuming_refuses_an_edited_file_that_would_replace_finished_runs(tiny: 
     answer = tacit("compare", "--resume", "here")
     assert answer.exit_code == 2
     assert "--resume here would replace 1 finished run: momentum=0.5 instead of 0.0" in answer.errors
+
+
+def test_several_learning_rates_give_the_best_row_or_all_rows(tiny: Command, tacit: Command) -> None:
+    answer = tiny("compare", *TWO, "--lr", "0.01,0.1", "--seeds", "2", "--out", "here")
+    assert answer.exit_code == 0, answer.errors
+    assert "8/8  " in answer.output and "lr=0.1, best of 2 by final loss" in answer.output
+    assert "mean final loss by lr: 0.01 → " in answer.output and "AllReduce(), lr=" not in answer.output
+    assert tomllib.loads(Path("here/compare.toml").read_text())["lr"] == [0.01, 0.1]
+    assert Path("here/runs/AllReduce-lr0.01-1").is_dir() and len(list(Path("here/runs").iterdir())) == 8
+    assert json.loads(Path("here/compare.json").read_text())["rates"]["AllReduce()"]["best"] == 0.1
+    shown = tacit("report", "here")
+    assert "AllReduce(), lr=" not in shown.output and "best of 2 by final loss" in shown.output
+    assert "AllReduce(), lr=0.01" in tacit("report", "here", "--all-rates").output
+    answer = tacit("compare", "--resume", "here", "--all-rates")
+    assert answer.exit_code == 0, answer.errors
+    assert "AllReduce(), lr=0.01" in answer.output
+
+
+def test_resuming_makes_the_missing_learning_rates_only(
+    tiny: Command, tacit: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tiny("compare", *TWO, "--lr", "0.01,0.1", "--seeds", "4,7", "--out", "here").exit_code == 0
+    shutil.rmtree("here/runs/AllReduce-lr0.1-7")
+    made = _counted(monkeypatch)
+    assert tacit("compare", "--resume", "here").exit_code == 0
+    assert made == [7]
+    answer = tacit("compare", "--resume", "here", "--lr", "0.01,0.3")
+    assert answer.exit_code == 2 and "lr=[0.01, 0.3] instead of [0.01, 0.1]" in answer.errors
+
+
+def test_an_output_folder_with_a_comparison_names_resume(tiny: Command) -> None:
+    assert tiny("compare", "-s", "AllReduce", "--out", "here").exit_code == 0
+    answer = tiny("compare", "-s", "AllReduce", "--out", "here")
+    assert answer.exit_code == 2
+    assert "continue its comparison with --resume here, choose another --out, or replace" in answer.errors
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--jobs", "0"), "jobs=0 must be at least 1"),
+        (("--executor", "slurm"), "executor='slurm' must be 'local', 'ray'"),
+        (("--lr", "0.1,x"), "lr='0.1,x' must be a learning rate (0.1) or a list of rates (0.1,0.3)."),
+        (("--lr", "0.1,0.2", "--tune"), "lr=[0.1, 0.2]: tune=True searches around one rate"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_options_leave_no_folder(tiny: Command, options: tuple[str, ...], reason: str) -> None:
+    answer = tiny("compare", *options, "--out", "here")
+    assert answer.exit_code == 2 and reason in answer.errors
+    assert not Path("here").exists()
+
+
+def test_a_file_of_one_run_has_one_learning_rate(tacit: Command) -> None:
+    Path("mine.toml").write_text('workload = "quadratic(dimension=5)"\nlr = [0.1, 0.2]\n')
+    answer = tacit("simulate", "--config", "mine.toml")
+    assert answer.exit_code == 2 and "lr=[0.1, 0.2] must be a number." in answer.errors

@@ -92,6 +92,28 @@ def test_files_make_the_comparison_and_each_run_again(tacit: Command, script: st
         assert len(digests) == 1
 
 
+@pytest.mark.processes
+def test_runs_of_a_script_do_not_depend_on_the_number_of_processes(tacit: Command, script: str) -> None:
+    strategies = ("-s", "LocalSGD(period=Every(2))", "-s", "script", *TWO)
+    for jobs in ("1", "2"):
+        answer = tacit("compare", script, *strategies, "--workers", "2", "--seeds", "2", "--jobs", jobs, "--out", jobs)
+        assert (answer.exit_code, answer.errors) == (0, "")
+        assert "the script's own output" not in answer.output
+        assert "LocalSGD(period=Every(2)) is the script's own strategy, so it ran once" in answer.output
+    one, two = (json.loads(Path(folder, "compare.json").read_text()) for folder in ("1", "2"))
+    assert one == two
+    digests = [{path.name: Run.load(path).digest for path in Path(folder, "runs").iterdir()} for folder in ("1", "2")]
+    assert digests[0] == digests[1] and len(digests[0]) == 6
+    assert runs_made() == 12
+
+
+@pytest.mark.processes
+def test_measured_steps_are_not_disturbed_by_other_runs(tacit: Command, script: str) -> None:
+    answer = tacit("compare", script, "--workers", "2", "--compute", "measured", "--jobs", "2", "--out", "here")
+    assert answer.exit_code == 2
+    assert "jobs=2: runs with measured step times must be made one at a time" in answer.errors
+
+
 def test_without_strategies_the_scripts_own_is_compared_with_all_reduce(tacit: Command, script: str) -> None:
     answer = tacit("compare", script, "--workers", "2", "--out", "here")
     assert answer.exit_code == 0, answer.errors

@@ -16,15 +16,17 @@ COMPARE = ("tacit.cli", "compare", "--workload", "quadratic(dimension=5)", "--wo
 
 def test_ctrl_c_saves_what_there_is_and_ends_with_130(tmp_path: Path) -> None:
     out = tmp_path / "here"
-    with Module(*COMPARE, "--steps", "400", "--seeds", "500", "--out", str(out)) as process:
-        assert process.output.readline().startswith("1/2000  AllReduce() · seed 0: loss ")
+    options = ("--steps", "400", "--seeds", "500", "--jobs", "2", "--out", str(out))
+    with Module(*COMPARE, *options) as process:
+        assert process.output.readline().startswith("1/2000  ")
         os.kill(process.pid, signal.SIGINT)
         code, _, errors = process.end(timeout_s=60)
     assert code == 130, errors
     assert f"interrupted; finished runs are saved. tacit compare --resume {out} continues." in errors
     assert "Traceback" not in errors
     assert (out / "report.html").exists()
-    assert Run.load(out / "runs" / "AllReduce-0").status == "finished"
+    statuses = [Run.load(folder).status for folder in (out / "runs").iterdir()]
+    assert "finished" in statuses and set(statuses) <= {"finished", "interrupted"}
 
 
 def test_a_log_holds_no_control_characters(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def table_from(given: dict[str, Any]) -> Table:
         table["seeds"] = units.seeds(given["seeds"])
     if given.get("seed") is not None:
         table["seeds"] = [given["seed"]]
+    if isinstance(given.get("lr"), str):
+        table["lr"] = units.rates(given["lr"])
     train = {
         name: given[name] for name in ("checkpoint_every", "log", "interface", "security", "server") if given.get(name)
     }

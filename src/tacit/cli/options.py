@@ -95,6 +95,43 @@ LearningRate = Annotated[
         "--lr", metavar="RATE", help="Learning rate of the optimizer.", show_default="0.1", rich_help_panel=_HOW
     ),
 ]
+LearningRates = Annotated[
+    str | None,
+    typer.Option(
+        "--lr",
+        metavar="RATE|A,B,…",
+        help="Learning rate of the optimizer, or several (0.1,0.3): every strategy runs with each of them, and the "
+        "table shows the best one.",
+        show_default="0.1",
+        rich_help_panel=_HOW,
+    ),
+]
+AllRates = Annotated[
+    bool,
+    typer.Option(
+        "--all-rates",
+        help="Show a row for each learning rate of --lr, not only for the best one of each strategy.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Runs at once, each in a process of its own. Results do not depend on it.",
+        show_default="all cores; 1 on a GPU",
+        rich_help_panel=_RUNNING,
+    ),
+]
+Executor = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="Where runs are made: local (this machine), ray (the cluster of RAY_ADDRESS, or a new one on this "
+        "machine), or ray://HOST:PORT.",
+        rich_help_panel=_RUNNING,
+    ),
+]
 Momentum = Annotated[
     float | None,
     typer.Option(metavar="NUMBER", help="Momentum of the workers' SGD.", show_default="0", rich_help_panel=_HOW),

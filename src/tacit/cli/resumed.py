@@ -13,7 +13,7 @@ import torch
 from tacit.cli.option_tables import settings_from
 from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, changes, read_file, settle
-from tacit.compare.workloads import Tuning, tunings_from
+from tacit.compare.tuning import Tuning, tunings_from
 from tacit.errors import require
 from tacit.record.run import Run
 from tacit.simulation import configuration
@@ -120,7 +120,8 @@ def _edits(finished: Sequence[Run], asked: Settings) -> list[str]:
     strategies = {str(strategy): strategy for strategy in asked.strategies}
     for run in finished:
         if run.strategy in strategies and run.seed in asked.seeds:
-            lr = run.config.get("lr", asked.lr) if asked.tune else asked.lr
+            is_free = asked.tune or run.config.get("lr") in asked.rates
+            lr = run.config.get("lr", asked.lr) if is_free else asked.lr
             settings = {**asked.training(), "lr": lr}
             wanted = configuration(asked.workload, strategies[run.strategy], seed=run.seed, **settings)
             if found := list(changes(run.config, wanted)):

@@ -43,7 +43,9 @@ def claim(folder: Path | None, *, command: str, force: bool) -> Path:
         raise FolderExists(target, "it is a file; choose another --out.")
     if target.exists() and any(target.iterdir()):
         if not force:
-            raise FolderExists(target, "choose another --out, or replace its results with --force.")
+            is_comparison = command == "compare" and (target / "compare.toml").exists()
+            resume = f"continue its comparison with --resume {target}, " if is_comparison else ""
+            raise FolderExists(target, f"{resume}choose another --out, or replace its results with --force.")
         _empty(target)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -72,12 +74,15 @@ def writable(path: Path) -> Path:
     return path
 
 
-def run_name(strategy: str, seed: int) -> str:
-    """Return the name of the folder for the run of ``strategy`` with ``seed``; a long name ends with a hash."""
+def run_name(strategy: str, seed: int, lr: float | None = None) -> str:
+    """Return the name of the folder for the run of ``strategy`` with ``seed``; a long name ends with a hash.
+
+    lr: the learning rate, where a comparison has several.
+    """
     words = re.sub(r"[^A-Za-z0-9.]+", "-", strategy).strip("-")
     if len(words) > _LONGEST:
         words = f"{words[:_LONGEST]}-{zlib.crc32(strategy.encode()):08x}"
-    return f"{words}-{seed}"
+    return f"{words}-{seed}" if lr is None else f"{words}-lr{lr!r}-{seed}"
 
 
 def _check_writable(folder: Path) -> None:

@@ -14,8 +14,10 @@ from tacit.cli.settings import Table, check_keys, checked, cluster_of, parsed_st
 from tacit.cli.terminal import Screen
 from tacit.cluster import Cluster
 from tacit.cluster.joins import check_script_joins
-from tacit.compare.scripts import OWN, compare_script
-from tacit.compare.workloads import Findings, check_pairs
+from tacit.compare.findings import Findings, check_pairs
+from tacit.compare.scripts import compare_script
+from tacit.compare.tasks import OWN
+from tacit.compare.watcher import Watcher
 from tacit.errors import require
 from tacit.record.files import toml_text
 from tacit.record.run import Run
@@ -58,7 +60,7 @@ class ScriptPlan:
         """Return the run of the one strategy and seed, for ``tacit simulate``."""
         [strategy], [seed] = self.strategies, self.seeds
         given = "" if strategy is None else f" · {strategy}"
-        watcher.begin_run(f"{self.script.name}{given} · seed {seed}")
+        watcher.begin(f"{self.script.name}{given} · seed {seed}")
         with redirect_stdout(io.StringIO()) if quiet else nullcontext():
             return simulate_script(
                 self.script,
@@ -70,7 +72,7 @@ class ScriptPlan:
                 progress=watcher.step,
             )
 
-    def compare(self, watcher: Screen, earlier: tuple[Run, ...]) -> Findings:
+    def compare(self, watcher: Watcher, earlier: tuple[Run, ...], jobs: int | None, executor: str) -> Findings:
         """Run every strategy with every seed."""
         return compare_script(
             self.script,
@@ -80,6 +82,9 @@ class ScriptPlan:
             seeds=self.seeds,
             measured=self.is_measured,
             target=self.target,
+            threads=self.threads,
+            jobs=jobs,
+            executor=executor,
             reproduce=self.toml(),
             watcher=watcher,
             earlier=earlier,

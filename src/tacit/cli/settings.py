@@ -81,6 +81,7 @@ class Settings:
     device: str
     threads: int
     timing_only: bool
+    rates: tuple[float, ...] = ()  # learning rates of a comparison; ``lr`` is the first
     schedule: Schedule | None = None
     evaluate_every: int | None = None
     target: float | None = None
@@ -103,6 +104,8 @@ class Settings:
                 table[name] = (
                     str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
                 )
+        if len(self.rates) > 1:
+            table["lr"] = list(self.rates)
         return table | {"cluster": self.cluster.table()}
 
 
@@ -118,6 +121,8 @@ def read_file(path: Path, *, single: bool) -> Table:
             isinstance(inner, dict), f"{path}: {name}={inner!r} must be a table; write [{name}] and its keys below."
         )
         check_keys(inner, keys, f"{path}, table [{name}]")
+    if single:
+        checked("lr", table.get("lr", 0.1), float)
     if isinstance(table.get("seeds"), int):
         table["seeds"] = list(range(table["seeds"]))
     for one, many in (("strategy", "strategies"), ("seed", "seeds")):
@@ -170,6 +175,8 @@ def settle(*tables: Table) -> Settings:
     for table in tables:
         cluster = {**merged["cluster"], **table.get("cluster", {})}
         merged |= {key: value for key, value in table.items() if value is not None} | {"cluster": cluster}
+    rates = tuple(checked("lr", lr, float) for lr in _rates(merged["lr"]))
+    merged["lr"] = rates[0]
     given = {name: checked(name, value, kind) for name, kind in _KINDS.items() if (value := merged[name]) is not None}
     require(given["threads"] >= 1, f"threads={given['threads']} must be at least 1.")
     schedule = merged["schedule"]
@@ -179,6 +186,7 @@ def settle(*tables: Table) -> Settings:
         cluster=cluster_of(merged["cluster"]),
         seeds=tuple(checked("seeds", seed, int) for seed in _listed(merged, "seeds")),
         schedule=None if schedule is None else _parsed("schedule", schedule, "schedules"),
+        rates=rates,
         **given,
     )
 
@@ -236,6 +244,11 @@ def checked(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, int | float if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{name}={value!r} must be {_WORDS[kind]}.")
     return float(value) if kind is float else value
+
+
+def _rates(value: Any) -> list[Any]:
+    require(value != [], "lr=[] is empty; name at least one learning rate.")
+    return value if isinstance(value, list) else [value]
 
 
 def _listed(table: Table, name: str) -> list[Any]:

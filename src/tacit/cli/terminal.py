@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tacit.compare.workloads import Watcher
 from tacit.record.run import Run
 
 errors: Final = Console(stderr=True)
@@ -32,11 +31,11 @@ def print_notes(notes: Iterable[str], screen: Console) -> None:
         screen.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
 
 
-class Screen(Watcher):
-    """Shows progress: bars for the current run and for all runs in a terminal; otherwise a line after each run."""
+class Screen:
+    """Shows the progress of one run as a bar in a terminal."""
 
-    def __init__(self, console: Console, total: int, clock: str = "s virtual") -> None:
-        self.console, self.total, self.done, self.clock = console, total, 0, clock
+    def __init__(self, console: Console, clock: str = "s virtual") -> None:
+        self.clock = clock
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -44,11 +43,8 @@ class Screen(Watcher):
             TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
         )
-        is_live = console.is_terminal and not console.quiet
-        self.progress = Progress(*columns, console=console, transient=True, disable=not is_live)
-        self.overall = self.progress.add_task("all runs", total=total, state="", visible=total > 1)
+        self.progress = Progress(*columns, console=console, transient=True, disable=not is_live(console))
         self.current = self.progress.add_task("", total=None, state="", visible=False)
-        self.title = ""
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -59,28 +55,33 @@ class Screen(Watcher):
     ) -> None:
         self.progress.stop()
 
-    def begin(self, strategy: str, seed: int, lr: float | None, tuning: bool) -> None:
-        self.begin_run(f"{strategy} · seed {seed}" + (f" · trying lr={lr:.4g}" if tuning else ""))
-
-    def begin_run(self, title: str) -> None:
+    def begin(self, title: str) -> None:
         """Show the progress of a run called ``title``."""
-        self.title = title
-        self.progress.reset(self.current, description=escape(self.title), visible=True, total=None, state="starting")
+        self.progress.reset(self.current, description=escape(title), visible=True, total=None, state="starting")
 
     def step(self, step: int, steps: int, time_s: float, loss: float | None) -> None:
-        state = f"step · {time_s:.3g} {self.clock}" + ("" if loss is None else f" · loss {loss:.4g}")
-        self.progress.update(self.current, completed=step, total=steps, state=state)
+        """Show that the run has reached ``step`` of ``steps``."""
+        self.progress.update(self.current, completed=step, total=steps, state=state_text(time_s, loss, self.clock))
 
-    def end(self, run: Run, tuning: bool) -> None:
-        self.done += 1
-        self.progress.update(self.overall, completed=self.done)
-        self.progress.update(self.current, visible=False)
-        self.console.print(self._line(run, tuning), highlight=False, markup=False, soft_wrap=True)
 
-    def _line(self, run: Run, tuning: bool) -> str:
-        if tuning and run.status.startswith("failed"):
-            return f"{self.done}/{self.total}  {self.title}: failed"
-        summary = run.summary()
-        loss = "no loss" if summary["loss"] is None else f"loss {summary['loss']:.4g}"
-        ended = "" if run.status == "finished" else f" · {run.status}"
-        return f"{self.done}/{self.total}  {self.title}: {loss} after {summary['time_s']:.4g} {self.clock}{ended}"
+def is_live(console: Console) -> bool:
+    """Whether ``console`` can show bars that move."""
+    return console.is_terminal and not console.quiet
+
+
+def state_text(time_s: float, loss: float | None, clock: str = "s virtual") -> str:
+    """Return the state of a run in progress."""
+    return f"step · {time_s:.3g} {clock}" + ("" if loss is None else f" · loss {loss:.4g}")
+
+
+def result_text(run: Run, clock: str = "s virtual") -> str:
+    """Return the loss and time of a run, and its status unless it finished."""
+    summary = run.summary()
+    loss = "no loss" if summary["loss"] is None else f"loss {summary['loss']:.4g}"
+    ended = "" if run.status == "finished" else f" · {run.status}"
+    return f"{loss} after {summary['time_s']:.4g} {clock}{ended}"
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print ``text`` as it is, without line breaks or colours."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

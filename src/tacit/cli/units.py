@@ -1,4 +1,4 @@
-"""Parsers for times, rates and seeds on the command line: ``0.1ms``, ``1Gbit/s``, ``0,3,7``."""
+"""Parsers for times, rates, seeds and learning rates on the command line: ``0.1ms``, ``1Gbit/s``, ``0,3,7``."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ def seeds(text: str) -> list[int]:
     except ValueError:
         raise ValueError(f"seeds={text!r} must be a number of seeds (3) or a list of seeds (4,7,9).") from None
     return list(range(numbers[0])) if len(numbers) == 1 and "," not in text else numbers
+
+
+def rates(text: str) -> list[float]:
+    """Return the learning rates of ``0.1`` or of the list ``0.1,0.3``."""
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"lr={text!r} must be a learning rate (0.1) or a list of rates (0.1,0.3).") from None
 
 
 def assignment(text: str) -> tuple[str, float]:

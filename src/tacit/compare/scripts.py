@@ -6,27 +6,27 @@ the script's own; None among the strategies keeps the script's own.
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Final
 
 import torch
 
 from tacit.cluster import Cluster
 from tacit.cluster.joins import check_script_joins
-from tacit.compare.workloads import Findings, Watcher, check_pairs
+from tacit.compare.execution import Order
+from tacit.compare.findings import Findings, check_pairs
+from tacit.compare.runners import LOCAL, check_executor
+from tacit.compare.start import executed
+from tacit.compare.tasks import OWN, ScriptWork, Task
+from tacit.compare.watcher import Watcher
 from tacit.core.specs import with_python_numbers
-from tacit.errors import Interrupted, RunError
+from tacit.errors import require
 from tacit.record.run import Run
 from tacit.report import Comparison, Entry
-from tacit.simulation.scripts.run import compiled, script_configuration, simulate_compiled
-from tacit.simulation.scripts.world import Script
+from tacit.simulation.scripts.run import compiled
 from tacit.strategies import AllReduce, Strategy
-
-OWN: Final = "script"
-"""The name of the script's own strategy, on the command line and in compare.toml."""
 
 _OWN_NOTE: Final = "the script's own strategy"
 
@@ -41,6 +41,9 @@ def compare_script(
     seeds: Sequence[int] = (0,),
     measured: bool = False,
     target: float | None = None,
+    threads: int = 1,
+    jobs: int | None = 1,
+    executor: str | Executor = LOCAL,
     reproduce: str = "",
     watcher: Watcher | None = None,
     earlier: Sequence[Run] = (),
@@ -51,34 +54,45 @@ def compare_script(
     it is not run again. earlier: finished runs; those that were made with the same settings are not made again.
 
     The other arguments are those of ``simulate_script`` and ``compare``. What the script prints is not shown. A run
-    that fails keeps its history and its row. Ctrl-C ends the comparison with the runs that there are; seeds are the
-    outer loop, so that these are paired.
+    that fails keeps its history and its row. Ctrl-C ends the comparison with the runs that there are; runs start in the
+    order of the seeds, so that these are paired. With ``measured`` only one run is made at a time, because others would
+    lengthen its steps.
     """
     cluster = Cluster() if cluster is None else cluster
     check_pairs([_name(strategy) for strategy in strategies], seeds)
+    check_executor(executor, jobs)
     check_script_joins(cluster)
-    runs = _Runs(compiled(path, arguments), cluster, measured, watcher or Watcher(), earlier)
-    interrupted = False
-    try:
-        for seed in seeds:
-            for strategy in sorted(strategies, key=lambda one: one is not None):  # the script's own first
-                if strategy is None or str(strategy) != runs.own_label:
-                    runs.add(strategy, seed)
-    except KeyboardInterrupt:
-        interrupted = True
-    entries = runs.entries()
+    require(
+        not measured or jobs in (None, 1),
+        f"jobs={jobs}: runs with measured step times must be made one at a time; use jobs=1, or a distribution.",
+    )
+    script = compiled(path, arguments)
+    work = ScriptWork(str(script.path), tuple(arguments), cluster, measured, threads)
+    plan = _Grid(strategies, seeds)
+    execution, notes = executed(
+        work,
+        plan,
+        watcher or Watcher(),
+        earlier,
+        executor=executor,
+        jobs=1 if measured else jobs,
+        device="cpu",
+        is_single=len(strategies) * len(seeds) == 1,
+    )
+    entries = plan.entries(execution.runs)
     if not entries:
-        return Findings(None, interrupted=interrupted)
+        return Findings(None, interrupted=execution.is_interrupted, notes=tuple(notes))
     baseline = next((entry.label for entry in entries if entry.label.startswith("AllReduce(")), entries[0].label)
     comparison = Comparison(
         entries=entries,
-        workload=runs.script.path.name,
+        workload=script.path.name,
         cluster=str(cluster),
         target_loss=target,
         reproduce=reproduce,
         baseline=baseline,
     )
-    return Findings(comparison, interrupted=interrupted, notes=_notes(comparison, runs.own_label, strategies))
+    notes += _notes(comparison, plan.own_label, strategies)
+    return Findings(comparison, interrupted=execution.is_interrupted, notes=tuple(notes))
 
 
 def is_own(run: Run) -> bool:
@@ -86,54 +100,51 @@ def is_own(run: Run) -> bool:
     return "script" in run.config and "strategy" not in run.config
 
 
-class _Runs:
-    """The runs of a script, by strategy in the order of their first runs."""
+class _Grid:
+    """Strategies × seeds. The script's own strategy runs first, because one equal to it is not run."""
 
-    def __init__(
-        self, script: Script, cluster: Cluster, measured: bool, watcher: Watcher, earlier: Sequence[Run]
-    ) -> None:
-        self.script, self._watcher = script, watcher
-        self._settings: dict[str, Any] = {"cluster": cluster, "measured": measured}
-        self._earlier = [run for run in earlier if run.status == "finished"]
-        self._made: dict[str, list[Run]] = {}
-
-    @property
-    def own_label(self) -> str | None:
+    def __init__(self, strategies: Sequence[Strategy[Any] | None], seeds: Sequence[int]) -> None:
+        self._strategies = sorted(strategies, key=lambda one: one is not None)
+        self._seeds = seeds
+        self.own_label: str | None = None
         """The script's own strategy, or strategies where its sessions differ; None before a session of it has begun."""
-        runs = self._made.get(OWN, [])
-        return next((" and ".join(dict.fromkeys(run.record["strategies"])) for run in runs if run.strategy), None)
 
-    def add(self, strategy: Strategy[Any] | None, seed: int) -> None:
-        """Run once, or take the earlier run.
-
-        A failed run is a result; an interrupted one is kept before the interruption is raised again.
-        """
-        self._watcher.begin(_OWN_NOTE if strategy is None else str(strategy), seed, None, tuning=False)
-        settings = {"strategy": strategy, "seed": seed, **self._settings}
-        wanted = script_configuration(self.script, **settings)
-        run = next((run for run in self._earlier if dict(run.config) == wanted), None)
-        try:
-            if run is None:
-                with redirect_stdout(io.StringIO()):
-                    run = simulate_compiled(self.script, progress=self._watcher.step, **settings)
-        except (RunError, Interrupted) as error:
-            if error.run is None:
-                raise
-            self._keep(strategy, error.run)
-            if isinstance(error, Interrupted):
-                raise
+    def first(self) -> Iterator[tuple[Order, Task]]:
+        if None in self._strategies:
+            yield self._task(0, self._seeds[0])
         else:
-            self._keep(strategy, run)
+            yield from self._others(0)
 
-    def _keep(self, strategy: Strategy[Any] | None, run: Run) -> None:
-        self._made.setdefault(_name(strategy), []).append(run)
-        self._watcher.end(run, tuning=False)
+    def after(self, task: Task, run: Run) -> Iterator[tuple[Order, Task]]:
+        if task.strategy is not None:
+            return
+        if run.strategy and self.own_label is None:
+            self.own_label = " and ".join(dict.fromkeys(run.record["strategies"]))
+        if task.seed == self._seeds[0]:
+            yield from self._others(1)
+            yield from (self._task(0, seed) for seed in self._seeds[1:])
 
-    def entries(self) -> list[Entry]:
-        return [
-            Entry(self.own_label or OWN, runs, _OWN_NOTE) if name == OWN else Entry(name, runs)
-            for name, runs in self._made.items()
-        ]
+    def entries(self, runs: Mapping[Task, Run]) -> list[Entry]:
+        """Return the runs by strategy, seeds in the order given."""
+        entries = []
+        for strategy in self._strategies:
+            mine = {task.seed: run for task, run in runs.items() if task.strategy is strategy}
+            group = [mine[seed] for seed in self._seeds if seed in mine]
+            if group and strategy is None:
+                entries.append(Entry(self.own_label or OWN, group, _OWN_NOTE))
+            elif group:
+                entries.append(Entry(str(strategy), group))
+        return entries
+
+    def _others(self, begin: int) -> Iterator[tuple[Order, Task]]:
+        for number, strategy in enumerate(self._strategies):
+            if number >= begin and (strategy is None or str(strategy) != self.own_label):
+                yield from (self._task(number, seed) for seed in self._seeds)
+
+    def _task(self, number: int, seed: int) -> tuple[Order, Task]:
+        strategy = self._strategies[number]
+        title = f"{_OWN_NOTE if strategy is None else strategy} · seed {seed}"
+        return (self._seeds.index(seed), number), Task(strategy, seed, title=title)
 
 
 def _name(strategy: Strategy[Any] | None) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import typer
@@ -11,14 +13,20 @@ from rich.console import Console
 
 from tacit.cli import option_tables, options
 from tacit.cli import run_folders as folders
+from tacit.cli.comparison_screen import ComparisonScreen
 from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, explained
 from tacit.cli.option_tables import settings_from
 from tacit.cli.resumed import Earlier, resumed
 from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, check_device, import_notes
-from tacit.cli.terminal import Screen, console, print_notes
-from tacit.compare.scripts import OWN, is_own
-from tacit.compare.workloads import Findings, compare, count_runs
+from tacit.cli.terminal import console, print_notes
+from tacit.compare.findings import Findings, check_rates, count_runs
+from tacit.compare.rates import RateResults
+from tacit.compare.runners import LOCAL, check_executor
+from tacit.compare.scripts import is_own
+from tacit.compare.tasks import OWN, Task
+from tacit.compare.tuning import Tuning
+from tacit.compare.workloads import compare
 from tacit.errors import require
 from tacit.record.files import write_text
 from tacit.record.run import Run
@@ -37,7 +45,7 @@ def compare_command(
     target: options.Target = None,
     config: options.Config = None,
     optimizer: options.Optimizer = None,
-    lr: options.LearningRate = None,
+    lr: options.LearningRates = None,
     momentum: options.Momentum = None,
     weight_decay: options.WeightDecay = None,
     schedule: options.Schedule = None,
@@ -52,12 +60,15 @@ def compare_command(
     out: options.Out = None,
     resume: options.Resume = None,
     force: options.Force = False,
+    all_rates: options.AllRates = False,
     json_file: options.Json = None,
     quiet: options.Quiet = False,
     evaluate_every: options.EvaluateEvery = None,
     engine: options.Engine = None,
     device: options.Device = None,
     threads: options.Threads = None,
+    jobs: options.Jobs = None,
+    executor: options.Executor = LOCAL,
     debug: options.Debug = False,
 ) -> None:
     """Compare strategies on one workload or training script and one simulated cluster, paired by seed.
@@ -69,7 +80,7 @@ def compare_command(
 
     \b
       tacit compare
-      tacit compare -s AllReduce -s 'LocalSGD(period=Every(16))' --seeds 3 --tune
+      tacit compare -s AllReduce -s 'LocalSGD(period=Every(16))' --seeds 3 --lr 0.1,0.3 --jobs 4
       tacit compare --workers 32 --bandwidth 100Mbit/s --latency 5ms --speed 3=0.33
       tacit compare train.py -s AllReduce -s LocalSGD --workers 8 -- --lr 0.1
       tacit compare --resume runs/compare-20260102-120000 --seeds 5
@@ -79,8 +90,12 @@ def compare_command(
     instead of the script's own; -s script keeps the script's own. Arguments
     after -- go to the script. The loss in the table is the one that the
     script reports with session.observe or session.log.
+
+    Runs are made in parallel, one per core. Their results do not depend on
+    --jobs. Ctrl-C saves the finished runs; --resume continues.
     """
     given = dict(locals())
+    check_executor(executor, jobs)
     if resume is not None:
         require(
             out is None and config is None and not force,
@@ -95,54 +110,70 @@ def compare_command(
         plan.check()
     else:
         check_device(plan)
+        check_rates(plan.rates, plan.tune)
     if json_file is not None:
         folders.writable(json_file)
     folder = resume if resume is not None else folders.claim(out, command="compare", force=force)
     print_notes(option_tables.alias_notes(given), console(quiet))
-    findings = _run(plan, folder, earlier, console(quiet))
+    findings = _run(plan, folder, earlier, console(quiet), Place(jobs, executor), all_rates)
     if json_file is not None:
         write_text(json_file, _json(findings))
     _end(findings, folder)
 
 
-class _Keeper(Screen):
+class Place(NamedTuple):
+    """Where the runs are made, and how many at once; None: the default."""
+
+    jobs: int | None
+    executor: str
+
+
+class _Keeper(ComparisonScreen):
     """Saves every reported run as soon as it ends."""
 
-    def __init__(self, console: Console, total: int, folder: Path) -> None:
+    def __init__(self, console: Console, total: int, folder: Path, has_rates: bool) -> None:
         super().__init__(console, total)
-        self.folder = folder
+        self.folder, self.has_rates = folder, has_rates
         self.kept: set[str] = set()
 
-    def end(self, run: Run, tuning: bool) -> None:
-        if not tuning:
+    def end(self, task: Task, run: Run) -> None:
+        if not task.is_tuning:
             self.keep(run)
-        super().end(run, tuning)
+        super().end(task, run)
 
     def keep(self, run: Run) -> None:
         """Save ``run`` unless it is saved already; called again at the end, as Ctrl-C can interrupt a save."""
-        name = folders.run_name(OWN if is_own(run) else run.strategy, run.seed)
+        lr = run.config["lr"] if self.has_rates else None
+        name = folders.run_name(OWN if is_own(run) else run.strategy, run.seed, lr)
         if name not in self.kept:
             run.save(self.folder / "runs" / name, overwrite=True)
             self.kept.add(name)
 
 
-def _run(plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console) -> Findings:
+def _run(
+    plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console, place: Place, shows_all_rates: bool
+) -> Findings:
     """Run the comparison and write its results."""
     write_text(folder / "compare.toml", plan.toml())
     torch.set_num_threads(plan.threads)
-    total = count_runs(len(plan.strategies), len(plan.seeds), isinstance(plan, Settings) and plan.tune)
-    with _Keeper(screen, total, folder) as keeper:
-        findings = _compare(plan, earlier, keeper)
-    for entry in findings.comparison.entries if findings.comparison is not None else ():
+    is_tuned, rates = (plan.tune, plan.rates) if isinstance(plan, Settings) else (False, ())
+    total = count_runs(len(plan.strategies), len(plan.seeds), is_tuned, max(1, len(rates)))
+    print_notes(_place_notes(plan, place, total), screen)
+    with _Keeper(screen, total, folder, has_rates=len(rates) > 1) as keeper:
+        findings = _compare(plan, earlier, keeper, place)
+    every = findings.all_rates or findings.comparison
+    for entry in every.entries if every is not None else ():
         for run in entry.runs:
             keeper.keep(run)
     write_text(folder / "compare.json", _json(findings))
-    for label, tuning in findings.tunings.items():
-        screen.print(f"{label}: {tuning.note}\n    {tuning}", highlight=False, markup=False, soft_wrap=True)
-    if findings.comparison is not None:
-        write_report(findings.comparison, folder / "report.html")
+    searched: Mapping[str, Tuning | RateResults] = {**findings.tunings, **findings.rates}
+    for label, results in searched.items():
+        screen.print(f"{label}: {results.note}\n    {results}", highlight=False, markup=False, soft_wrap=True)
+    shown = every if shows_all_rates else findings.comparison
+    if shown is not None:
+        write_report(shown, folder / "report.html")
         screen.print()
-        print_table(findings.comparison, screen)
+        print_table(shown, screen)
         print_notes(findings.notes, screen)
         screen.print(
             f"\nReport: {folder / 'report.html'} · runs, numbers, settings: {folder}", highlight=False, soft_wrap=True
@@ -150,21 +181,36 @@ def _run(plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Co
     return findings
 
 
-def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper) -> Findings:
+def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper, place: Place) -> Findings:
     if isinstance(plan, ScriptPlan):
-        return plan.compare(keeper, earlier.runs)
+        return plan.compare(keeper, earlier.runs, **place._asdict())
     return compare(
         plan.workload,
         plan.strategies,
         seeds=plan.seeds,
         tune=plan.tune,
         target=plan.target,
+        threads=plan.threads,
         reproduce=plan.toml(),
         watcher=keeper,
         earlier=earlier.runs,
         earlier_tunings=earlier.tunings,
-        **plan.training(),
+        **{**plan.training(), "lr": plan.rates},
+        **place._asdict(),
     )
+
+
+def _place_notes(plan: Settings | ScriptPlan, place: Place, total: int) -> list[str]:
+    """Return a note if runs are made one at a time although there are several."""
+    if place.jobs is not None or place.executor != LOCAL or total == 1:
+        return []
+    if isinstance(plan, ScriptPlan):
+        why = "other runs would lengthen the measured steps"
+        return [f"runs are made one at a time, because {why}."] if plan.is_measured else []
+    if plan.device.startswith("cpu"):
+        return []
+    why = f"they would share the memory of {plan.device}"
+    return [f"runs are made one at a time, because {why}; --jobs 2 makes two at once."]
 
 
 def _end(findings: Findings, folder: Path) -> None:
@@ -173,7 +219,8 @@ def _end(findings: Findings, folder: Path) -> None:
         complain(f"interrupted; {kept} tacit compare --resume {folder} continues.")
         raise typer.Exit(INTERRUPTED)
     assert findings.comparison is not None
-    runs = [(entry.label, run) for entry in findings.comparison.entries for run in entry.runs]
+    every = findings.all_rates or findings.comparison
+    runs = [(entry.label, run) for entry in every.entries for run in entry.runs]
     failed = [(label, run) for label, run in runs if run.status != "finished"]
     for label, run in failed:
         complain(f"{label}, seed {run.seed}: {run.status}")

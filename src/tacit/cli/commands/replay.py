@@ -57,7 +57,7 @@ def replay_command(
         folders.writable(json_file)
     target = folders.claim(out, command="replay", force=force)
     screen = console(quiet)
-    with folders.removed_if_unused(target), Screen(screen, total=1) as watcher:
+    with folders.removed_if_unused(target), Screen(screen) as watcher:
         again = _replay(run, settings, watcher)
     keep(again, target, screen, json_file, way_back=f"tacit replay {folder}")
     difference = _difference(run, again)
@@ -85,7 +85,7 @@ def _settings(folder: Path, screen: Console) -> Settings:
 def _replay(run: Run, settings: Settings, watcher: Screen) -> Run:
     [strategy], [seed] = settings.strategies, settings.seeds
     torch.set_num_threads(settings.threads)
-    watcher.begin(str(strategy), seed, settings.lr, tuning=False)
+    watcher.begin(f"{strategy} · seed {seed}")
     training = settings.training()
     del training["cluster"]
     return simulate(settings.workload, strategy, seed=seed, progress=watcher.step, replay=run, **training)

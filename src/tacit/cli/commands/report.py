@@ -11,8 +11,9 @@ import typer
 
 from tacit.cli import options
 from tacit.cli.exit_messages import explained
-from tacit.cli.settings import DEFAULTS, parsed_strategy, read_file, settle
+from tacit.cli.settings import DEFAULTS, Settings, parsed_strategy, read_file, settle
 from tacit.cli.terminal import console
+from tacit.compare.rates import RateResults, all_entries, best_entry, by_rate
 from tacit.errors import TacitError
 from tacit.record.run import Run
 from tacit.registry import modules_in
@@ -30,6 +31,7 @@ def report_command(
         ),
     ] = None,
     target: options.Target = None,
+    all_rates: options.AllRates = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
@@ -47,7 +49,7 @@ def report_command(
       tacit report runs/real runs/simulated --out both.html
     """
     runs = [(path, Run.load(path)) for folder in paths for path in _run_folders(folder)]
-    comparison = _comparison(runs, paths, target)
+    comparison = _comparison(runs, paths, target, all_rates)
     page = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     write_report(comparison, page)
     screen = console(quiet)
@@ -66,25 +68,33 @@ def _run_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _comparison(runs: list[tuple[Path, Run]], paths: list[Path], target: float | None) -> Comparison:
-    reproduce, notes = "", {}
-    if len(paths) == 1 and (paths[0] / "compare.toml").exists():
-        reproduce = (paths[0] / "compare.toml").read_text(encoding="utf-8")
-        labels, seeds, planned_target = _planned(paths[0] / "compare.toml")
-        target = planned_target if target is None else target
-        notes = _notes(paths[0] / "compare.json")
-        planned = [(label, seed) for label in labels for seed in seeds]
-        place = {run: i for i, run in enumerate(planned)}
-        runs = sorted(runs, key=lambda found: place.get((found[1].strategy, found[1].seed), len(planned)))
-    return Comparison.of(_entries(runs, notes), target, reproduce)
+def _comparison(
+    runs: list[tuple[Path, Run]], paths: list[Path], target: float | None, shows_all_rates: bool
+) -> Comparison:
+    if len(paths) > 1 or not (paths[0] / "compare.toml").exists():
+        return Comparison.of(_entries(runs, {}), target)
+    reproduce = (paths[0] / "compare.toml").read_text(encoding="utf-8")
+    labels, settings = _planned(paths[0] / "compare.toml")
+    target = settings.target if target is None else target
+    planned = [(label, seed) for label in labels for seed in settings.seeds]
+    place = {run: i for i, run in enumerate(planned)}
+    runs = sorted(runs, key=lambda found: place.get((found[1].strategy, found[1].seed), len(planned)))
+    if len(settings.rates) == 1:
+        return Comparison.of(_entries(runs, _notes(paths[0] / "compare.json")), target, reproduce)
+    entries: list[Entry] = []
+    for label in dict.fromkeys(run.strategy for _, run in runs):
+        groups = by_rate([run for _, run in runs if run.strategy == label], settings.rates)
+        best = best_entry(label, groups, RateResults.of(groups, settings.seeds))
+        entries += all_entries(label, groups) if shows_all_rates else [best]
+    return Comparison.of(entries, target, reproduce)
 
 
-def _planned(path: Path) -> tuple[list[str], tuple[int, ...], float | None]:
-    """Return the texts of the strategies, the seeds and the target; import no user module."""
+def _planned(path: Path) -> tuple[list[str], Settings]:
+    """Return the texts of the strategies, and seeds, target and learning rates; import no user module."""
     table = read_file(path, single=False)
-    settings = settle({name: table[name] for name in ("seeds", "target") if name in table})
+    settings = settle({name: table[name] for name in ("seeds", "target", "lr") if name in table})
     texts = [str(text) for text in table.get("strategies", DEFAULTS["strategies"])]
-    return [text if modules_in(text) else str(parsed_strategy(text)) for text in texts], settings.seeds, settings.target
+    return [text if modules_in(text) else str(parsed_strategy(text)) for text in texts], settings
 
 
 def _entries(runs: Iterable[tuple[Path, Run]], notes: Mapping[str, str]) -> list[Entry]:

@@ -90,7 +90,7 @@ def simulate_command(
 def _run(plan: Settings | ScriptPlan, screen: Console) -> tuple[Run, BaseException | None]:
     """Return the run, and the error that ended it early."""
     torch.set_num_threads(plan.threads)
-    with Screen(screen, total=1) as watcher:
+    with Screen(screen) as watcher:
         try:
             run = plan.run(watcher, screen.quiet) if isinstance(plan, ScriptPlan) else _simulate(plan, watcher)
         except (RunError, Interrupted) as error:
@@ -102,7 +102,7 @@ def _run(plan: Settings | ScriptPlan, screen: Console) -> tuple[Run, BaseExcepti
 
 def _simulate(settings: Settings, watcher: Screen) -> Run:
     [strategy], [seed] = settings.strategies, settings.seeds
-    watcher.begin(str(strategy), seed, settings.lr, tuning=False)
+    watcher.begin(f"{strategy} · seed {seed}")
     return simulate(
         settings.workload,
         strategy,

@@ -74,8 +74,8 @@ def run_worker(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool)
     signal.signal(signal.SIGINT, _end_in_round if has_rounds else _interrupt_once)
     failure: RunError | Interrupted | None = None
     try:
-        with Screen(console(quiet or me != 0), total=1, clock="s") as watcher:
-            watcher.begin(str(plan.settings.strategies[0]), plan.settings.seeds[0], plan.settings.lr, tuning=False)
+        with Screen(console(quiet or me != 0), clock="s") as watcher:
+            watcher.begin(f"{plan.settings.strategies[0]} · seed {plan.settings.seeds[0]}")
             run = _train(plan, folder, watcher.step if me == 0 else None)
     except (RunError, Interrupted) as error:
         if error.run is None:
