@@ -36,10 +36,17 @@ class Agenda:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Collect garbage less often: a simulation allocates millions of small tuples and few cycles."""
-    before = gc.get_threshold()
+    """Collect garbage less often: a simulation allocates millions of small tuples and few cycles.
+
+    Objects from before the run, those of torch among them, are not examined again and again.
+    """
+    before, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.set_threshold(max(before[0], 200_000), before[1], before[2])
+    if not is_frozen:
+        gc.freeze()
     try:
         yield
     finally:
         gc.set_threshold(*before)
+        if not is_frozen:
+            gc.unfreeze()

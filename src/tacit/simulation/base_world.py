@@ -62,7 +62,7 @@ class BaseWorld(ABC):
 
     def set_endpoints(self, workers: Sequence[Endpoint], servers: Sequence[Endpoint] = ()) -> None:
         """Add the workers, by rank, and the server, by shard."""
-        self._learners, self._serving = workers, len(servers)
+        self._learners, self._serving, self._has_servers = workers, len(servers), bool(servers)
         self.channels[0].servers = list(servers)
         self.endpoints: list[Endpoint] = [*servers, *workers]
 
@@ -74,7 +74,7 @@ class BaseWorld(ABC):
         """Add a server, or one more shard of it, during the run."""
         channel.servers.append(server)
         self._serving += 1
-        self.has_server = True
+        self.has_server = self._has_servers = True
         self.endpoints.insert(0, server)
         self.agenda.at(self.agenda.now_s, server.fiber.resume)
 
@@ -103,7 +103,7 @@ class BaseWorld(ABC):
         """Run deferred operations after all fibers have ended."""
 
     def _is_over(self) -> bool:
-        return self._serving == 0 if self._servers else self._living == 0
+        return self._serving == 0 if self._has_servers else self._living == 0
 
     def ended(self, endpoint: Endpoint) -> None:
         """Count a fiber that has ended, by return or by error."""

@@ -84,17 +84,17 @@ class SimulatedNetwork:
         if self._end.is_handling:
             raise MisplacedCall(f"a handler may not block (it called {kind}); let a hook do it.")
         collective = self.channel.collectives.join(self.rank, kind, payload, weight, group)
-        return self.leave(collective, collective.joined[self.rank][2])
+        return self.leave(collective, self._end.world.agenda.now_s)
 
     def leave(self, collective: Collective, since_s: float) -> Any:
         """Wait until the collective has ended for this rank, and return its result."""
-        end = self._end
+        end, rank = self._end, self.rank
         if collective.failure is not None:
             raise collective.failure
-        if self.rank not in collective.done_s:
-            collective.waiters[self.rank], collective.since_s[self.rank] = end.fiber, since_s
+        if rank not in collective.done_s:
+            collective.waiters[rank], collective.since_s[rank] = end.fiber, since_s
             end.block(collective)
-        return collective.results[self.rank]
+        return collective.results[rank]
 
     def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:
         """Return ``gathered`` as instances of this endpoint's classes."""

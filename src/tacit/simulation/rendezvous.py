@@ -59,20 +59,21 @@ class Rendezvous(ABC, Generic[AnyCall]):
     def _enter(self, rank: int, kind: str, arguments: Any, group: Sequence[int] | None) -> AnyCall:
         """Join the next call of the group; the last rank starts it. Raise if the ranks' calls differ or one is lost."""
         number = 0 if group is None else self._number(tuple(group))
-        members, counts = self._groups[number], self._counts[number]
-        counts[rank] += 1
-        key = (number, counts[rank])
+        counts = self._counts[number]
+        count = counts[rank] = counts[rank] + 1
+        key = (number, count)
         call = self._open.get(key)
         if call is None:
-            call = self._open[key] = self._make_call(kind, members, counts[rank])
+            call = self._open[key] = self._make_call(kind, self._groups[number], count)
         if call.kind != kind:
             raise Disagreement(self.noun, kind, call.kind, rank, others=sorted(call.joined))
         if self._lost and not self.skips_lost:
             for lost, at_s in self._lost.items():
-                if lost in members:
+                if lost in call.group:
                     raise self._peer_lost(lost, at_s, call)
         call.joined[rank] = arguments
-        self._start_if_complete(key, call)
+        if self._lost or len(call.joined) == len(call.group):
+            self._start_if_complete(key, call)
         return call
 
     def _start_if_complete(self, key: tuple[int, int], call: AnyCall) -> None:

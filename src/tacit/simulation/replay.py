@@ -257,6 +257,7 @@ class ReplayWorld(World):
     def __init__(self, record: Record, *given: Any, **named: Any) -> None:
         self._record = record
         super().__init__(*given, **named)
+        self.queues_periods = False  # a step with hooks ends when the recorded one ended
 
     def make_worker(self, rank: int) -> SimulatedWorker:
         return ReplayedWorker(self, rank, self._record.get(rank, ()))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.core.network import Envelope
 from tacit.core.parameter_layout import Layout
-from tacit.core.strategy import TakesJoiners, check_cancels, hook_free_steps
+from tacit.core.strategy import TakesJoiners, check_cancels
 from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
 from tacit.record.trace import Trace
@@ -41,8 +41,8 @@ class SimulatedWorker(Endpoint):
         self._is_initialised = False
         self._current = 0  # the step that hooks refer to, from 0
         self._updates = 0  # version of the server's model that this worker has
-        self._hook_free_ends_s: list[float] = []
-        self._base_step = 0
+        self._times_s: list[float] = []  # start of the steps in progress, and their ends
+        self._ahead = self._base_step = 0  # number of hook-free steps among them, and of steps before them
         self._update_is_skipped = self._is_abandoned = False
         self._deferred_gradient: Tensor | None = None  # of this step, if its update is skipped
         self._step_in_progress: StepInProgress | None = None
@@ -74,7 +74,7 @@ class SimulatedWorker(Endpoint):
 
     @property
     def learning_rate(self) -> float:
-        return self.world.engine.learning_rate(self._updates if self.world.has_server else self._current)
+        return self.world.learning_rate(self._updates if self.world.has_server else self._current)
 
     @property
     def weight(self) -> float:
@@ -108,13 +108,13 @@ class SimulatedWorker(Endpoint):
 
     def progress(self) -> int:
         """Return the number of steps completed by now, without those computed ahead."""
-        if not self._hook_free_ends_s:
+        if not self._ahead:
             return self.step
-        return self._base_step + bisect_right(self._hook_free_ends_s, self.world.agenda.now_s)
+        return self._base_step + bisect_right(self._times_s, self.world.agenda.now_s, 1, self._ahead + 1) - 1
 
     def live_again(self) -> None:
         super().live_again()
-        self.state, self._is_initialised, self._step_in_progress, self._hook_free_ends_s = None, False, None, []
+        self.state, self._is_initialised, self._step_in_progress, self._ahead = None, False, None, 0
         self._update_is_skipped, self._is_abandoned, self._deferred_gradient = False, False, None
         self.compute_times.crash_s = self.compute_times.crash_after(self.world.agenda.now_s)
         self.boundary_s = self.world.agenda.now_s
@@ -169,35 +169,50 @@ class SimulatedWorker(Endpoint):
 
     def _compute(self) -> bool:
         """Let the time of the next hook-free steps and of one step with hooks pass; return whether one has hooks."""
-        world, rank, first, times = self.world, self.rank, self.step, self.compute_times
+        world, first, times = self.world, self.step, self.compute_times
         left = world.steps - first if not world.has_server else 1
-        hook_free = min(hook_free_steps(world.strategy, self, self.state), left)
+        hook_free = min(world.hook_free_steps(self, self.state), left)
         ahead = min(hook_free, _FARTHEST_AHEAD)
         has_hooks = ahead == hook_free < left
         now_s, crash_s = world.agenda.now_s, times.crash_s
         times_s = times.times_of_steps(now_s, ahead + has_hooks) if ahead else [now_s, times.end_of_step(now_s)]
-        batches = self._take_batches(bisect_right(times_s, crash_s, 1) - 1)  # one per step that ends before a crash
-        if ahead:
-            self._queue_hook_free(batches[:ahead], times_s)
-        if times_s[-1] > crash_s:
-            self.block("a step until its crash")  # ``Stopped`` is raised here
-        if has_hooks and not world.cancels:
-            world.queue_step(rank, first + ahead, batches[ahead])
-        start_s, end_s = times_s[ahead], times_s[-1]
-        step = self._step_in_progress = StepInProgress(self, start_s, first + ahead + 1, world.trace)
-        end_s = self._wait_for_end(step, end_s, has_hooks=has_hooks)
-        self._step_in_progress = None
-        self.step, self._hook_free_ends_s = first + ahead, []
-        self.boundary_s = world.agenda.now_s
-        if not has_hooks:
-            return False
-        if step.is_abandoned:
-            self._is_abandoned = True
-            return True
-        if world.cancels:
-            world.queue_step(rank, self.step, batches[ahead])
-        world.trace.compute(rank, self.step + 1, start_s, end_s)
-        return True
+        if world.queues_periods and times_s[-1] < crash_s:
+            self._wait_for_period(times_s, ahead)
+        else:
+            # One mini-batch per step that ends before a crash.
+            batches = self._take_batches(bisect_right(times_s, crash_s, 1) - 1)
+            whole = min(ahead, len(batches))
+            self._queue(batches[:whole], times_s[: whole + 1], whole)
+            if times_s[-1] > crash_s:
+                self.block("a step until its crash")  # ``Stopped`` is raised here
+            self._wait_for_step(batches[ahead:], times_s[ahead], times_s[-1])
+        self._ahead, self.boundary_s = 0, world.agenda.now_s
+        return has_hooks
+
+    def _wait_for_period(self, times_s: list[float], ahead: int) -> None:
+        """Queue and record all steps now, and park until the last one has ended."""
+        agenda, done = self.world.agenda, self.step + ahead
+        self._queue(self._take_batches(len(times_s) - 1), times_s, ahead)
+        agenda.at(times_s[-1], self.fiber.resume)
+        self.waiting = ("a step", agenda.now_s)
+        self.fiber.park()
+        self.waiting, self.step = None, done
+
+    def _wait_for_step(self, batches: list[Token], start_s: float, end_s: float) -> None:
+        """Park until the step with hooks has ended; without a batch, until the last hook-free one has."""
+        world, rank, number = self.world, self.rank, self.step + self._ahead
+        if batches and not world.cancels:
+            world.queue_step(rank, number, batches[0])
+        step = self._step_in_progress = StepInProgress(self, start_s, number + 1, world.trace)
+        end_s = self._wait_for_end(step, end_s, has_hooks=bool(batches))
+        self._step_in_progress, self.step = None, number
+        if not batches:
+            return
+        self._is_abandoned = step.is_abandoned
+        if not step.is_abandoned:
+            if world.cancels:
+                world.queue_step(rank, number, batches[0])
+            world.trace.compute(rank, number + 1, start_s, end_s)
 
     def _wait_for_end(self, step: StepInProgress, end_s: float, *, has_hooks: bool) -> float:
         """Park until the step has ended; return its end. ``has_hooks``: a hook follows the step."""
@@ -208,14 +223,15 @@ class SimulatedWorker(Endpoint):
         self.waiting = None
         return end_s
 
-    def _queue_hook_free(self, batches: list[Token], times_s: list[float]) -> None:
-        """Queue whole steps in the engine, one per mini-batch, and the evaluations that are due among them."""
+    def _queue(self, batches: list[Token], times_s: list[float], ahead: int) -> None:
+        """Queue whole steps in the engine, one per mini-batch, and the evaluations due in the first ``ahead`` steps."""
         rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
-        done = first + len(batches)
-        self._base_step, self._hook_free_ends_s = first, times_s[1 : len(batches) + 1]
-        self.world.trace.record_steps(rank, first + 1, times_s[: len(batches) + 1])
+        self._base_step, self._times_s, self._ahead = first, times_s, ahead
+        if not batches:
+            return
+        self.world.trace.record_steps(rank, first + 1, times_s)
         queued = first
-        for due in evaluator.due_between(first + 1, done):
+        for due in evaluator.due_between(first + 1, first + ahead):
             engine.advance(rank, queued, batches[queued - first : due - first])
             self.step = due  # ``reported`` refers to the worker after this step
             share = self._share()
@@ -225,7 +241,7 @@ class SimulatedWorker(Endpoint):
             evaluator.reached(due, times_s[due - first])
             queued = due
         self.step = first
-        engine.advance(rank, queued, batches[queued - first :])
+        engine.advance(rank, queued, batches[queued - first :] if queued > first else batches)
 
     def accept(self, envelope: Envelope) -> None:
         """Pass handled kinds to ``on_message``, also after the last step; a paused worker does so when it wakes."""

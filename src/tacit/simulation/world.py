@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from tacit.cluster.cluster import Cluster
-from tacit.core.strategy import Strategy
+from tacit.core.strategy import RunsAhead, Strategy
 from tacit.session.server_model import ServerModel
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.endpoints import SimulatedServer
@@ -52,6 +52,10 @@ class World(BaseWorld):
         self.calls_reported = kind.reported is not Strategy.reported
         # Without a hook that uses the gradient, a step is one operation; else gradient and update are two.
         self.queue_step = engine.compute_gradient if self.calls_before else self._advance_one
+        # Steps whose only hook follows them, and which nothing abandons, are queued and recorded when they start.
+        self.queues_periods = not (self.calls_before or self.cancels or self.has_server)
+        self.hook_free_steps = strategy.hook_free_steps if isinstance(strategy, RunsAhead) else _none
+        self._rate_of = (-1, 0.0)  # the step that was asked for last, and its learning rate
         self._samplers = None if problem is None or self.is_timing else problem.samplers
         self.server_model = server_model
         self.workers = [self.make_worker(rank) for rank in range(cluster.workers)]
@@ -93,6 +97,12 @@ class World(BaseWorld):
 
     # Interface of endpoints.
 
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate at ``step``; most ranks ask for the same step."""
+        if self._rate_of[0] != step:
+            self._rate_of = (step, self.engine.learning_rate(step))
+        return self._rate_of[1]
+
     def batches(self, rank: int) -> Callable[[int], list[Token]]:
         """Return a function that draws the worker's next mini-batches."""
         return (lambda count: [None] * count) if self._samplers is None else self._samplers[rank].take
@@ -108,3 +118,8 @@ class World(BaseWorld):
         if self.evaluator.is_due(server.updates):
             assert self.server_model is not None
             self.evaluator.measure(server.updates, self.agenda.now_s, self.server_model)
+
+
+def _none(worker: SimulatedWorker, state: Any) -> int:
+    """Return the number of hook-free steps of a strategy that does not know them."""
+    return 0

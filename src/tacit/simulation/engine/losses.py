@@ -59,10 +59,10 @@ class HostLosses:
         self._seen[some] += 1
 
     def take(self, rank: int) -> tuple[int, float | None, float | None]:
-        steps = int(self._seen[rank])
+        steps = self._seen.item(rank)
         if not steps:
             return 0, None, None
-        first, mean = float(self._first[rank]), float(self._sum[rank]) / steps
+        first, mean = self._first.item(rank), self._sum.item(rank) / steps
         self._seen[rank], self._sum[rank] = 0, 0.0
         return steps, first, mean
 
@@ -122,14 +122,14 @@ class DeviceLosses:
         self.called()
 
     def take(self, rank: int) -> tuple[int, float | None, float | None]:
-        steps = int(self._seen[rank])
+        steps = self._seen.item(rank)
         if not steps:
             return 0, None, None
         if self._host is None:
             self.check()
         assert self._host is not None
         self._seen[rank] = 0
-        return steps, float(self._host[_FIRST, rank]), float(self._host[_SUM, rank]) / steps
+        return steps, self._host.item(_FIRST, rank), self._host.item(_SUM, rank) / steps
 
     def check(self) -> None:
         """Copy the table to the host; raise for the first step with a loss that is not finite."""

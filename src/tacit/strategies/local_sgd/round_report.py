@@ -52,7 +52,7 @@ class RoundReport:
             for name in statistics:
                 _require_known(name)
         try:
-            return [float(statistics[name]) for name in self.names]
+            return [statistics[name] for name in self.names]
         except KeyError:
             missing = [name for name in self.names if name not in statistics]
             have = f"statistics={sorted(statistics)} must hold {', '.join(self.names)}"
