@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -198,15 +199,16 @@ class SimulatedWorker(Endpoint):
         self.fiber.park()
         self.waiting, self.step = None, done
 
-    def _wait_for_step(self, batches: list[Token], start_s: float, end_s: float) -> None:
+    def _wait_for_step(self, batches: Sequence[Token], start_s: float, end_s: float) -> None:
         """Park until the step with hooks has ended; without a batch, until the last hook-free one has."""
         world, rank, number = self.world, self.rank, self.step + self._ahead
-        if batches and not world.cancels:
+        has_hooks = len(batches) > 0
+        if has_hooks and not world.cancels:
             world.queue_step(rank, number, batches[0])
         step = self._step_in_progress = StepInProgress(self, start_s, number + 1, world.trace)
-        end_s = self._wait_for_end(step, end_s, has_hooks=bool(batches))
+        end_s = self._wait_for_end(step, end_s, has_hooks=has_hooks)
         self._step_in_progress, self.step = None, number
-        if not batches:
+        if not has_hooks:
             return
         self._is_abandoned = step.is_abandoned
         if not step.is_abandoned:
@@ -223,11 +225,11 @@ class SimulatedWorker(Endpoint):
         self.waiting = None
         return end_s
 
-    def _queue(self, batches: list[Token], times_s: list[float], ahead: int) -> None:
+    def _queue(self, batches: Sequence[Token], times_s: list[float], ahead: int) -> None:
         """Queue whole steps in the engine, one per mini-batch, and the evaluations due in the first ``ahead`` steps."""
         rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
         self._base_step, self._times_s, self._ahead = first, times_s, ahead
-        if not batches:
+        if not len(batches):
             return
         self.world.trace.record_steps(rank, first + 1, times_s)
         queued = first
