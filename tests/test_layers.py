@@ -6,6 +6,8 @@ import ast
 import functools
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -178,3 +180,11 @@ def _component(path: Path) -> str:
 
 def _is_inside(path: Path, home: str) -> bool:
     return path.relative_to(SOURCE).as_posix().startswith(home)
+
+
+def test_importing_tacit_loads_no_package_for_figures_tables_or_messages():
+    """``import tacit`` takes part in every start of a process; what only reports or messages need comes later."""
+    heavy = ("plotly", "jinja2", "rich", "typer", "sklearn", "networkx", "zmq")
+    listed = f"import sys, tacit; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
