@@ -49,11 +49,10 @@ class FlatOptimizer:
 
     # Interface of graphs and compiled calls.
 
-    def rates(self, steps: Sequence[int]) -> NDArray[np.float64]:
+    def rates(self, steps: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the learning rate of each of ``steps``."""
-        if len(set(steps)) == 1:
-            return np.full(len(steps), self.learning_rate(steps[0]))
-        return np.array([self.learning_rate(step) for step in steps])
+        different, places = np.unique(steps, return_inverse=True)
+        return np.array([self.learning_rate(step) for step in different.tolist()])[places]
 
     def counts(self, ranks: Sequence[int], steps: int) -> NDArray[np.int64]:
         """Return how many steps each of ``ranks`` has taken before each of its next ``steps`` steps, and count them.

@@ -132,8 +132,11 @@ class WholeSteps(Program):
         device = calls.storage.device
         self._plan, self._rates = Input(plan, device), Input(np.zeros((self.steps, size)), device)
 
-    def set_plan(self, ranks: Sequence[int], numbers: list[list[int]]) -> None:
-        """Set rows, and for each step the counts, the first losses, the step numbers and the learning rates."""
+    def set_plan(self, ranks: Sequence[int], numbers: Indices) -> None:
+        """Set rows, and for each step the counts, the first losses, the step numbers and the learning rates.
+
+        numbers: of the steps, steps × ranks.
+        """
         calls, count, steps = self.calls, len(ranks), self.steps
         assert isinstance(calls.optimizer, FlatOptimizer)
         plan, rates = self._plan.values, self._rates.values

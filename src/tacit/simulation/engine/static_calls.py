@@ -83,23 +83,22 @@ class StaticCalls:
     def advance(self, steps: Steps) -> None:
         """Take these steps: gradients and updates. Raise ``CannotCapture`` before anything has changed."""
         ranks, done = steps.ranks, 0
-        prepared: list[tuple[WholeSteps, Indices | None, list[list[int]]]] = []
+        numbers = np.asarray(steps.numbers)
+        prepared: list[tuple[WholeSteps, Indices | None, Indices]] = []
         for count in self._parts(steps):
             tokens = [own[done : done + count] if count > 1 else own[done] for own in steps.tokens]
             indices = self.problem.indices(ranks, tokens)
             if indices is not None and count == 1:
                 indices = indices[:, None]
             program = self._program(WholeSteps, ranks, indices, [own[done] for own in steps.tokens], steps.batch_size)
-            prepared.append(
-                (program, indices, [[number + done + ahead for number in steps.numbers] for ahead in range(count)])
-            )
+            prepared.append((program, indices, numbers + np.arange(done, done + count)[:, None]))
             done += count
-        for done, (program, indices, numbers) in enumerate(prepared):
+        for done, (program, indices, some) in enumerate(prepared):
             if indices is None:
                 program.set_batch(self.problem.collate(ranks, [own[done] for own in steps.tokens]))
             else:
                 program.set_indices(indices)
-            program.set_plan(ranks, numbers)
+            program.set_plan(ranks, some)
             program.run()
             self.losses.called()
 
