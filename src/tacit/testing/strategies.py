@@ -106,21 +106,23 @@ def check_notation(row: Row) -> None:
 
 
 def check_learning(row: Row) -> None:
-    """Check that 60 steps on handwritten digits halve the loss."""
-    run = _simulated(row.strategy, workloads.digits(), steps=60, lr=0.2, evaluate_every=60)
+    """Check that 40 steps of three workers on handwritten digits halve the loss."""
+    workers, steps = max(3, row.fewest_workers), 40
+    run = _simulated(row.strategy, workloads.digits(), workers=workers, steps=steps, lr=0.3, evaluate_every=steps)
     first, last = run.history[0]["loss"], run.history[-1]["loss"]
-    assert run.status == "finished" and run.summary()["steps"] == 60, f"{row}: the run {run.status}."
-    assert last < 0.5 * first, f"{row}: the loss on digits went from {first:.4g} to {last:.4g} only in 60 steps."
+    assert run.status == "finished" and run.summary()["steps"] == steps, f"{row}: the run {run.status}."
+    assert last < 0.5 * first, f"{row}: the loss on digits went from {first:.4g} to {last:.4g} only in {steps} steps."
 
 
 def check_determinism(row: Row) -> None:
     """Check that equal seeds give equal runs, whether greenlets or threads host the workers, and other seeds others."""
-    again, threads = (_simulated(row.strategy, host=host).digest for host in ("greenlet", "thread"))
-    first = _default_run(row).digest
-    assert first == again, (
-        f"{row}: two runs from one seed differ; draw from worker.random or worker.shared_random only."
-    )
-    assert first == threads, f"{row}: the run depends on the host; keep what changes in the state, not in globals."
+    first, threads = _default_run(row).digest, _simulated(row.strategy, host="thread").digest
+    if first != threads:
+        again = _simulated(row.strategy).digest
+        assert first == again, (
+            f"{row}: two runs from one seed differ; draw from worker.random or worker.shared_random only."
+        )
+        raise AssertionError(f"{row}: the run depends on the host; keep what changes in the state, not in globals.")
     assert _simulated(row.strategy, seed=3).digest != first, f"{row}: another seed gives the same run."
 
 
