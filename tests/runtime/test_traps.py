@@ -200,14 +200,16 @@ def moments_run(policy: str) -> list[torch.Tensor]:
     return moments
 
 
+def moments_runs() -> list[list[torch.Tensor]]:
+    return [moments_run(policy) for policy in ("keep", "average", "reset")]
+
+
 def test_moments_are_kept_averaged_or_reset():
-    a, b = together(2, moments_run, "keep")
+    (a, averaged, reset), (b, averaged_b, reset_b) = together(2, moments_runs)
     assert (a[0] - b[0]).abs().max() > 1e-4
-    mean = (a[0] + b[0]) / 2
-    a, b = together(2, moments_run, "average")
-    close(a[0], b[0])
-    close(a[0], mean)
-    assert together(2, moments_run, "reset") == [[], []]
+    close(averaged[0], averaged_b[0])
+    close(averaged[0], (a[0] + b[0]) / 2)
+    assert reset == reset_b == []
 
 
 # Mixed precision.
@@ -309,16 +311,22 @@ def test_the_loss_of_a_round_is_the_mean_over_the_ranks_that_have_one():
 
     Ranks weigh what they weigh in the round.
     """
-    for seen in together(2, told_run, {}, [6, 6]):
-        assert seen == [6, 8, 10]
-    for seen in together(2, told_run, {0: [3, 4], 1: [1, 3, 4]}, [6, 6]):
-        assert seen == [pytest.approx((1 + 12 / 2) / 1.5), None, 10]  # rank 1 had data in one of two steps
-    for seen in together(2, told_run, {1: [1, 2]}, [6, 6]):
-        assert seen == [1, 8, 10]
-    for seen in together(2, told_run, {}, [6, 2]):
-        assert seen == [6, 3, 5]
-    for seen in together(2, told_run, {}, [2, 2], [1, 3]):
-        assert seen == [(1 + 3 * 11) / 4]
+    for full, some, one, early, sizes in together(2, told_runs):
+        assert full == [6, 8, 10]
+        assert some == [pytest.approx((1 + 12 / 2) / 1.5), None, 10]  # rank 1 had data in one of two steps
+        assert one == [1, 8, 10]
+        assert early == [6, 3, 5]
+        assert sizes == [(1 + 3 * 11) / 4]
+
+
+def told_runs() -> list[list[float | None]]:
+    return [
+        told_run({}, [6, 6]),
+        told_run({0: [3, 4], 1: [1, 3, 4]}, [6, 6]),
+        told_run({1: [1, 2]}, [6, 6]),
+        told_run({}, [6, 2]),
+        told_run({}, [2, 2], [1, 3]),
+    ]
 
 
 # Micro-batches.
@@ -523,16 +531,25 @@ def test_resuming_with_three_workers_instead_of_four(tmp_path):
         close(end, results[0][1])
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_resuming_compressed_runs_with_another_number_of_workers(tmp_path, size):
+def test_resuming_compressed_runs_with_another_number_of_workers(tmp_path):
     """What is believed of the mean gradient survives; all ranks agree afterwards."""
-    for number, strategy in enumerate(COMPRESSED[:4]):
-        folder = str(tmp_path / str(number))
-        models = together(3, checkpointed_models, folder, strategy, 8)
-        results = together(size, started_from, folder, strategy, 17)
-        for start, end in results:
-            close(start, torch.stack(models).mean(0))
-            assert torch.equal(end, results[0][1]), strategy
+    runs = [(str(tmp_path / str(number)), strategy) for number, strategy in enumerate(COMPRESSED[:4])]
+    models = [*zip(*together(3, checkpointed_models_of, runs), strict=True)]
+    for size in (2, 4):
+        for (_, strategy), model, results in zip(
+            runs, models, zip(*together(size, started_from_each, runs), strict=True), strict=True
+        ):
+            for start, end in results:
+                close(start, torch.stack(model).mean(0))
+                assert torch.equal(end, results[0][1]), strategy
+
+
+def checkpointed_models_of(runs: list[tuple[str, tacit.Strategy]]) -> list[torch.Tensor]:
+    return [checkpointed_models(folder, strategy, 8) for folder, strategy in runs]
+
+
+def started_from_each(runs: list[tuple[str, tacit.Strategy]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [started_from(folder, strategy, 17) for folder, strategy in runs]
 
 
 def checkpointed_models(folder: str, strategy: tacit.Strategy, stop: int) -> torch.Tensor:
@@ -728,6 +745,10 @@ def ending_run(folder: str, asked: tuple[int, ...]) -> None:
             learn(model, optimizer, [x], session)
 
 
+def rescued_and_straight(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return rescued_run(folder), six_steps()
+
+
 def six_steps() -> torch.Tensor:
     model = network()
     optimizer = sgd(model)
@@ -743,7 +764,7 @@ def test_a_run_that_is_asked_to_end_leaves_a_checkpoint_and_goes_on_from_the_rou
     assert all("The state of all workers is in" in one.text for one in ended)
     assert checkpoints.step_of(tmp_path) == 6
     assert len(checkpoints.read(tmp_path, 0, 3)) == 3
-    for begun, played in zip(together(3, rescued_run, str(tmp_path)), together(3, six_steps), strict=True):
+    for begun, played in together(3, rescued_and_straight, str(tmp_path)):
         torch.testing.assert_close(begun, played)
 
 

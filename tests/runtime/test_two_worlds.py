@@ -44,13 +44,13 @@ def play(rows: list[Strategy], workload: workloads.Workload, settings: dict) -> 
         (
             workloads.quadratic(dimension=7, heterogeneity=0.5),
             2,
-            {"steps": 43},
+            {"steps": 25},
             1e-12,
         ),  # float64: two numbers have one sum
         (
             workloads.digits(crop_padding=1, flip=True),
             3,
-            {"steps": 23, "lr": 0.2, "momentum": 0.9},
+            {"steps": 13, "lr": 0.2, "momentum": 0.9},
             2e-5,
         ),  # float32: gloo adds in another order
     ],
@@ -107,8 +107,8 @@ def record(rows: list[Strategy], workload: workloads.Workload, settings: dict) -
 @pytest.mark.parametrize(
     ("workload", "workers", "arguments", "tolerance"),
     [
-        (workloads.quadratic(dimension=7, heterogeneity=0.5), 3, {"steps": 43}, 1e-12),
-        (workloads.digits(), 2, {"steps": 23, "lr": 0.2, "momentum": 0.9, "schedule": tacit.Cosine()}, 2e-5),
+        (workloads.quadratic(dimension=7, heterogeneity=0.5), 3, {"steps": 25}, 1e-12),
+        (workloads.digits(), 2, {"steps": 13, "lr": 0.2, "momentum": 0.9, "schedule": tacit.Cosine()}, 2e-5),
     ],
     ids=str,
 )
