@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tacit import Run
+import tacit
+from tacit import Run, simulate
 from tacit.cli import app
 from tests.runtime.processes import together
 from tools.check_readme import LINK, ROOT, Block, fenced_blocks
@@ -104,9 +105,16 @@ def test_links_lead_from_the_readme_to_every_guide() -> None:
     assert [page.name for page in GUIDES if page not in reached] == []
 
 
+def _simulate_briefly(*arguments: Any, steps: int = 40, **settings: Any) -> Run:
+    return simulate(*arguments, steps=min(steps, 40), **settings)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("block", EXAMPLES, ids=place)
-def test_it_runs_as_it_stands(block: Block, tmp_path: Path) -> None:
+def test_it_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations take at most 40 steps, unless the block asserts something; ``make check`` runs every block in full."""
+    if not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(block.body))):
+        monkeypatch.setattr(tacit, "simulate", _simulate_briefly)
     code = compile("\n" * (block.line - 1) + block.body, str(block.path), "exec", dont_inherit=True)
     with chdir(tmp_path), redirect_stdout(io.StringIO()):
         exec(code, {"__name__": "__main__"})
