@@ -258,7 +258,7 @@ def constants(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def levels(chosen: argparse.Namespace) -> dict[str, Any]:
     """Medians of ‖∇f‖² over the last tenth, by method and multiple: the table of §3.6(1)."""
-    steps = 60 if chosen.quick else STEPS
+    steps = 30 if chosen.quick else STEPS
     part: dict[str, Any] = {
         "targets": [],
         "medians": {},
@@ -403,7 +403,7 @@ def _within(bits: list[int | None], least: float, most: float) -> bool:
 
 def bound(chosen: argparse.Namespace) -> dict[str, Any]:
     """The running mean of ‖∇f‖² against 2(f(x⁰) − f_inf)/(γT) + G⁰/(θT), at every T, with the theoretical step."""
-    steps = 60 if chosen.quick else STEPS
+    steps = 30 if chosen.quick else STEPS
     part: dict[str, Any] = {
         "targets": [],
         "setting": "EF21 at 1x. f_inf is taken as the least f that any run came to (a smaller one would only raise the bound).",
@@ -439,7 +439,7 @@ def against_bits(chosen: argparse.Namespace) -> dict[str, Any]:
     """Bits and true bytes a worker sends until ‖∇f‖² falls below 1e-2, 1e-4, 1e-6, 1e-8, each method at its best
     multiple.
     """
-    steps = 60 if chosen.quick else STEPS
+    steps = 30 if chosen.quick else STEPS
     places = np.unique(np.geomspace(1, steps, 40).astype(int))
     part: dict[str, Any] = {"targets": [], "curves": {}, "message_bytes": {}}
     rows, panels, labels = [], {}, {}

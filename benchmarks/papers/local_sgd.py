@@ -89,7 +89,7 @@ def tied_period(steps: int, workers: int) -> int:
 def rate_in_steps(chosen: argparse.Namespace) -> dict[str, Any]:
     """a9a, four workers: log-log slope of E[F − F*] against T with tau = T^(2/3)/(pB)^(1/3)."""
     adult, workers = Adult(chosen), 4
-    lengths, seeds = ((60, 120), range(4)) if chosen.quick else ((1000, 2000, 4000, 8000, 16000), range(64))
+    lengths, seeds = ((30, 60), range(4)) if chosen.quick else ((1000, 2000, 4000, 8000, 16000), range(64))
     check = equals_plain_run(adult.workload, tacit.Every(7), workers=workers, seed=3, steps=100, **adult.rates(7))
     part: dict[str, Any] = {
         "seeds": list(seeds),
@@ -165,7 +165,7 @@ def _slope(lengths: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
 def convex_periods(chosen: argparse.Namespace) -> dict[str, Any]:
     """a9a, T = 5469: tau = 91 against tau = 1, and ten growing rounds against tau = 91."""
     adult, seeds = Adult(chosen), range(2 if chosen.quick else 32)
-    steps, common = (200 if chosen.quick else STEPS), 1100  # one a for all: no τ_i but one-shot's is longer
+    steps, common = (80 if chosen.quick else STEPS), 1100  # one a for all: no τ_i but one-shot's is longer
     periods = {
         "tau=1": tacit.Every(1),
         "tau=91": tacit.Every(91),
@@ -201,7 +201,7 @@ def convex_periods(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def network_periods(chosen: argparse.Namespace) -> dict[str, Any]:
     """Digits, one hidden layer, constant rate, T = 5469: the order of the final training losses."""
-    seeds, steps, tau = (range(1), 120, 5) if chosen.quick else (range(5), STEPS, 91)
+    seeds, steps, tau = (range(1), 60, 5) if chosen.quick else (range(5), STEPS, 91)
     fixed = f"tau={tau}"
     periods = {
         "tau=1": tacit.Every(1),
@@ -274,7 +274,7 @@ def _ratio(values: dict[str, list[float]], one: str, other: str) -> tuple[float,
 def speed_up(chosen: argparse.Namespace) -> dict[str, Any]:
     """a9a: error·p·T for p = 1, 2, 4, 8 with tau tied to p."""
     adult, counts = Adult(chosen), (1, 2, 4, 8)
-    steps, seeds = (60, range(4)) if chosen.quick else (4000, range(64))
+    steps, seeds = (30, range(4)) if chosen.quick else (4000, range(64))
     part: dict[str, Any] = {"seeds": list(seeds), "steps": steps, **adult.constants(), "targets": []}
     rows = []
     for is_independent, sampling in SAMPLING.items():
@@ -351,7 +351,7 @@ def loss_rules(chosen: argparse.Namespace) -> dict[str, Any]:
     """ADA-LUPA's loss rule and AdaComm, digits shuffled and label-sorted: periods against the papers' formulas at F(x̄)
     on all data.
     """
-    seeds, steps, workers = (range(1), 120, 8) if chosen.quick else (range(3), 1000, 8)
+    seeds, steps, workers = (range(1), 80, 8) if chosen.quick else (range(3), 1000, 8)
     part: dict[str, Any] = {"seeds": list(seeds), "steps": steps, "targets": [], "runs": {}}
     rows = []
     for (name, (period, formula)), split in product(LOSS_RULES.items(), ("shuffled", "sorted")):
