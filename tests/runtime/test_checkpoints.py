@@ -1,0 +1,186 @@
+"""Checkpoints: resumed in mid-period, with another number of workers, after a write that failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+import tacit
+from tacit.session import checkpoints
+from tests.runtime.processes import outcomes, together
+from tests.runtime.small_runs import COMPRESSED, batches, close, flat, learn, network, sgd
+
+
+def interrupted_run(folder: str, strategy: tacit.Strategy, stop: int, steps: int) -> torch.Tensor:
+    """Train to ``stop``, checkpoint, continue for steps that will be lost, and leave."""
+    model = network()
+    optimizer = sgd(model)
+    session = tacit.attach(model, optimizer, strategy, steps=steps, seed=3)
+    learn(model, optimizer, batches(tacit.rank(), stop), session)
+    session.checkpoint(folder)
+    learn(model, optimizer, batches(tacit.rank(), 1, first=stop), session)
+    session._end.fail(KeyboardInterrupt())
+    return flat(model)
+
+
+def resumed_run(folder: str, strategy: tacit.Strategy, steps: int) -> tuple[torch.Tensor, dict[str, int]]:
+    model = network(seed=9)  # whatever it is: the checkpoint knows better
+    optimizer = sgd(model)
+    session = tacit.attach(model, optimizer, strategy, steps=steps, seed=3)
+    done = session.resume(folder)
+    learn(model, optimizer, batches(tacit.rank(), steps - done, first=done), session)
+    session.close()
+    return flat(model), counts(session.run)
+
+
+def counts(run: tacit.Run) -> dict[str, int]:
+    summary = run.summary()
+    return {name: summary[name] for name in ("steps", "rounds", "bytes_sent")} | {"rows": len(run.history)}
+
+
+def straight_run(strategy: tacit.Strategy, steps: int) -> tuple[torch.Tensor, dict[str, int]]:
+    model = network()
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, strategy, steps=steps, seed=3) as session:
+        learn(model, optimizer, batches(tacit.rank(), steps), session)
+    return flat(model), counts(session.run)
+
+
+def with_and_without_interruption(
+    folder: str, strategies: list[tacit.Strategy]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    pairs = []
+    for number, strategy in enumerate(strategies):
+        place = f"{folder}/{number}"
+        straight = straight_run(strategy, 17)
+        interrupted_run(place, strategy, 8, 17)
+        pairs.append((straight, resumed_run(place, strategy, 17)))
+    return pairs
+
+
+def test_resuming_in_the_middle_of_a_period_is_bit_exact(tmp_path):
+    strategies = [
+        tacit.AllReduce(),
+        tacit.LocalSGD(period=tacit.Every(5)),
+        tacit.LocalSGD(period=tacit.Every(7), overlap_steps=4),
+        tacit.LocalSGD(period=tacit.VariancePeriod(initial=3), outer=tacit.OuterSGD(lr=0.7, momentum=0.9)),
+        tacit.LocalSGD(period=tacit.LossPeriod(initial=3), outer=tacit.OuterAdam()),
+        *COMPRESSED,
+    ]
+    for pairs in together(2, with_and_without_interruption, str(tmp_path), strategies):
+        for strategy, (straight, resumed) in zip(strategies, pairs, strict=True):
+            assert torch.equal(straight[0], resumed[0]), strategy
+            assert straight[1] == resumed[1], strategy
+
+
+def test_resuming_with_three_workers_instead_of_four(tmp_path):
+    strategy = tacit.LocalSGD(period=tacit.Every(7), overlap_steps=3)
+    models = together(4, checkpointed_models, str(tmp_path), strategy, 8)
+    results = together(3, started_from, str(tmp_path), strategy, 17)
+    for start, end in results:
+        close(start, torch.stack(models).mean(0))
+        close(end, results[0][1])
+
+
+def test_resuming_compressed_runs_with_another_number_of_workers(tmp_path):
+    """What is believed of the mean gradient survives; all ranks agree afterwards."""
+    runs = [(str(tmp_path / str(number)), strategy) for number, strategy in enumerate(COMPRESSED[:4])]
+    models = [*zip(*together(3, checkpointed_models_of, runs), strict=True)]
+    for size in (2, 4):
+        for (_, strategy), model, results in zip(
+            runs, models, zip(*together(size, started_from_each, runs), strict=True), strict=True
+        ):
+            for start, end in results:
+                close(start, torch.stack(model).mean(0))
+                assert torch.equal(end, results[0][1]), strategy
+
+
+def checkpointed_models_of(runs: list[tuple[str, tacit.Strategy]]) -> list[torch.Tensor]:
+    return [checkpointed_models(folder, strategy, 8) for folder, strategy in runs]
+
+
+def started_from_each(runs: list[tuple[str, tacit.Strategy]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [started_from(folder, strategy, 17) for folder, strategy in runs]
+
+
+def checkpointed_models(folder: str, strategy: tacit.Strategy, stop: int) -> torch.Tensor:
+    model = network()
+    optimizer = sgd(model)
+    session = tacit.attach(model, optimizer, strategy, seed=3)
+    learn(model, optimizer, batches(tacit.rank(), stop), session)
+    session.checkpoint(folder)
+    own = flat(model)
+    session.close()
+    return own
+
+
+def started_from(folder: str, strategy: tacit.Strategy, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    model = network(seed=9)
+    optimizer = sgd(model)
+    session = tacit.attach(model, optimizer, strategy, seed=3)
+    assert session.resume(folder) == 8
+    start = flat(model)
+    learn(model, optimizer, batches(tacit.rank(), steps - 8, first=8), session)
+    session.close()
+    return start, flat(model)
+
+
+def killed_while_writing(folder: str) -> None:
+    model = network()
+    optimizer = sgd(model)
+    session = tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(5)), timeout_s=5)
+    learn(model, optimizer, batches(tacit.rank(), 3), session)
+    session.checkpoint(folder)
+    learn(model, optimizer, batches(tacit.rank(), 1, first=3), session)
+    if tacit.rank() == 1:
+        torch.save = lambda shard, file: (
+            file.write(b"half a shard"),
+            file.flush(),
+            os.kill(os.getpid(), signal.SIGKILL),
+        )
+    session.checkpoint(folder)
+
+
+def test_a_checkpoint_that_dies_half_way_leaves_the_previous_one(tmp_path):
+    first, second = outcomes(2, killed_while_writing, str(tmp_path))
+    assert second.name == "Died" and first.name == "PeerLost" and "worker 1 was lost" in first.text
+    assert checkpoints.step_of(tmp_path) == 3
+    assert len(checkpoints.read(tmp_path, 0, 3)) == 2  # both shards are whole
+
+
+def local_state() -> bool:
+    """Only rank 0 asks: no rank may wait for another."""
+    model = network()
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2), steps=10) as session:
+        learn(model, optimizer, batches(tacit.rank(), 5), session)
+        if tacit.rank() == 0:
+            state = session.state_dict()
+            assert state["meter"]["step"] == 5
+        learn(model, optimizer, batches(tacit.rank(), 5, first=5), session)
+    return True
+
+
+def test_state_dict_never_communicates():
+    assert together(2, local_state) == [True, True]
+
+
+def test_a_shard_that_carries_code_is_not_executed(tmp_path):
+    together(1, checkpointed_models, str(tmp_path), tacit.AllReduce(), 2)
+    shard = next(tmp_path.rglob("rank-0.pt"))
+    torch.save({"model": Bomb(str(tmp_path / "exploded"))}, shard)
+    with pytest.raises(tacit.TacitError, match="cannot be read"):
+        checkpoints.read(tmp_path, 0, 1)
+    assert not (tmp_path / "exploded").exists()
+
+
+class Bomb:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (Path(self.path),))
