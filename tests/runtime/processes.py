@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import io
 import multiprocessing
 import os
@@ -53,6 +54,7 @@ def together(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
 
 def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
     """Return the results by rank as ``together`` does, with a ``Failed`` for each rank that raised or died."""
+    _start_fork_server()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes, pipes = [], []
     for rank in range(size):
@@ -85,6 +87,18 @@ def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+@functools.cache
+def _start_fork_server() -> None:
+    """Wait until the server has its modules: on a busy machine that takes longer than a test may."""
+    process = _context.Process(target=_do_nothing, daemon=True)
+    process.start()
+    process.join()
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _result(rank: int, pipe: Connection, process: Any, until: float) -> Any:
@@ -142,6 +156,7 @@ class Module:
     """
 
     def __init__(self, module: str, *arguments: str, folder: Path | None = None, **environment: str) -> None:
+        _start_fork_server()
         (output, its_output), (errors, its_errors) = (_context.Pipe(duplex=False) for _ in range(2))
         self._pipes = output, errors
         self.output, self._errors = (os.fdopen(pipe.fileno(), closefd=False) for pipe in self._pipes)
