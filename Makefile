@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-compression bench-papers fuzz reference docs
+.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-compression bench-papers fuzz reference docs
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -43,6 +43,9 @@ bench-simulator: $(VENV)/.installed  ## measure the simulator's speed
 
 bench-simulator-cuda: $(VENV)/.installed  ## measure the simulator on a CUDA GPU, about 8 minutes; DATA=… names the folder with CIFAR-10
 	$(BIN)/python -m benchmarks.simulator_cuda $(if $(DATA),--data $(DATA)) --out benchmarks/results/simulator_cuda.json
+
+bench-compare: $(VENV)/.installed  ## measure tacit compare with one run at a time and with two, about 6 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/compare_jobs.py --out benchmarks/results/compare_jobs.json
 
 bench-servers: $(VENV)/.installed  ## measure timing-only runs of the server strategies
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_speed.py --full --out benchmarks/results/server_speed.json
