@@ -66,6 +66,8 @@ def test_a_killed_process_loses_its_own_run_only() -> None:
     assert found["AllReduce()"] == found[str(LOCAL)] == ["finished", "finished"]
     for status in found[str(Killed())]:
         assert status.startswith("failed: its process was killed (SIGKILL), maybe for lack of memory; use fewer jobs")
+    lost = findings.comparison.rows[1]
+    assert lost.time_s.values == lost.bytes_sent.values == lost.rounds.values == lost.loss.values == (None, None)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

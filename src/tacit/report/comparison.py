@@ -15,6 +15,7 @@ import numpy as np
 
 from tacit.errors import nearest, require
 from tacit.record.run import Run, gradient_times_s, has_rounds, number
+from tacit.record.trace import Trace
 from tacit.report.curves import AXES, Curve, over_seeds, rows_of
 from tacit.report.prediction import Prediction, predictions
 from tacit.report.timeline import shares
@@ -223,10 +224,11 @@ def jsonable(value: Any) -> Any:
 
 def _table_row(entry: Entry, baseline: Entry | None, target: float | None) -> TableRow:
     summaries = [run.summary() for run in entry.runs]
-    divided = [shares(run.trace.columns()) for run in entry.runs]
+    divided = [shares(run.trace.columns()) for run in entry.runs if len(run.trace)] or [shares(Trace().columns())]
 
     def last(key: str) -> Measured:
-        return Measured(tuple(number(summary[key]) for summary in summaries))
+        pairs = zip(entry.runs, summaries, strict=True)
+        return Measured(tuple(number(summary[key]) if len(run.trace) else None for run, summary in pairs))
 
     def to_target(key: str) -> Measured:
         return Measured(tuple(_to_target(run, target, key) for run in entry.runs))
@@ -275,7 +277,7 @@ def _to_target(run: Run, target: float | None, key: str) -> float | None:
 
 def _rounds(run: Run, summary: Mapping[str, Any]) -> float | None:
     """Return the rounds of a run, from its trace or its history; None where it has none, as messages are not rounds."""
-    if not has_rounds(run.trace.columns()):
+    if not len(run.trace) or not has_rounds(run.trace.columns()):
         return None
     counted = summary["rounds"] or next((r["round"] for r in reversed(run.history) if r.get("round") is not None), 0)
     return number(counted)
