@@ -148,7 +148,7 @@ def test_runs_come_back_with_their_model_and_warnings() -> None:
 
 def test_an_executor_of_the_user_makes_the_runs() -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
-        found = compared([AllReduce(), LOCAL], executor=pool, jobs=None)
+        found = compared([AllReduce(), LOCAL], executor=pool)
         assert digests(found) == digests(compared([AllReduce(), LOCAL]))
         killed = compared([AllReduce(), Killed()], executor=pool, jobs=1)
     assert killed.comparison is not None
@@ -158,7 +158,7 @@ def test_an_executor_of_the_user_makes_the_runs() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"jobs": 0}, ValueError, "jobs=0 must be at least 1; None uses all cores"),
+        ({"jobs": 0}, ValueError, "jobs=0 must be at least 1"),
         ({"executor": "slurm"}, ValueError, r"executor='slurm' must be 'local', 'ray' \(RAY_ADDRESS names"),
         ({"executor": 3}, TypeError, "executor=3 must be"),
         ({"executor": ThreadPoolExecutor(1)}, TypeError, "must use processes"),

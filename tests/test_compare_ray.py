@@ -38,7 +38,7 @@ loss = lambda left, right: torch.nn.functional.mse_loss(left, right)
 workload = tacit.workloads.custom(torch.nn.Linear(8, 1), loss, data=data)
 settings = {"cluster": tacit.Cluster(workers=2), "steps": 12, "seeds": (0, 1)}
 strategies = [tacit.AllReduce(), Own()]
-there = tacit.compare(workload, strategies, executor="ray", jobs=None, **settings)
+there = tacit.compare(workload, strategies, executor="ray", **settings)
 here = tacit.compare(workload, strategies, **settings)
 killed = tacit.compare(workload, [tacit.AllReduce(), Killed()], executor="ray", jobs=2, **{**settings, "seeds": (0,)})
 statuses = {entry.label: [run.status for run in entry.runs] for entry in killed.comparison.entries}

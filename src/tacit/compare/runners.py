@@ -44,7 +44,7 @@ def default_jobs(threads: int, device: str) -> int:
 
 def check_executor(executor: str | Executor, jobs: int | None) -> None:
     """Raise an error unless ``executor`` and ``jobs`` can make runs."""
-    require(jobs is None or jobs >= 1, f"jobs={jobs} must be at least 1; None uses all cores.")
+    require(jobs is None or jobs >= 1, f"jobs={jobs} must be at least 1.")
     if isinstance(executor, ThreadPoolExecutor):
         raise TypeError(
             "executor=ThreadPoolExecutor(…) must use processes, as runs share torch's settings; use jobs=2."
@@ -59,15 +59,14 @@ def check_executor(executor: str | Executor, jobs: int | None) -> None:
 
 
 def open_runner(work: Work, executor: str | Executor, jobs: int | None, watcher: Watcher, *, device: str) -> Runner:
-    """Return the runner for ``executor`` with ``jobs`` runs at once."""
+    """Return the runner for ``executor`` with ``jobs`` runs at once; None: one here, any number elsewhere."""
     if isinstance(executor, Executor):
         return FuturesRunner(work, executor, jobs, watcher)
     if executor != LOCAL:
         address = None if executor == RAY else executor
         ray = RayExecutor(address, threads=work.threads, has_gpu=not device.startswith("cpu"))
         return FuturesRunner(work, ray, jobs, watcher, is_own=True)
-    jobs = jobs or default_jobs(work.threads, device)
-    if jobs == 1:
+    if jobs is None or jobs == 1:
         return SerialRunner(work, watcher)
     return ProcessRunner(work, jobs, watcher, start_method=None if device.startswith("cpu") else "spawn")
 

@@ -42,7 +42,7 @@ def compare_script(
     measured: bool = False,
     target: float | None = None,
     threads: int = 1,
-    jobs: int | None = 1,
+    jobs: int | None = None,
     executor: str | Executor = LOCAL,
     reproduce: str = "",
     watcher: Watcher | None = None,

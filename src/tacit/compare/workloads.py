@@ -51,7 +51,7 @@ def compare(
     engine: str = "auto",
     device: str = "cpu",
     threads: int = 1,
-    jobs: int | None = 1,
+    jobs: int | None = None,
     executor: str | Executor = LOCAL,
     reproduce: str = "",
     watcher: Watcher | None = None,
@@ -63,8 +63,8 @@ def compare(
     target: the loss at which times are compared; None: one that all reach.
     lr: the learning rate, or several; then the table has the best one of each strategy, by the mean final loss.
     threads: CPU threads of torch for each run; part of what makes two runs equal.
-    jobs: runs at once, each in a process of its own; None: as many as cores. Results do not depend on it. A script
-        that uses more than one calls ``compare`` under ``if __name__ == "__main__"``.
+    jobs: runs at once, each in a process of its own; None: one, or any number with another executor. Results do not
+        depend on it. A script that uses several calls ``compare`` under ``if __name__ == "__main__"``.
     executor: "local"; "ray" or "ray://HOST:PORT" for a Ray cluster; or a ``concurrent.futures.Executor`` of processes.
     reproduce: the text that reproduces the comparison.
     earlier, earlier_tunings: results of an earlier comparison. Finished runs with the same settings are reused.

@@ -22,7 +22,7 @@ from tacit.cli.settings import Settings, check_device, import_notes
 from tacit.cli.terminal import console, print_notes
 from tacit.compare.findings import Findings, check_rates, count_runs
 from tacit.compare.rates import RateResults
-from tacit.compare.runners import LOCAL, check_executor
+from tacit.compare.runners import LOCAL, check_executor, default_jobs
 from tacit.compare.scripts import is_own
 from tacit.compare.tasks import OWN, Task
 from tacit.compare.tuning import Tuning
@@ -115,17 +115,29 @@ def compare_command(
         folders.writable(json_file)
     folder = resume if resume is not None else folders.claim(out, command="compare", force=force)
     print_notes(option_tables.alias_notes(given), console(quiet))
-    findings = _run(plan, folder, earlier, console(quiet), Place(jobs, executor), all_rates)
+    findings = _run(plan, folder, earlier, console(quiet), _place(plan, jobs, executor), all_rates)
     if json_file is not None:
         write_text(json_file, _json(findings))
     _end(findings, folder)
 
 
-class Place(NamedTuple):
-    """Where the runs are made, and how many at once; None: the default."""
+class _Place(NamedTuple):
+    """Where the runs are made, how many at once (None: any number), and a note if it is one for a reason."""
 
     jobs: int | None
     executor: str
+    note: str = ""
+
+
+def _place(plan: Settings | ScriptPlan, jobs: int | None, executor: str) -> _Place:
+    """Return where the runs are made; by default as many at once as there are cores."""
+    if jobs is not None or executor != LOCAL:
+        return _Place(jobs, executor)
+    if isinstance(plan, ScriptPlan) and plan.is_measured:
+        return _Place(1, executor, "runs are made one at a time, because others would lengthen the measured steps.")
+    device = "cpu" if isinstance(plan, ScriptPlan) else plan.device
+    why = f"runs are made one at a time, because they would share the memory of {device}; --jobs 2 makes two at once."
+    return _Place(default_jobs(plan.threads, device), executor, "" if device.startswith("cpu") else why)
 
 
 class _Keeper(ComparisonScreen):
@@ -151,14 +163,14 @@ class _Keeper(ComparisonScreen):
 
 
 def _run(
-    plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console, place: Place, shows_all_rates: bool
+    plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console, place: _Place, shows_all_rates: bool
 ) -> Findings:
     """Run the comparison and write its results."""
     write_text(folder / "compare.toml", plan.toml())
     torch.set_num_threads(plan.threads)
     is_tuned, rates = (plan.tune, plan.rates) if isinstance(plan, Settings) else (False, ())
     total = count_runs(len(plan.strategies), len(plan.seeds), is_tuned, max(1, len(rates)))
-    print_notes(_place_notes(plan, place, total), screen)
+    print_notes([place.note] if place.note and total > 1 else [], screen)
     with _Keeper(screen, total, folder, has_rates=len(rates) > 1) as keeper:
         findings = _compare(plan, earlier, keeper, place)
     every = findings.all_rates or findings.comparison
@@ -181,9 +193,9 @@ def _run(
     return findings
 
 
-def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper, place: Place) -> Findings:
+def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper, place: _Place) -> Findings:
     if isinstance(plan, ScriptPlan):
-        return plan.compare(keeper, earlier.runs, **place._asdict())
+        return plan.compare(keeper, earlier.runs, place.jobs, place.executor)
     return compare(
         plan.workload,
         plan.strategies,
@@ -196,21 +208,9 @@ def _compare(plan: Settings | ScriptPlan, earlier: Earlier, keeper: _Keeper, pla
         earlier=earlier.runs,
         earlier_tunings=earlier.tunings,
         **{**plan.training(), "lr": plan.rates},
-        **place._asdict(),
+        jobs=place.jobs,
+        executor=place.executor,
     )
-
-
-def _place_notes(plan: Settings | ScriptPlan, place: Place, total: int) -> list[str]:
-    """Return a note if runs are made one at a time although there are several."""
-    if place.jobs is not None or place.executor != LOCAL or total == 1:
-        return []
-    if isinstance(plan, ScriptPlan):
-        why = "other runs would lengthen the measured steps"
-        return [f"runs are made one at a time, because {why}."] if plan.is_measured else []
-    if plan.device.startswith("cpu"):
-        return []
-    why = f"they would share the memory of {plan.device}"
-    return [f"runs are made one at a time, because {why}; --jobs 2 makes two at once."]
 
 
 def _end(findings: Findings, folder: Path) -> None:
