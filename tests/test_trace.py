@@ -117,3 +117,18 @@ def test_a_trace_grows_after_it_was_read(tmp_path: Path):
     trace.save(tmp_path / "trace.npz")
     assert list(Trace.load(tmp_path / "trace.npz")) == list(trace)
     assert Trace.load(tmp_path / "trace.npz").digest == trace.digest
+
+
+def test_collectives_of_many_ranks_have_the_same_events():
+    """Events of many ranks are written as arrays, those of few as tuples."""
+    whole, parts = Trace(), Trace()
+    ranks, starts_s = tuple(range(100)), [0.01 * rank for rank in range(100)]
+    whole.waits(ranks, starts_s, 2.0, "all-reduce", 1)
+    whole.exchanges(ranks, 2.0, [3.0] * 100, "all-reduce", 1, list(ranks))
+    for rank in ranks:
+        parts.waits([rank], [starts_s[rank]], 2.0, "all-reduce", 1)
+        parts.exchanges([rank], 2.0, [3.0], "all-reduce", 1, [rank])
+    assert len(whole) == len(parts) == 200 and not whole.rows and len(parts.rows) == 200
+    assert list(whole) == list(parts) and whole.digest == parts.digest
+    whole.cut(2.5)
+    assert len(whole) == len(whole.of("wait")) == 100

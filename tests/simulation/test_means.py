@@ -92,17 +92,17 @@ def test_groups_average_their_rows(monkeypatch: pytest.MonkeyPatch):
 def test_without_weight_each_rank_keeps_its_own():
     matrix = torch.arange(6.0).view(3, 2)
     rows = list(matrix)
-    given = [Given(row, [float(rank)], row) for rank, row in enumerate(rows)]
+    given = [Given((row, [float(rank)]), row) for rank, row in enumerate(rows)]
     means = means_of(range(3), given, [0.0] * 3, lambda tensors, ranks: matrix)
     means.write(range(3))
-    assert [mean.take(row).tolist() for mean, row in zip(means.of_ranks, rows, strict=True)] == [[0.0], [1.0], [2.0]]
+    assert [means.take(rank, row).tolist() for rank, row in enumerate(rows)] == [[0.0], [1.0], [2.0]]
     assert matrix.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 
 
 def test_only_ranks_that_leave_are_written():
     """A worker that crashed while it waited may have been replaced: its row is not that of the round."""
     matrix = torch.tensor([[0.0, 1.0], [5.0, 5.0], [4.0, 6.0]])
-    given = [Given(row, (), row) for row in matrix]
+    given = [Given(row, row) for row in matrix]
     means = means_of(range(3), given, [1.0] * 3, lambda tensors, ranks: matrix)
     means.write([0, 2])
     assert matrix.tolist() == [[3.0, 4.0], [5.0, 5.0], [3.0, 4.0]]
@@ -110,14 +110,14 @@ def test_only_ranks_that_leave_are_written():
 
 @pytest.mark.parametrize("find", [None, lambda tensors, ranks: torch.zeros(2, 2)], ids=["rows", "matrix"])
 def test_ranks_with_different_numbers_are_told(find: Callable[..., Tensor] | None):
-    given = [Given(torch.zeros(2), [1.0]), Given(torch.zeros(2), [1.0, 2.0])]
+    given = [Given((torch.zeros(2), [1.0])), Given((torch.zeros(2), [1.0, 2.0]))]
     with pytest.raises(Disagreement, match=r"\(4,\) of torch.float32"):
         means_of((0, 1), given, [1.0, 1.0], find)
 
 
 def test_a_result_shorter_than_into_fills_it_with_numbers():
     into = torch.zeros(3)
-    given = [Given(torch.ones(2), [5.0, 6.0], into), Given(torch.ones(2), [7.0, 8.0])]
+    given = [Given((torch.ones(2), [5.0, 6.0]), into), Given((torch.ones(2), [7.0, 8.0]))]
     means = means_of((0, 1), given, [1.0, 3.0], None)
-    assert means.of_ranks[0].take(into).tolist() == [7.5] and into.tolist() == [1.0, 1.0, 6.5]
-    assert means.of_ranks[1].take(None).tolist() == [1.0, 1.0, 6.5, 7.5]
+    assert means.take(0, into).tolist() == [7.5] and into.tolist() == [1.0, 1.0, 6.5]
+    assert means.take(1, None).tolist() == [1.0, 1.0, 6.5, 7.5]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -59,6 +59,7 @@ _TYPES: Final = {
 }
 _TEXT_FIELDS: Final = ("kind", "label")  # stored as integer codes: few different texts, many events
 _LONG: Final = 100_000  # events kept as tuples before they are packed into arrays of a third of the size
+_MANY: Final = 64  # ranks of a collective from which on its events are written as arrays
 _SORTED_AT_ONCE: Final = 100_000  # events sorted by all fields in one call, so that the columns fit into the CPU cache
 
 PlainEvent = tuple[float, int, str, float, int, int, int, int, float, str]
@@ -97,12 +98,12 @@ class EventWriter:
 
     def exchanges(
         self,
-        ranks: Iterable[int],
+        ranks: Sequence[int],
         start_s: float,
-        ends_s: Iterable[float],
+        ends_s: Sequence[float],
         label: str,
         round: int,
-        sizes_bytes: Iterable[int],
+        sizes_bytes: Sequence[int],
     ) -> None:
         """Add the parts of all ranks in one collective, in one call."""
         self.rows.extend(
@@ -112,7 +113,7 @@ class EventWriter:
             ]
         )
 
-    def waits(self, ranks: Iterable[int], starts_s: Iterable[float], end_s: float, label: str, round: int) -> None:
+    def waits(self, ranks: Sequence[int], starts_s: Sequence[float], end_s: float, label: str, round: int) -> None:
         """Add the times in which ranks were blocked before one collective, in one call."""
         self.rows.extend(
             [
@@ -155,6 +156,7 @@ class Trace(EventWriter):
         self.rows = []  # the events written last
         self._runs_of_steps: list[tuple[int, int, list[float]]] = []  # consecutive steps: rank, first step, times
         self._packed: list[dict[str, Column]] = []
+        self._rounds: list[dict[str, Column]] = []  # exchanges and waits of many ranks, not yet joined
         self._codes: dict[str, int] = {}  # by text
         self._sorted: dict[str, Column] | None = None  # with texts as indices into ``vocabulary``
         self._columns: dict[str, Column] | None = None  # with texts as such
@@ -194,14 +196,40 @@ class Trace(EventWriter):
 
         Arrays are not copied.
         """
-        given = {"peer": -2, **fields, "rank": rank, "time_s": time_s, "start_s": start_s}
-        given |= {"kind": self._code(kind), "label": self._code(label)}
-        count = len(time_s)
-        self._packed.append({n: np.broadcast_to(np.asarray(given.get(n, 0), t), count) for n, t in _TYPES.items()})
+        fields = {**fields, "time_s": time_s, "start_s": start_s}
+        self._packed.append(self._part(kind, rank, len(time_s), label, fields))
+
+    def _part(
+        self, kind: str, ranks: int | Column | Sequence[int], count: int, label: str, fields: dict[str, Any]
+    ) -> dict[str, Column]:
+        given = {"peer": -2, **fields, "rank": ranks, "kind": self._code(kind), "label": self._code(label)}
+        return {n: np.broadcast_to(np.asarray(given.get(n, 0), t), count) for n, t in _TYPES.items()}
+
+    def exchanges(
+        self,
+        ranks: Sequence[int],
+        start_s: float,
+        ends_s: Sequence[float],
+        label: str,
+        round: int,
+        sizes_bytes: Sequence[int],
+    ) -> None:
+        if len(ranks) < _MANY:
+            super().exchanges(ranks, start_s, ends_s, label, round, sizes_bytes)
+            return
+        fields = {"time_s": ends_s, "start_s": start_s, "round": round, "size_bytes": sizes_bytes}
+        self._rounds.append(self._part(EXCHANGE, ranks, len(ranks), label, fields))
+
+    def waits(self, ranks: Sequence[int], starts_s: Sequence[float], end_s: float, label: str, round: int) -> None:
+        if len(ranks) < _MANY:
+            super().waits(ranks, starts_s, end_s, label, round)
+            return
+        fields = {"time_s": end_s, "start_s": starts_s, "round": round}
+        self._rounds.append(self._part(WAIT, ranks, len(ranks), label, fields))
 
     def pack_if_long(self) -> None:
         """Move events from tuples into arrays if there are many. Worlds call this regularly."""
-        if len(self.rows) + len(self._runs_of_steps) > _LONG:
+        if len(self.rows) + len(self._runs_of_steps) + len(self._rounds) > _LONG:
             self._pack()
 
     def cut(self, until_s: float) -> None:
@@ -215,7 +243,7 @@ class Trace(EventWriter):
 
     def __len__(self) -> int:
         steps = sum(len(times_s) - 1 for _, _, times_s in self._runs_of_steps)
-        return len(self.rows) + steps + sum(len(part["rank"]) for part in self._packed)
+        return len(self.rows) + steps + sum(len(part["rank"]) for part in chain(self._rounds, self._packed))
 
     def __iter__(self) -> Iterator[Event]:
         return map(Event._make, zip(*(column.tolist() for column in self.columns().values()), strict=True))
@@ -301,6 +329,9 @@ class Trace(EventWriter):
                 parts[name] = map(self._code, parts[name])
             self._packed.append({n: np.fromiter(values, _TYPES[n], len(self.rows)) for n, values in parts.items()})
             self.rows.clear()
+        if self._rounds:
+            self._packed.append({name: np.concatenate([part[name] for part in self._rounds]) for name in _TYPES})
+            self._rounds.clear()
         if self._runs_of_steps:
             self._packed.append(self._columns_of_steps())
             self._runs_of_steps.clear()

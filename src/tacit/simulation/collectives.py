@@ -81,9 +81,9 @@ class Collectives(Rendezvous[Collective]):
         self._trace.exchanges(
             collective.group, collective.begun_s, ends_s, collective.kind, self.rounds, price.sent_bytes
         )
-        leaving: dict[float, list[int]] = {}
+        leaving: dict[float, list[int]] = {end_s: [] for end_s in sorted(set(ends_s))}
         for rank, end_s in zip(collective.group, ends_s, strict=True):
-            leaving.setdefault(end_s, []).append(rank)
+            leaving[end_s].append(rank)
         for end_s, ranks in leaving.items():
             self._agenda.at(end_s, lambda ranks=ranks: self._leave(collective, ranks))  # type: ignore[misc]
 
@@ -128,12 +128,12 @@ class Collectives(Rendezvous[Collective]):
         group, first = collective.group, given[0]
         if self._is_timing:
             check_equal(group, given)
-            collective.means = own_values(given)
+            collective.means = own_values(group, given)
         else:
             collective.means = means_of(group, given, weights, self.find_matrix)
         elements = first.elements + 1  # with the weight
         price = self._fabric.price_all_reduce(group, elements, first.tensor.element_size())
-        return price, collective.means.of_ranks
+        return price, [collective.means] * len(group)
 
 
 def _made(payloads: list[Message | DeferredMessage[Message]]) -> list[Message]:

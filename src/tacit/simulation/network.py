@@ -11,7 +11,7 @@ from tacit.core.messages import Message
 from tacit.core.network import SERVER, DeferredMessage, Parts, check_one_for_each, count_reply, joined, made
 from tacit.errors import MisplacedCall
 from tacit.simulation.collectives import Collective
-from tacit.simulation.engine.means import Given, Mean
+from tacit.simulation.engine.means import Given, Means
 
 if TYPE_CHECKING:
     from tacit.simulation.channels import Channel
@@ -35,8 +35,8 @@ class SimulatedNetwork:
         into: Tensor | None = None,
         extra_state: bool = True,
     ) -> Tensor:
-        mean: Mean = self._call("all-reduce", Given.of(parts, into), weight, group)
-        return mean.take(into)
+        means: Means = self._call("all-reduce", Given(parts, into), weight, group)
+        return means.take(self.rank, into)
 
     def start_all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
@@ -120,8 +120,8 @@ class SimulatedPending:
         return done_s is not None and done_s <= getattr(end, "boundary_s", done_s)
 
     def wait(self) -> Tensor:
-        mean: Mean = self._network.leave(self._collective, self._network._end.world.agenda.now_s)
-        return mean.take(None)
+        means: Means = self._network.leave(self._collective, self._network._end.world.agenda.now_s)
+        return means.take(self._network.rank, None)
 
 
 def _server_hint(to: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -22,23 +22,22 @@ FindMatrix = Callable[[Sequence[Tensor], Sequence[int]], Tensor | None]
 """Returns the matrix that has these tensors as its rows of these numbers; None: there is none."""
 
 
-class Given(NamedTuple):
+_NOTHING: Final[Sequence[float]] = ()
+
+
+class Given:
     """What one rank gives to an all-reduce. ``into``: where the mean of ``tensor`` goes; None: into a new tensor."""
 
-    tensor: Tensor
-    numbers: Sequence[float] = ()
-    into: Tensor | None = None
+    __slots__ = ("into", "numbers", "tensor")
 
-    @classmethod
-    def of(cls, parts: Parts, into: Tensor | None) -> Given:
-        """Return the parts without a copy if they are one tensor, or one flat tensor followed by a list of numbers."""
+    def __init__(self, parts: Parts, into: Tensor | None = None) -> None:
+        self.into = into
         if isinstance(parts, Tensor):
-            return cls(parts, (), into)
-        if len(parts) == 2:
-            tensor, numbers = parts
-            if isinstance(tensor, Tensor) and not isinstance(numbers, Tensor) and tensor.dim() == 1:
-                return cls(tensor, numbers, into)
-        return cls(joined(parts), (), into)
+            self.tensor, self.numbers = parts, _NOTHING
+        elif len(parts) == 2 and not isinstance(parts[1], Tensor) and isinstance(parts[0], Tensor):
+            self.tensor, self.numbers = parts[0], parts[1]  # neither copied nor joined
+        else:
+            self.tensor, self.numbers = joined(parts), _NOTHING
 
     @property
     def elements(self) -> int:
@@ -49,20 +48,30 @@ class Given(NamedTuple):
         return f"{shape} of {self.tensor.dtype}"
 
 
-class Mean(NamedTuple):
-    """The result of one rank. ``is_written``: ``into`` has the mean, or will have it when the rank leaves."""
+class Means:
+    """The results of one all-reduce, by rank: a tensor, which ranks share, and the numbers, which each rank owns."""
 
-    tensor: Tensor
-    numbers: Tensor
-    is_written: bool = False
+    __slots__ = ("_matrix", "numbers", "tensors")
 
-    def take(self, into: Tensor | None) -> Tensor:
+    def __init__(self, tensors: dict[int, Tensor], numbers: dict[int, Tensor], matrix: Tensor | None = None) -> None:
+        self.tensors, self.numbers = tensors, numbers
+        self._matrix = matrix  # the tensors go into its rows when the ranks leave
+
+    def write(self, ranks: Sequence[int]) -> None:
+        """Write the mean into the rows of ``ranks``, which leave the all-reduce."""
+        if self._matrix is not None and ranks:
+            rows = slice(None) if len(ranks) == len(self._matrix) else list(ranks)
+            self._matrix[rows] = self.tensors[ranks[0]]
+
+    def take(self, rank: int, into: Tensor | None) -> Tensor:
         """Return the mean as a tensor of the caller's own; with ``into``, only what does not fit into it."""
-        tensor, numbers = self.tensor, self.numbers
-        if self.is_written:
+        numbers = self.numbers[rank]
+        if self._matrix is not None:
             return numbers
+        tensor = self.tensors[rank]
         if into is not None and into.numel() == tensor.numel():
-            into.copy_(tensor.view_as(into))
+            if into is not tensor:
+                into.copy_(tensor.view_as(into))
             return numbers
         whole = torch.cat((tensor, numbers.to(tensor))) if numbers.numel() else tensor.clone()
         if into is None:
@@ -70,19 +79,6 @@ class Mean(NamedTuple):
         whole = whole.view(-1)
         into.copy_(whole[: into.numel()].view_as(into))
         return whole[into.numel() :]
-
-
-class Means(NamedTuple):
-    """The results of all ranks, in the order of the group. ``matrix``: where to write ``mean`` when the ranks leave."""
-
-    of_ranks: list[Mean]
-    matrix: Tensor | None = None
-    mean: Tensor | None = None
-
-    def write(self, ranks: Sequence[int]) -> None:
-        """Write the mean into the rows of ``ranks``, which leave the all-reduce."""
-        if self.matrix is not None and self.mean is not None:
-            self.matrix[slice(None) if len(ranks) == len(self.matrix) else list(ranks)] = self.mean
 
 
 def check_equal(group: Sequence[int], given: Sequence[Given]) -> None:
@@ -94,10 +90,10 @@ def check_equal(group: Sequence[int], given: Sequence[Given]) -> None:
             raise Disagreement("size of a round", str(one), str(first), rank, others=group[:1], rule=rule)
 
 
-def own_values(given: Sequence[Given]) -> Means:
+def own_values(group: Sequence[int], given: Sequence[Given]) -> Means:
     """Return what each rank gave as its result."""
-    numbers = _table(given)
-    return Means([Mean(g.tensor, row, g.into is g.tensor) for g, row in zip(given, numbers, strict=True)])
+    numbers = dict(zip(group, _table(given).unbind(0), strict=True))
+    return Means({rank: one.tensor for rank, one in zip(group, given, strict=True)}, numbers)
 
 
 def means_of(
@@ -109,19 +105,18 @@ def means_of(
     if matrix is None or len({len(one.numbers) for one in given}) > 1:
         check_equal(group, given)
     if n == 1 or not any(weights):
-        return own_values(given)
+        return own_values(group, given)
     is_whole = matrix is not None and n == len(matrix)
     rows = torch.stack(tensors) if matrix is None else matrix if is_whole else matrix[list(group)]
     mean, numbers = mean_of_rows(rows, weights), mean_of_rows(_table(given), weights)
     own = numbers.expand(n, -1).clone().unbind(0) if numbers.numel() else [numbers] * n  # ranks may overwrite them
-    if matrix is not None and all(map(is_, tensors, [one.into for one in given])):
-        return Means([Mean(mean, row, True) for row in own], matrix, mean)
-    return Means([Mean(mean, row) for row in own])
+    is_written = matrix is not None and all(map(is_, tensors, [one.into for one in given]))
+    return Means(dict.fromkeys(group, mean), dict(zip(group, own, strict=True)), matrix if is_written else None)
 
 
 def mean_of_rows(rows: Tensor, weights: Sequence[float]) -> Tensor:
     """Return Σ wᵢ xᵢ / Σ wᵢ over the rows."""
-    if any(weight != 1.0 for weight in weights):
+    if weights.count(1.0) < len(weights):
         rows = rows * rows.new_tensor(weights).view(-1, *[1] * (rows.dim() - 1))
     return rows.sum(0).div_(sum(weights))
 
