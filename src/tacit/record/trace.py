@@ -326,7 +326,10 @@ class Trace(EventWriter):
             # Field by field: zip(*rows) would allocate an object per event and trigger garbage collections.
             parts: dict[str, Iterator[Any]] = {n: map(itemgetter(i), self.rows) for i, n in enumerate(_TYPES)}
             for name in _TEXT_FIELDS:
-                parts[name] = map(self._code, parts[name])
+                texts = list(parts[name])
+                for text in set(texts):
+                    self._code(text)
+                parts[name] = map(self._codes.__getitem__, texts)
             self._packed.append({n: np.fromiter(values, _TYPES[n], len(self.rows)) for n, values in parts.items()})
             self.rows.clear()
         if self._rounds:

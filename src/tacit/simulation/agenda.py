@@ -24,6 +24,15 @@ class Agenda:
         self._sequence += 1
         heapq.heappush(self._heap, (time_s if time_s > self.now_s else self.now_s, self._sequence, action))
 
+    def reserve(self) -> int:
+        """Return a place among events at equal times, for an action that ``enter`` adds later."""
+        self._sequence += 1
+        return self._sequence
+
+    def enter(self, time_s: float, place: int, action: Action) -> None:
+        """Run ``action`` at ``time_s``, which has not passed, as if it had been added when ``place`` was reserved."""
+        heapq.heappush(self._heap, (time_s, place, action))
+
     def run(self, is_over: Callable[[], bool]) -> None:
         """Run events until ``is_over()`` or until no event is left."""
         heap, pop = self._heap, heapq.heappop

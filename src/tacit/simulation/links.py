@@ -34,49 +34,112 @@ class Price(NamedTuple):
 
 
 class Pipe:
-    """One direction of a NIC. Generalised processor sharing: everything inside advances at rate / occupancy."""
+    """One direction of a NIC. Generalised processor sharing: everything inside advances at rate / occupancy.
+
+    Each transfer that enters delays the next end, and a burst of transfers delays it many times. So the agenda keeps
+    its earlier entry, which on its turn makes way for the current one.
+    """
 
     def __init__(self, agenda: Agenda, bytes_per_s: float) -> None:
         self._agenda, self._rate = agenda, bytes_per_s
         self._inside: list[tuple[float, int, Callable[[], None]]] = []
         self._served, self._as_of_s = 0.0, 0.0  # bytes that a transfer would have got since the start of the pipe
-        self._sequence = self._plan = 0
+        self._sequence = 0
+        self._next_end: tuple[float, int] | None = None  # time and place in the agenda
+        self._entered: list[tuple[float, int]] = []  # a heap of the entries in the agenda: times and places
 
     def push(self, size_bytes: int, done: Callable[[], None]) -> None:
         """Transfer ``size_bytes``, then call ``done``."""
-        self._advance()
-        self._sequence += 1
-        heapq.heappush(self._inside, (self._served + size_bytes, self._sequence, done))
-        self._plan_next()
-
-    def _advance(self) -> None:
-        now_s = self._agenda.now_s
-        if self._inside:
-            self._served += (now_s - self._as_of_s) * self._rate / len(self._inside)
+        now_s, inside = self._agenda.now_s, self._inside
+        if inside:
+            self._served += (now_s - self._as_of_s) * self._rate / len(inside)
         self._as_of_s = now_s
+        self._sequence += 1
+        heapq.heappush(inside, (self._served + size_bytes, self._sequence, done))
+        self._plan()
 
-    def _plan_next(self) -> None:
-        self._plan += 1
-        if self._inside:
-            plan, left = self._plan, max(0.0, self._inside[0][0] - self._served)
-            self._agenda.at(self._as_of_s + left * len(self._inside) / self._rate, lambda: self._finish(plan))
+    def _plan(self) -> None:
+        """Compute the next end, from the state as of now."""
+        left = self._inside[0][0] - self._served
+        end_s = self._as_of_s + left * len(self._inside) / self._rate if left > 0.0 else self._as_of_s
+        self._next_end = (end_s, self._agenda.reserve())
+        if not self._entered or self._next_end < self._entered[0]:
+            self._enter(self._next_end)
 
-    def _finish(self, plan: int) -> None:
-        if plan != self._plan:
-            return  # outdated: another transfer has entered the pipe
-        self._as_of_s = self._agenda.now_s
-        self._served, _, done = heapq.heappop(self._inside)
-        self._plan_next()
-        done()
+    def _enter(self, end: tuple[float, int]) -> None:
+        heapq.heappush(self._entered, end)
+        self._agenda.enter(*end, self._turn)
+
+    def _turn(self) -> None:
+        """Handle the first entry in the agenda: end transfers, or enter the end that has replaced it."""
+        if heapq.heappop(self._entered) != self._next_end:
+            if self._next_end is not None and (not self._entered or self._next_end < self._entered[0]):
+                self._enter(self._next_end)
+            return
+        self._as_of_s, self._next_end, inside = self._agenda.now_s, None, self._inside
+        self._served, _, done = heapq.heappop(inside)
+        ended = [done]
+        while inside and inside[0][0] <= self._served:
+            ended.append(heapq.heappop(inside)[2])
+        if inside:
+            self._plan()
+        for done in ended:
+            done()
 
 
-class Arrival:
-    """A message in flight, or one that has arrived but waits for an earlier message in flight."""
+class Flight:
+    """A message in flight, or one that has arrived but waits for an earlier message in flight.
 
-    __slots__ = ("delivered", "is_here")
+    It passes both pipes at once. It enters the receiver's pipe one latency after it enters the sender's.
+    """
 
-    def __init__(self, delivered: Callable[[], None]) -> None:
+    __slots__ = (
+        "_agenda",
+        "_arrival_s",
+        "_parts_left",
+        "_pipe_in",
+        "_queue",
+        "_size_bytes",
+        "delivered",
+        "is_here",
+        "latency_s",
+    )
+
+    def __init__(
+        self, agenda: Agenda, queue: deque[Flight], size_bytes: int, latency_s: float, delivered: Callable[[], None]
+    ) -> None:
+        self._agenda, self._queue, self._size_bytes, self.latency_s = agenda, queue, size_bytes, latency_s
         self.delivered, self.is_here = delivered, False
+        queue.append(self)
+
+    def depart(self, alone_s: float, pipe_out: Pipe, pipe_in: Pipe) -> None:
+        """Enter the pipes. alone_s: time that the message takes without other messages, in addition to the latency."""
+        reached_s = self._agenda.now_s + self.latency_s
+        self._arrival_s, self._parts_left, self._pipe_in = reached_s + alone_s, 2, pipe_in
+        pipe_out.push(self._size_bytes, self._leave_sender)
+        self._agenda.at(reached_s, self._reach_receiver)
+
+    def _leave_sender(self) -> None:
+        self._end_part(self._agenda.now_s + self.latency_s)
+
+    def _reach_receiver(self) -> None:
+        self._pipe_in.push(self._size_bytes, self._leave_receiver)
+
+    def _leave_receiver(self) -> None:
+        self._end_part(self._agenda.now_s)
+
+    def _end_part(self, end_s: float) -> None:
+        self._parts_left -= 1
+        if end_s > self._arrival_s:
+            self._arrival_s = end_s
+        if self._parts_left == 0:
+            self._agenda.at(self._arrival_s, self.arrive)
+
+    def arrive(self) -> None:
+        """Deliver the message once all messages that were sent before it are delivered."""
+        self.is_here, queue = True, self._queue
+        while queue and queue[0].is_here:
+            queue.popleft().delivered()
 
 
 class Fabric:
@@ -90,42 +153,39 @@ class Fabric:
         self._is_sound = not self._partitions and self._loss is None
         self._is_free = cluster.bandwidth_bytes_per_s == math.inf and not cluster.links
         self._pipes: dict[tuple[str, int], Pipe] = {}
-        self._under_way: dict[tuple[int, int], deque[Arrival]] = {}
+        self._in_flight: dict[tuple[int, int], deque[Flight]] = {}  # by sender and receiver, in the order of sending
         self._prices: dict[tuple[object, ...], Price] = {}
         self._matrices: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
         """Transfer a message and call ``delivered`` at its arrival. Return False if the message is lost."""
-        if self._is_sound:
-            self._carry(source, target, size_bytes, self._in_order(source, target, delivered))
+        cluster, agenda, open_s = self._cluster, self._agenda, 0.0
+        if self._is_sound and self._is_free:
+            agenda.at(agenda.now_s + cluster.latency_s, delivered)  # equal latencies keep the order
             return True
-        if self._loss is not None and self._loss_random.random() < self._loss.probability:
-            return False
-        open_s = self.open_from((source, target))
-        if open_s == math.inf:
-            return False
-        in_order = self._in_order(source, target, delivered)
-        if open_s > self._agenda.now_s:
-            self._agenda.at(open_s, lambda: self._carry(source, target, size_bytes, in_order))
+        if not self._is_sound:
+            if self._loss is not None and self._loss_random.random() < self._loss.probability:
+                return False
+            open_s = self.open_from((source, target))
+            if open_s == math.inf:
+                return False
+        latency_s, alone = cluster.latency_s, cluster.bandwidth_bytes_per_s
+        if cluster.links:
+            latency_s, alone = cluster.latency(source, target), cluster.bandwidth(source, target)
+        if (source, target) not in self._in_flight:
+            self._in_flight[source, target] = deque()
+        flight = Flight(agenda, self._in_flight[source, target], size_bytes, latency_s, delivered)
+        if open_s > agenda.now_s:
+            agenda.at(open_s, lambda: self._carry(source, target, flight, size_bytes / alone))
         else:
-            self._carry(source, target, size_bytes, in_order)
+            self._carry(source, target, flight, size_bytes / alone)
         return True
 
-    def _in_order(self, source: int, target: int, delivered: Callable[[], None]) -> Callable[[], None]:
-        """Return the function to call at a message's arrival; it delivers in the order of sending, as TCP does."""
-        if self._is_free and self._is_sound:
-            return delivered  # equal latencies keep the order
-        if (source, target) not in self._under_way:
-            self._under_way[source, target] = deque()
-        queue, own = self._under_way[source, target], Arrival(delivered)
-        queue.append(own)
-
-        def arrived() -> None:
-            own.is_here = True
-            while queue and queue[0].is_here:
-                queue.popleft().delivered()
-
-        return arrived
+    def _carry(self, source: int, target: int, flight: Flight, alone_s: float) -> None:
+        if self._cluster.bandwidth_bytes_per_s == math.inf:
+            self._agenda.at(self._agenda.now_s + flight.latency_s + alone_s, flight.arrive)
+        else:
+            flight.depart(alone_s, self._pipe("out", source), self._pipe("in", target))
 
     def cut_off(self, ranks: Sequence[int]) -> list[int]:
         """Return those of ``ranks`` that a partition currently separates from the others."""
@@ -141,25 +201,6 @@ class Fabric:
             if len(sides) == 2 and cut.at_s <= time_s < cut.at_s + cut.for_s:
                 time_s = cut.at_s + cut.for_s
         return time_s
-
-    def _carry(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> None:
-        if self._is_free:
-            self._agenda.at(self._agenda.now_s + self._cluster.latency_s, delivered)
-            return
-        latency_s, alone = self._cluster.latency(source, target), self._cluster.bandwidth(source, target)
-        begun_s, parts_left = self._agenda.now_s, 2
-
-        def part_done() -> None:
-            nonlocal parts_left
-            parts_left -= 1
-            if parts_left == 0:
-                self._agenda.at(max(self._agenda.now_s, begun_s + latency_s + size_bytes / alone), delivered)
-
-        if self._cluster.bandwidth_bytes_per_s == math.inf:
-            self._agenda.at(begun_s + latency_s + (size_bytes / alone if alone < math.inf else 0.0), delivered)
-            return
-        self._pipe("out", source).push(size_bytes, lambda: self._agenda.at(self._agenda.now_s + latency_s, part_done))
-        self._agenda.at(begun_s + latency_s, lambda: self._pipe("in", target).push(size_bytes, part_done))
 
     def _pipe(self, direction: str, node: int) -> Pipe:
         if node < 0 and self._cluster.server == "rank0":
