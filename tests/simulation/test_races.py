@@ -1,7 +1,11 @@
-"""Races: timing-only runs without fibers, told from runs with fibers by nothing but their speed."""
+"""Timing-only runs of servers without fibers, told from runs with fibers by nothing but their speed.
+
+Where only computing takes time they are races; on other networks they are run by events.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -87,20 +91,84 @@ def test_where_two_steps_end_at_one_moment_fibers_run(kind, k: int, steps: int, 
 @pytest.mark.parametrize(
     ("strategy", "rest"),
     [
-        (tacit.KSync(k=2), {"latency_s": 1e-3}),
-        (tacit.KSync(k=2), {"bandwidth_bytes_per_s": 1e9}),
-        (tacit.KSync(k=2), {"links": {(-1, 0): tacit.Link(latency_s=1.0)}}),
         (tacit.KSync(k=2), {"faults": [tacit.Slow(rank=1, factor=2.0)]}),
-        (tacit.KSync(k=2), {"compute": tacit.SlowSpells(compute=DELAYS[0])}),
-        (tacit.KSync(k=2), {"cancel": "step_end"}),
         (tacit.KSync(k=2), {"timing_only": False}),
         (tacit.KSync(k=2, compressor=tacit.TopK(k=1)), {}),
-        (tacit.KAsync(k=2, maximum_staleness=1), {}),
+        (tacit.KSync(k=2, model_compressor=tacit.TopK(k=1)), {}),
+        (tacit.Ringleader(), {}),
     ],
     ids=str,
 )
 def test_whatever_else_takes_time_or_thought_takes_fibers(strategy: ParameterServerStrategy, rest: dict[str, object]):
-    assert not is_race(timed(strategy, **rest))
+    assert timed(strategy, **rest).record["host"] == "greenlet"
+
+
+NETWORKS = (
+    {"latency_s": 1e-4, "bandwidth_bytes_per_s": 125e6},
+    {"latency_s": 0.3},
+    {"latency_s": 0.01, "bandwidth_bytes_per_s": 300.0},  # a message takes half a second
+    {"bandwidth_bytes_per_s": 1e3, "server": "rank0"},
+    {"links": {(-1, 0): tacit.Link(latency_s=1.0), (1, -1): tacit.Link(bandwidth_bytes_per_s=1e2)}},
+    {"bandwidth_bytes_per_s": 1e4, "links": {(-1, 0): tacit.Link(latency_s=1.0)}},
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=draw.sampled_from(KINDS),
+    k=draw.integers(1, 9),
+    rate=draw.sampled_from([None, tacit.InverseStaleness(), tacit.StalenessRate(c=1.0)]),
+    bound=draw.sampled_from([None, 0, 1, 3]),
+    network=draw.sampled_from(NETWORKS),
+    cancel=draw.sampled_from(["instant", "step_end"]),
+    workers=draw.integers(1, 9),
+    compute=draw.sampled_from([*DELAYS, tacit.Constant(mean_s=1.0), tacit.SlowSpells(compute=DELAYS[0])]),
+    speed=draw.sampled_from([{}, {0: 0.2}]),
+    steps=draw.integers(1, 25),
+    seed=draw.integers(0, 9),
+)
+def test_events_leave_the_very_run_that_fibers_leave(kind, k, rate, bound, network, workers, steps, seed, **cluster):
+    bounded = {} if kind.cancels else {"maximum_staleness": bound}
+    strategy, network = kind(k=min(k, workers), rate=rate, **bounded), {**network}
+    if "links" in network and workers == 1:
+        del network["links"]
+        network["latency_s"] = 0.1
+    events, fibers = (
+        timed(strategy, steps, seed, workers=workers, host=host, **network, **cluster) for host in (None, "greenlet")
+    )
+    assert (events.record["host"], fibers.record["host"]) == ("events", "greenlet")
+    assert events.digest == fibers.digest
+    assert events.summary() == fibers.summary()
+
+
+@each_kind
+@pytest.mark.parametrize("k", [1, 68])
+def test_so_they_do_where_a_server_must_wait_for_its_window(kind, k: int):
+    given = {"workers": 70, "latency_s": 0.05, "bandwidth_bytes_per_s": 1e5}
+    events, fibers = (timed(kind(k=k), 4, host=host, **given) for host in (None, "greenlet"))
+    assert events.record["host"] == "events"
+    assert events.digest == fibers.digest
+
+
+def test_so_they_do_where_a_learner_must_wait_for_its_window():
+    given = {"workers": 2, "latency_s": 300.0, "seed": 1}
+    events, fibers = (timed(tacit.KBatchSync(k=150), 3, host=host, **given) for host in (None, "greenlet"))
+    assert events.digest == fibers.digest
+    assert events.trace.of("late") == []
+    gaps = [b.start_s - a.time_s for a, b in itertools.pairwise(e for e in events.trace.of("compute") if e.rank == 0)]
+    assert max(gaps) > 100  # it has 64 messages in flight
+
+
+def test_an_interrupted_run_by_events_keeps_its_past():
+    def stop(step: int, *_: object) -> None:
+        if step == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(tacit.errors.Interrupted) as caught:
+        timed(tacit.KSync(k=2), progress=stop, latency_s=0.01)
+    kept, whole = caught.value.run, timed(tacit.KSync(k=2), latency_s=0.01, host="greenlet")
+    end_s = kept.history[-1]["time_s"]
+    assert [event for event in kept.trace if event.time_s < end_s] == [e for e in whole.trace if e.time_s < end_s]
 
 
 def test_a_race_refuses_what_fibers_refuse():

@@ -28,6 +28,7 @@ from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.fibers import HOSTS, default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, record_of
 from tacit.simulation.servers.fast_servers import run_fast_servers
+from tacit.simulation.servers.network_servers import run_network_servers
 from tacit.simulation.servers.server_models import server_models
 from tacit.simulation.world import World
 from tacit.strategies.servers import AdaSync, ParameterServerStrategy
@@ -157,6 +158,8 @@ def simulate(
     try:
         if may_race and replay is None and run_fast_servers(world):
             run.record = {**run.record, "host": "race"}
+        elif may_race and replay is None and run_network_servers(world):
+            run.record = {**run.record, "host": "events"}
         else:
             world.run()
     except (RunError, KeyboardInterrupt) as error:

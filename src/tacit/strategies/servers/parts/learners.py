@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 AWAY: Final = -1
 """The version of a learner that does not compute."""
-_LOST_MODEL: Final = 100
+LOST_MODEL: Final = 100
 """Late pushes in a row after which the last model counts as lost. Fewer may be in transit together with the model."""
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Learners:
 
     def has_lost_model(self, rank: int) -> bool:
         """Whether a learner pushed so many late gradients that its last model must have been lost."""
-        return self._late[rank] >= _LOST_MODEL
+        return self._late[rank] >= LOST_MODEL
 
     def set_version(self, rank: int, version: int) -> None:
         """Record that ``rank`` was sent a model and computes at it."""

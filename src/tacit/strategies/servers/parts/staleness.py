@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
-from tacit.strategies.servers.messages import Pushed
 from tacit.strategies.servers.parts.learners import AWAY
+
+
+class Gradient(Protocol):
+    """A gradient with the version of the model that it was computed at."""
+
+    @property
+    def version(self) -> int: ...
+
+
+GradientType = TypeVar("GradientType", bound=Gradient)
 
 
 class StalenessBound:
@@ -14,7 +24,9 @@ class StalenessBound:
     def __init__(self, maximum: int | None) -> None:
         self._maximum = maximum
 
-    def select(self, pending: Sequence[Pushed], k: int, version: int, held: Sequence[int]) -> list[Pushed]:
+    def select(
+        self, pending: Sequence[tuple[int, GradientType]], k: int, version: int, held: Sequence[int]
+    ) -> list[tuple[int, GradientType]]:
         """Return the pushes of the next update; nothing while fewer than ``k`` are pending.
 
         The update also uses pushes that would be too old for the next one. It waits for each learner whose gradient
@@ -29,6 +41,6 @@ class StalenessBound:
             return []
         return [*pending[:k], *(one for one in pending[k:] if one[1].version < oldest)]
 
-    def holds_learners(self, pending: Sequence[Pushed], k: int) -> bool:
+    def holds_learners(self, pending: Sequence[object], k: int) -> bool:
         """Whether the learners must wait for the update because the update waits for a slow learner."""
         return self._maximum is not None and len(pending) >= k
