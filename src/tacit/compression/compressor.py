@@ -64,6 +64,12 @@ class Compressed(Message, wire="vector"):
         vector = self.of_length(target.numel()).on(target.device).dense().to(target.dtype)
         target.add_(vector if scale == 1.0 else vector.mul_(scale))
 
+    @classmethod
+    def add_all_into(cls, messages: Sequence[Self], target: Tensor, scales: Sequence[float]) -> None:
+        """Add messages of this class, each times its scale, in their order, with the result of ``add_into`` of each."""
+        for message, scale in zip(messages, scales, strict=True):
+            message.add_into(target, scale)
+
     def on(self, device: torch.device) -> Self:
         """Return this message with its tensors on ``device``."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}

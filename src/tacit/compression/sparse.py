@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class SparseVector(Compressed, wire="sparse"):
 
     def __post_init__(self, known_indices: CodedIndices | None) -> None:
         if known_indices is not None:
-            object.__setattr__(self, "_indices", known_indices)
+            self.__dict__["_indices"] = known_indices
         indices = self._indices  # the constructor checks the first five fields
         if not isinstance(self.values, Message):
             require_tensor("values", self.values, numbers=indices.count)
@@ -77,6 +77,16 @@ class SparseVector(Compressed, wire="sparse"):
         here = self.of_length(target.numel()).on(target.device)
         values = here._values().to(target.dtype)
         target.index_add_(0, here.positions(), values if scale == 1.0 else values * scale)
+
+    @classmethod
+    def add_all_into(cls, messages: Sequence[Self], target: Tensor, scales: Sequence[float]) -> None:
+        parts = [message.values for message in messages if isinstance(message.values, Tensor)]
+        is_plain = has_methods_of(messages[0], SparseVector, "add_into") and len(parts) == len(messages)
+        if not is_plain or any(part.device != target.device for part in parts) or set(scales) != {1.0}:
+            return super().add_all_into(messages, target, scales)
+        positions = torch.cat([message.of_length(target.numel()).positions() for message in messages])
+        target.index_add_(0, positions, torch.cat([part.to(target.dtype) for part in parts]))
+        return None
 
     def positions(self) -> Tensor:
         """Return the ascending coordinates, as int64."""
@@ -147,15 +157,17 @@ def _encoded(selection: Selection, length: int) -> tuple[CodedIndices, Tensor]:
     return (indices if positions is selection.positions else encode(positions, length)), values
 
 
-def _largest_of_rows(rows: Tensor, k: int) -> list[tuple[CodedIndices, Tensor]] | None:
+def _largest_of_rows(
+    rows: Tensor, k: int, estimates: Sequence[Tensor] | None = None, dtype: torch.dtype | None = None
+) -> tuple[list[CodedIndices], Tensor] | None:
     """Return the ``k`` largest of each row; None where a row needs ``select``: a GPU, zeros, numbers not finite."""
     if not rows.is_cpu or not 0 < k < rows.shape[1]:
         return None
-    positions, values = largest_of_rows(rows, k)
+    positions, values = largest_of_rows(rows, k, estimates, dtype)
     least, most = torch.stack(torch.aminmax(values.abs())).tolist()
     if not 0 < least <= most < math.inf:
         return None
-    return list(zip(encode_rows(positions, rows.shape[1]), values.unbind(), strict=True))
+    return encode_rows(positions, rows.shape[1]), values
 
 
 def _checked_fraction(k: int | None, fraction: float | None) -> float | None:
@@ -215,8 +227,10 @@ class TopK(Selector):
     def select_rows(
         self, rows: Tensor, randoms: Sequence[np.random.Generator], shapes: Sequence[torch.Size]
     ) -> Sequence[tuple[CodedIndices, Tensor]]:
-        found = _largest_of_rows(rows, self.most(rows.shape[1])) if has_methods_of(self, TopK, "select") else None
-        return super().select_rows(rows, randoms, shapes) if found is None else found
+        found = _largest_of_rows(rows, self.most(rows.shape[1])) if self._is_plain else None
+        if found is None:
+            return super().select_rows(rows, randoms, shapes)
+        return list(zip(found[0], found[1].unbind(), strict=True))
 
     def compress_changes(
         self,
@@ -228,15 +242,18 @@ class TopK(Selector):
         dtype: torch.dtype | None = None,
         scale: float = 1.0,
     ) -> Sequence[Compressed]:
-        found = None
-        if scale == 1.0 and has_methods_of(self, TopK, "compress_change"):
-            changes = (rows - torch.stack(list(estimates))).to(dtype or rows.dtype)
-            found = _largest_of_rows(changes, self.most(rows.shape[1]))
+        known = (self.most(rows.shape[1]), estimates, dtype)
+        found = _largest_of_rows(rows, *known) if scale == 1.0 and self._is_plain else None
         if found is None:
             return super().compress_changes(rows, estimates, randoms, memories, shapes, dtype, scale)
-        for (indices, values), estimate in zip(found, estimates, strict=True):
-            estimate.index_add_(0, indices.positions, values.to(estimate.dtype))
-        return [SparseVector.of(*one).owned() for one in found]
+        indices, values = found
+        for one, change, estimate in zip(indices, values.to(estimates[0].dtype).unbind(), estimates, strict=True):
+            estimate.index_add_(0, one.positions, change)
+        return [SparseVector.of(*one).owned() for one in zip(indices, values.unbind(), strict=True)]
+
+    @property
+    def _is_plain(self) -> bool:
+        return has_methods_of(self, TopK, "select", "compress_change")
 
     def most(self, dimension: int) -> int:
         return _count(self.k, self.fraction, dimension)

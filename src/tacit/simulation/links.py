@@ -11,7 +11,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from tacit.core.randomness import Streams
 from tacit.simulation.agenda import Agenda
 
 Array = NDArray[np.float64]
+_MOST_PRICES: Final = 256
+"""Prices kept for the next collectives of the same sizes; those of compressed messages differ from round to round."""
 
 
 class Price(NamedTuple):
@@ -224,8 +226,9 @@ class Fabric:
 
     def price_all_gather(self, group: Sequence[int], sizes_bytes: Sequence[int]) -> Price:
         """Ring all-gather: n−1 stages, in each of which a rank forwards the message it received last."""
-        key, sizes = ("all-gather", tuple(group), tuple(sizes_bytes)), np.asarray(sizes_bytes, np.int64)
-        return self._ring(key, group, (np.roll(sizes, stage) for stage in range(len(group) - 1)))
+        n, key = len(group), ("all-gather", tuple(group), tuple(sizes_bytes))
+        around = np.asarray((*sizes_bytes, *sizes_bytes), np.int64)
+        return self._ring(key, group, (around[n - stage : 2 * n - stage] for stage in range(n - 1)))
 
     def price_all_to_all(self, group: Sequence[int], sizes_bytes: Sequence[Sequence[int]]) -> Price:
         """Direct all-to-all: n−1 stages, in the s-th of which rank i sends to rank i+s, without synchronisation.
@@ -273,7 +276,9 @@ class Fabric:
         sent_bytes = np.zeros(len(group), np.int64)
         for sizes_bytes in stages:
             sent_s = np.maximum(received_s, sent_s) + sizes_bytes / bandwidth
-            arrival_s = sent_s + latency_s + self._retries(len(group))
+            arrival_s = sent_s + latency_s
+            if self._loss is not None:
+                arrival_s += self._retries(len(group))
             received_s[0], received_s[1:] = arrival_s[-1], arrival_s[:-1]
             sent_bytes += sizes_bytes
         done_s = float(
@@ -281,6 +286,8 @@ class Fabric:
         )  # all leave at once: the position in the ring has no effect
         price = Price((done_s,) * len(group), tuple(sent_bytes.tolist()))
         if self._loss is None:
+            if len(self._prices) >= _MOST_PRICES:
+                self._prices.clear()
             self._prices[key] = price
         return price
 

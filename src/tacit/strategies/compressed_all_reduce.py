@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import cached_property
 
 from torch import Tensor
 
@@ -26,11 +26,8 @@ from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update, Weights
 from tacit.core.worker import Worker
-from tacit.errors import BadMessage, NotFinite, nearest, require
-
-Aggregate = Literal["auto", "gather", "scatter"]
-_KNOWN: Final = ("auto", "gather", "scatter")
-_HEADERS_BYTES: Final = 120  # of an ``Update`` and the message in it
+from tacit.errors import BadMessage, NotFinite, require
+from tacit.strategies.aggregation import Aggregate, aggregation, check_aggregate
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,7 @@ class CompressedAllReduce:
         is_feedback = isinstance(feedback, Feedback)
         require(is_feedback, f"feedback={feedback!r} must be a feedback such as EF21(); NoFeedback() is none.")
         feedback.check(compressor)
-        if aggregate not in _KNOWN:
-            raise ValueError(f"aggregate={aggregate!r} is unknown{nearest(str(aggregate), _KNOWN)}")
-        if aggregate == "scatter":
-            require(
-                isinstance(feedback, SummableFeedback),
-                f'aggregate="scatter" needs a feedback that decodes the sum of all messages, and {feedback} needs each '
-                f'message; use "gather".',
-            )
-            require(
-                all(
-                    range_split(part, 1, 4) is not None
-                    for part in (compressor, getattr(feedback, "master", compressor))
-                ),
-                f'aggregate="scatter" needs messages that split by coordinates, and those of {compressor} with '
-                f'{feedback} do not; use "gather".',
-            )
+        check_aggregate(aggregate, compressor, feedback)
 
     def begin(self, worker: Worker) -> FeedbackState:
         """Return the state before the first exchange, or raise where compressor and feedback do not fit the model."""
@@ -88,12 +70,13 @@ class CompressedAllReduce:
         state changes; ``what`` names it. ``statistics`` travel uncompressed in the update.
         """
         _require_finite(worker, vector, what)
-        compressor, feedback = self.compressor, self.feedback
-        scale, shapes = feedback.scale(compressor, vector.numel()), worker.layout.shapes
-        like = (vector.numel(), vector.dtype, vector.device)
-        codec = Codec(compressor, worker.random, worker.shared_random, *like, shapes, scale, weight, rate)
+        feedback, like = self.feedback, (vector.numel(), vector.dtype, vector.device)
+        scale, form = self._plans.get((worker.size, *like)) or self._plan(worker, vector)
+        shapes = worker.layout.shapes
+        codec = Codec(self.compressor, worker.random, worker.shared_random, *like, shapes, scale, weight, rate)
         encoding = Encoding(feedback, state, vector, codec, statistics)
-        if isinstance(feedback, SummableFeedback) and self.aggregation(worker.size, codec) == "scatter":
+        if form == "scatter":
+            assert isinstance(feedback, SummableFeedback)
             mean, updates = self._scatter(worker, feedback, state, encoding.make(), codec)
         else:
             updates = worker.network.all_gather(encoding)
@@ -104,18 +87,18 @@ class CompressedAllReduce:
             worker.note("broadcast_bytes", state.master_bytes)
         return mean.to(vector.dtype), updates
 
-    def aggregation(self, size: int, codec: Codec) -> Aggregate:
-        """Return "gather" or "scatter", by nominal sizes: all ranks know them and decide alike."""
-        if self.aggregate != "auto" or size == 1:
-            return "gather" if size == 1 else self.aggregate
-        messages = range_split(self.compressor, codec.dimension, codec.dtype.itemsize)
-        if messages is None or not isinstance(self.feedback, SummableFeedback):
-            return "gather"
-        replies_bytes = self.feedback.reply_bytes(messages, size, codec)
-        if replies_bytes is None:
-            return "gather"
-        scattered_bytes = (messages.size_bytes + replies_bytes) / size + 2 * _HEADERS_BYTES
-        return "scatter" if scattered_bytes < messages.size_bytes + _HEADERS_BYTES else "gather"
+    @cached_property
+    def _plans(self) -> dict[tuple[object, ...], tuple[float, str]]:
+        return {}
+
+    def _plan(self, worker: Worker, vector: Tensor) -> tuple[float, str]:
+        """Return the factor of decoded vectors and the form of aggregation, which all exchanges of a run share."""
+        like = (vector.numel(), vector.dtype, vector.device)
+        scale = self.feedback.scale(self.compressor, vector.numel())
+        codec = Codec(self.compressor, worker.random, worker.shared_random, *like, worker.layout.shapes, scale)
+        plan = scale, aggregation(self.aggregate, self.feedback, worker.size, codec)
+        self._plans[worker.size, *like] = plan
+        return plan
 
     def _scatter(
         self, worker: Worker, feedback: SummableFeedback, state: FeedbackState, own: Update, codec: Codec

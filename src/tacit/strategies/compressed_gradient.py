@@ -27,7 +27,8 @@ from tacit.compression.feedback.state import FeedbackState
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
-from tacit.strategies.compressed_all_reduce import Aggregate, CompressedAllReduce
+from tacit.strategies.aggregation import Aggregate
+from tacit.strategies.compressed_all_reduce import CompressedAllReduce
 from tacit.strategies.weights import Weights, check_weights, weigh
 
 

@@ -48,11 +48,12 @@ class CodedIndices:
     coding: int
     parameter: int  # DELTA: r; BLOCKS: B; else 0
     packed: Tensor  # uint8
-    known_positions: InitVar[Tensor | None] = None  # the coordinates, where the encoder has them
+    known_positions: InitVar[Tensor | None] = None  # the coordinates, where the encoder has them: nothing to check
 
     def __post_init__(self, known_positions: Tensor | None) -> None:
         if known_positions is not None:
-            object.__setattr__(self, "positions", known_positions)
+            self.__dict__["positions"] = known_positions
+            return
         require_count("length", self.length)
         require_count("count", self.count, self.length)
         require_count("coding", self.coding, Coding.BLOCKS)

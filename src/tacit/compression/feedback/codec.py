@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -73,9 +74,11 @@ class Codec:
         """Return Σ gain_i c_i over the ``updates`` with a body, in rank order and in float64; do not write to it."""
 
         def add_all(total: Tensor) -> None:
-            for update, gain in zip(updates, gains or (1.0,) * len(updates), strict=True):
-                if (message := message_of(update)) is not None:
-                    self.add(total, message, gain)
+            factors = gains or (1.0,) * len(updates)
+            sent = [(one, f) for u, f in zip(updates, factors, strict=True) if (one := message_of(u)) is not None]
+            for kind, run in groupby(sent, key=lambda one: type(one[0])):
+                messages, own_factors = zip(*run, strict=True)
+                kind.add_all_into(messages, total, [self.scale * factor for factor in own_factors])
 
         return self._computed_once(updates, (self.scale, gains), add_all)
 

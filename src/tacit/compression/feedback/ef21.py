@@ -62,8 +62,10 @@ class EstimateFeedback(SummableFeedback):
             return super().encode_rows(states, vectors, codecs)
         gains = [self.gain(state.rank, len(state.weights)) for state in states]
         weights = [codec.weight / gain for codec, gain in zip(codecs, gains, strict=True)]
-        rows = torch.stack(list(vectors)).double()
-        rows *= rows.new_tensor(weights).unsqueeze(1)
+        rows = torch.stack(list(vectors))
+        if any(weight != 1.0 for weight in weights) or not has_methods_of(self, EstimateFeedback, "target"):
+            rows = rows.double()
+            rows *= rows.new_tensor(weights).unsqueeze(1)
         if not has_methods_of(self, EstimateFeedback, "target"):
             rows = torch.stack([self.target(*each) for each in zip(states, rows, strict=True)])
         return compress_differences(codecs, rows, [state.own["estimate"] for state in states], [s.warm for s in states])

@@ -14,8 +14,8 @@ from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update, UpdateWithStatistics
 from tacit.core.network import DeferredMessage
 
-_NUMBERS: Final = 2**19
-"""Numbers that are encoded at once: a matrix of these fits into the cache. Longer vectors are encoded one by one."""
+_NUMBERS: Final = 2**21
+"""Numbers that are encoded at once, which limits memory; where this is one vector, ranks encode one by one."""
 
 
 @dataclass(frozen=True, slots=True)

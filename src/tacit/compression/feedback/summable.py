@@ -100,16 +100,17 @@ class SummableFeedback(Feedback):
     def _decode(
         self, state: FeedbackState, own: Update, updates: Sequence[Update], total: Tensor, codec: Codec
     ) -> Tensor:
-        record_weights(state, updates)
-        return self.decode(state, Total(total, Weights.of(updates).total, message_of(own)), codec)
+        weights = record_weights(state, updates)
+        return self.decode(state, Total(total, weights.total, message_of(own)), codec)
 
 
-def record_weights(state: FeedbackState, updates: Sequence[Update]) -> None:
-    """Record the weight of every rank that sent a vector."""
-    weights, all_sent = Weights.of(updates)
-    if all_sent:
-        state.weights[: len(weights)] = weights
-        return
+def record_weights(state: FeedbackState, updates: Sequence[Update]) -> Weights:
+    """Record the weight of every rank that sent a vector, and return the weights of all ranks."""
+    weights = Weights.of(updates)
+    if weights.all_sent:
+        state.weights[: len(updates)] = weights.by_rank
+        return weights
     for rank, update in enumerate(updates):
         if update.body is not None:
             state.weights[rank] = update.weight
+    return weights

@@ -106,11 +106,11 @@ def select_in_torch(x: Tensor, estimate: Tensor | None, k: int, dtype: torch.dty
     candidates = _candidates(x, estimate, k, rank, dtype) if rank else None
     if candidates is None:
         entries = x if estimate is None else (x - estimate).to(dtype)
-        positions = _largest(keys(entries), k)
+        positions = largest_keys(keys(entries), k)
         values = entries.index_select(0, positions)
     else:
         entries = _entries_at(x, estimate, candidates, dtype)
-        kept = _largest(keys(entries), k)
+        kept = largest_keys(keys(entries), k)
         positions, values = candidates.index_select(0, kept), entries.index_select(0, kept)
     if estimate is not None and bool(values.isfinite().all()):
         estimate.index_add_(0, positions, values.to(estimate.dtype))
@@ -123,7 +123,7 @@ def _entries_at(x: Tensor, estimate: Tensor | None, positions: Tensor, dtype: to
     return entries if estimate is None else (entries - estimate.index_select(0, positions)).to(dtype)
 
 
-def _largest(found: Tensor, k: int) -> Tensor:
+def largest_keys(found: Tensor, k: int) -> Tensor:
     """Return the ascending positions of the ``k`` largest of the keys ``found``, ties to the lower position."""
     if k == 0 or k >= found.numel():
         return torch.arange(min(k, found.numel()), device=found.device)

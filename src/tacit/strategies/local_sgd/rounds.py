@@ -18,7 +18,8 @@ from tacit.compression.feedback import ErrorFeedback
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.core.worker import Worker
-from tacit.strategies.compressed_all_reduce import Aggregate, CompressedAllReduce
+from tacit.strategies.aggregation import Aggregate
+from tacit.strategies.compressed_all_reduce import CompressedAllReduce
 from tacit.strategies.local_sgd.compressed_round import CompressedRound
 from tacit.strategies.local_sgd.dense_rounds import DenseRound, OverlappedRound
 from tacit.strategies.local_sgd.model_round import ModelRound

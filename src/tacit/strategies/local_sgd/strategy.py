@@ -30,7 +30,7 @@ from tacit.core.specs import ALWAYS_SPELLED, spell
 from tacit.core.strategy import MergesStates, RunsAhead, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import require
-from tacit.strategies.compressed_all_reduce import Aggregate
+from tacit.strategies.aggregation import Aggregate
 from tacit.strategies.local_sgd.interval import Interval
 from tacit.strategies.local_sgd.model_round import ModelRound
 from tacit.strategies.local_sgd.outer import Outer
