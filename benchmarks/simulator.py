@@ -1,11 +1,13 @@
 """How fast the simulator is, as ratios taken in one run: `make bench-simulator`, or
 
-    python benchmarks/simulator.py [--out FILE] [--only speed,swarm,rounds,scale,timing,rule,servers]
+    python benchmarks/simulator.py [--out FILE] [--only speed,swarm,rounds,compressed,scale,timing,rule,servers]
 
 speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over
 torch modules and the bare vmap call.
 swarm: SwarmSGD(local_steps=4) with 256 nodes on digits, against the bare vmap call.
 rounds: processor time of the simulator itself for one worker and one round of LocalSGD(Every(8)).
+compressed: worker-steps a second of three compressed strategies with 64 workers on digits as they are, against the bare
+vmap call.
 scale: 1,000 workers x 100 steps in a process of its own, wall time and peak memory; cost per worker-step from 64 to
 1,000 workers. timing: events a second of timing-only runs. rule: vmap against one by one over module kinds and sizes;
 the engine's fixed rule is read off this table. servers: gradients a second that updates use, and gradients per call of
@@ -64,7 +66,7 @@ def simulated(
 ) -> float:
     """Return worker-steps a second of a whole simulation, opening the data included, evaluated at start and end only."""
     cluster = tacit.Cluster(workers=workers, compute=compute or tacit.Constant(mean_s=0.02))
-    strategy = tacit.LocalSGD(period=tacit.Every(PERIOD))
+    strategy = rest.pop("strategy", None) or tacit.LocalSGD(period=tacit.Every(PERIOD))
     workload = rest.pop("workload", None) or digits(workers)
     begun = time.perf_counter()
     tacit.simulate(
@@ -215,6 +217,25 @@ def rounds() -> dict[str, object]:
     return {"processor time per worker and round": found}
 
 
+def compressed() -> dict[str, object]:
+    """Compressed strategies with 64 workers on digits as they are, against the bare vmap call."""
+    workers, workload, top = 64, workloads.digits(model="mlp"), tacit.TopK(fraction=0.01)
+    strategies: dict[str, tuple[tacit.Strategy, int]] = {
+        "EF21, Top 1 %": (tacit.CompressedGradient(compressor=top, feedback=tacit.EF21()), 96),
+        "QSGD, 4 bit": (tacit.CompressedGradient(compressor=tacit.QSGD(bits=4), feedback=tacit.NoFeedback()), 24),
+        "LocalSGD(8), Top 1 %": (tacit.LocalSGD(period=tacit.Every(PERIOD), compressor=top), 240),
+    }
+    measurements: dict[str, Callable[[], float]] = {
+        name: lambda strategy=strategy, steps=steps: simulated(workers, steps, workload=workload, strategy=strategy)
+        for name, (strategy, steps) in strategies.items()
+    }
+    rates = best({**measurements, "bare vmap": lambda: bare_vmap(workers, 20, workload)})
+    return {
+        "worker_steps_per_s": {name: round(rate) for name, rate in rates.items()},
+        "over bare vmap": {name: round(rates[name] / rates["bare vmap"], 3) for name in strategies},
+    }
+
+
 def scale() -> dict[str, object]:
     """1,000 workers in a process of its own, and the cost of a worker-step as workers grow."""
     child = subprocess.run([sys.executable, __file__, "--thousand"], capture_output=True, text=True, check=True)
@@ -361,7 +382,7 @@ def servers() -> dict[str, object]:
 
 
 def main() -> None:
-    parts = {f.__name__: f for f in (speed, swarm, rounds, scale, timing, rule, servers)}
+    parts = {f.__name__: f for f in (speed, swarm, rounds, compressed, scale, timing, rule, servers)}
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, help="write the results here as JSON")
     arguments.add_argument("--only", default=",".join(parts), help="which parts, by comma")

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from tacit.core.network import SERVER
 from tacit.simulation.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
-from tacit.simulation.engine.engine import TimingEngine
+from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.world import World
 from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
 from tacit.strategies.servers.messages import ServedModel, ServerPush, ServerRestart, ToServer
