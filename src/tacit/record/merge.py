@@ -77,7 +77,7 @@ def _with_waits(rows: list[PlainEvent]) -> Trace:
         from_s, is_overlapped = min(begun_s[event.round, label], end_s), bool(event.value)
         if from_s > event.start_s and not is_overlapped:  # a rank that computed in the meantime was not idle
             trace.wait(rank, event.start_s, from_s, label, event.round)
-        trace.exchange(rank, from_s, end_s, label, event.round, event.size_bytes)
+        trace.exchange(rank, from_s, end_s, label, event.round, event.size_bytes, is_overlapped)
     return trace
 
 

@@ -24,7 +24,8 @@ SEND: Final = "send"  # a message sent to peer
 RECEIVE: Final = "receive"  # a message received from peer
 NOTE: Final = "note"  # a number reported by a strategy; label is its name
 FAULT: Final = "fault"  # label is the fault
-KINDS: Final = (COMPUTE, CANCELLED, WAIT, EXCHANGE, SEND, RECEIVE, NOTE, FAULT)
+START: Final = "start"  # the exchange of start values, before time 0; no traffic of the strategy
+KINDS: Final = (COMPUTE, CANCELLED, WAIT, EXCHANGE, SEND, RECEIVE, NOTE, FAULT, START)
 
 
 Column = NDArray[Any]
@@ -133,6 +134,10 @@ class EventWriter:
     def note(self, rank: int, time_s: float, name: str, value: float, about: int | None = None) -> None:
         """Add a number that a strategy reports; ``about``: the rank it refers to."""
         self.rows.append((time_s, rank, NOTE, time_s, 0, 0, -2 if about is None else about, 0, float(value), name))
+
+    def start(self, rank: int, start_s: float, end_s: float, size_bytes: int) -> None:
+        """Add the exchange of start values before time 0; ``size_bytes``: what ``rank`` sent."""
+        self.rows.append((end_s, rank, START, start_s, 0, 0, -2, size_bytes, 0.0, "broadcast"))
 
     def fault(self, rank: int, start_s: float, end_s: float, label: str) -> None:
         """Add a fault of the cluster."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from tacit.core.collective_bytes import tree_broadcast_bytes
 from tacit.core.messages import Message
 from tacit.core.network import server_address
 from tacit.core.strategy import Strategy, shards_of
@@ -23,7 +25,7 @@ from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.rendezvous import rendezvous
-from tacit.runtime.server.host import ServerHost, Survivors
+from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
 from tacit.session.agreement import first_difference
@@ -54,6 +56,7 @@ class ProcessBackend:
         self.rank, self.size = self._environment.rank, self._environment.size
         self._trace, self.hook_lock, self.clock = Trace(), HookLock(), RunClock()
         self.now_s, self.set_clock, self.pause = self.clock.now_s, self.clock.set, self.clock.pause
+        self._start_exchanges: list[tuple[float, float, int]] = []  # before the clock starts: begin, end, bytes sent
         self._timeout = AdaptiveTimeout(timeout_s)
         self.collectives: Collectives | None = None  # None in a run of one process
         self._device, self._strategy, self._security = device, strategy, security
@@ -111,7 +114,7 @@ class ProcessBackend:
         peers = [*range(self.size), *(server_address(shard) for shard in range(shards_of(self._strategy)))]
 
         def sent(to: int, message: Message, size_bytes: int) -> None:
-            if isinstance(message, Survivors):
+            if isinstance(message, ClockTime | Survivors):
                 return
             rows.send(address, to, self.now_s(), size_bytes, message.kind)
 
@@ -173,6 +176,10 @@ class ProcessBackend:
         """Add a wait of this rank that ends now."""
         self._trace.wait(self.rank, started_s, self.clock.stamp_s(), label)
 
+    def drain(self) -> None:
+        for mean in self.step.means_in_progress:
+            mean.drain()
+
     # Handlers.
 
     @property
@@ -212,7 +219,7 @@ class ProcessBackend:
 
     def send_initial_model(self, model: Tensor) -> None:
         assert self.endpoint is not None
-        self._host.send_initial_model(model, self.endpoint)
+        self._host.send_initial_model(model, self.now_s(), self.endpoint)
 
     def join_server(self) -> Tensor | None:
         assert self.endpoint is not None
@@ -236,8 +243,18 @@ class ProcessBackend:
             if found is not None:
                 what, theirs, expected = found
                 raise Disagreement(what, theirs, expected, rank, at_attach=True)
-        self.broadcast(torch.zeros(1))  # all ranks have arrived: the clock starts
-        self.clock.set(0.0)
+        assert self.collectives is not None
+        self.collectives.broadcast(torch.zeros(1), 0)  # all ranks have arrived
+
+    def start_clock(self) -> None:
+        if self.collectives is not None:
+            self.collectives.mean(torch.zeros(1))  # all ranks have arrived
+        self._timeout.start()
+        self.clock.start()
+        if self._start_exchanges:
+            begins, ends, sent = zip(*self._start_exchanges, strict=True)
+            self._trace.start(self.rank, self.clock.at_s(begins[0]), self.clock.at_s(ends[-1]), sum(sent))
+        self._start_exchanges.clear()
 
     def publish(self, name: str, value: Any) -> None:
         self._environment.publish(name, value)
@@ -249,8 +266,13 @@ class ProcessBackend:
         return [data] if self.collectives is None else self.collectives.exchange(data)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
-        if self.collectives is not None:
-            self.collectives.broadcast(tensor, source)
+        if self.collectives is None:
+            return
+        begun_s = time.perf_counter()
+        self.collectives.broadcast(tensor, source)
+        if not self.clock.is_started:
+            sent = tree_broadcast_bytes(tensor.numel() * tensor.element_size(), source, self.size)[self.rank]
+            self._start_exchanges.append((begun_s, time.perf_counter(), sent))
 
     def mean(self, tensor: Tensor) -> Tensor:
         return tensor.clone() if self.collectives is None else self.collectives.mean(tensor)

@@ -19,17 +19,34 @@ class EventClock:
 
 
 class RunClock:
-    """Seconds since the run began, without evaluations and checkpoints."""
+    """Seconds since the first step began, without evaluations and checkpoints. It shows 0 until ``start``."""
 
     def __init__(self) -> None:
         self._origin_s = time.perf_counter()
-        self._stopped_s: float | None = None  # the time it shows while it is stopped
+        self.is_started = False
+        self._stopped_s: float | None = 0.0  # the time it shows while it is stopped
         self.computing_since_s = 0.0  # when the computation in progress began
         self.stamp_s = EventClock(self.now_s)
+
+    def start(self) -> None:
+        """Start at 0."""
+        self.is_started, self._stopped_s = True, None
+        self.set(0.0)
 
     def now_s(self) -> float:
         """Return the time."""
         return time.perf_counter() - self._origin_s if self._stopped_s is None else self._stopped_s
+
+    def at_s(self, counter_s: float) -> float:
+        """Return the time at which ``time.perf_counter()`` was ``counter_s``, as if the clock had not been stopped."""
+        return counter_s - self._origin_s
+
+    def pass_until(self, time_s: float) -> None:
+        """Let time pass until ``time_s``: sleep, or set the clock if it is stopped."""
+        if self._stopped_s is not None:
+            self.set(max(self._stopped_s, time_s))
+        while (left_s := time_s - self.now_s()) > 0:
+            time.sleep(left_s)
 
     def set(self, time_s: float) -> None:
         """Continue from ``time_s``."""

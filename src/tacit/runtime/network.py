@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -218,20 +219,33 @@ class Mean:
         """Note the time if the exchange has ended; return whether it has."""
         if self._done_s is None and self._work.is_completed():
             self._done_s = self._backend.now_s()
-        return self._done_s is not None
+        return self._done_s is not None and self._done_s <= self._backend.now_s()
+
+    def drain(self) -> None:
+        """Wait for the exchange while the clock is stopped; note when it would have ended on a clock that runs."""
+        if self._done_s is None and not self.look():
+            self._wait_for_works()
+            self._done_s = self._backend.clock.at_s(time.perf_counter())
+
+    def _wait_for_works(self) -> None:
+        for work in (self._work, self._weights_work):
+            if work is not None:
+                self._network.collectives.wait_for(work, self._label)
 
     def wait(self, into: Tensor | None = None) -> Tensor:
         if self._members is None:
             self._backend.step.total_weight = self._weight
             return self._kept(into)
         from_s = self._backend.now_s()
-        self._network.collectives.wait_for(self._work, self._label)
-        if self._weights_work is not None:
-            self._network.collectives.wait_for(self._weights_work, self._label)
+        self._wait_for_works()
+        has_waited = self._done_s is None or self._done_s > from_s
+        if self._done_s is not None and has_waited:  # it ended while the clock was stopped
+            with self._backend.hook_lock.released():
+                self._backend.clock.pass_until(self._done_s)
         now_s = self._backend.clock.stamp_s()
         if self._overlaps:
             self._backend.step.means_in_progress.remove(self)
-            if self._done_s is None:
+            if has_waited:
                 self._backend.trace.wait(self.rank, from_s, now_s, self._label, self._round)
         size, elements = self._members.size, self._buffer.numel()
         sent = ring_all_reduce_bytes(elements, self._buffer.element_size(), size)[self._members.place]

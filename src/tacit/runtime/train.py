@@ -62,6 +62,8 @@ def train(
     loop = Loop(problem, local, factors(schedule, steps), own_rank)
     every = evaluate_every or max(1, steps // 100)
     folder = None if checkpoints is None else Path(checkpoints)
+    if strategy.has_server and own_rank == 0:
+        loop.measure_start()
     session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue_folder=folder, **attached)
     session.run.workload, session.run.metric_name = str(workload), problem.metric_name
     train_steps = _train_with_server if strategy.has_server else _train_in_step
@@ -116,7 +118,7 @@ def _train_with_server(
     if folder is not None and step_of(folder) is not None:
         session.resume(folder)
     elif session.rank == 0:
-        loop.log_start(session)
+        session.log(**loop.start)
     shown = written = session.updates
     while not session.is_done:
         loop.step(session)
@@ -137,6 +139,7 @@ class Loop:
         self._sampler = problem.samplers[rank]
         self._weight = self._sampler.batch_size / problem.batch_size
         self._rates = [group["lr"] for group in optimizer.param_groups]
+        self.start: dict[str, float | None] = {}  # what was measured of the initial model
 
     def skip(self, steps: int) -> None:
         """Skip the batches of ``steps`` steps that an earlier run has taken."""
@@ -164,9 +167,9 @@ class Loop:
                 if progress is not None:
                     progress(session.step, steps, session.now_s(), result["loss"])
 
-    def log_start(self, session: Session) -> None:
-        """Evaluate the initial model."""
-        session.log(**self._measure())
+    def measure_start(self) -> None:
+        """Evaluate the initial model, before the clock of the run starts."""
+        self.start = self._measure()
 
     def evaluate_end(self, session: Session, progress: Progress | None) -> None:
         """Evaluate the copies of the model that a server kept, then the final model."""

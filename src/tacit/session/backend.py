@@ -49,14 +49,23 @@ class SessionBackend(Protocol):
 
     # Clock and trace.
 
+    def start_clock(self) -> None:
+        """Start the clock at 0 on all ranks: start values are exchanged, the first step begins. Collective."""
+
     def now_s(self) -> float:
-        """Return the time since the run began."""
+        """Return the time since the first step began; 0 before."""
 
     def set_clock(self, time_s: float) -> None:
         """Continue from ``time_s``, the time of a checkpoint."""
 
     def pause(self) -> AbstractContextManager[None]:
         """Stop the clock, for evaluations and checkpoints."""
+
+    def drain(self) -> None:
+        """Wait for rounds under way, after ``pause``, so that they do not proceed at no cost while the clock stands.
+
+        The strategy gets their results when they would have ended on a clock that runs.
+        """
 
     @property
     def trace(self) -> Trace:
@@ -127,5 +136,8 @@ class SessionBackend(Protocol):
 
 def synchronize_clocks(backend: SessionBackend) -> None:
     """Set all clocks to that of the last rank to arrive. Clocks stop while ranks wait, and would drift otherwise."""
-    times_s = backend.all_gather(repr(backend.now_s()).encode())
-    backend.set_clock(max(float(time_s) for time_s in times_s if time_s))
+    own_s = backend.now_s()
+    last_s = max(float(time_s) for time_s in backend.all_gather(repr(own_s).encode()) if time_s)
+    backend.set_clock(last_s)
+    if last_s > own_s and backend.world == "processes":  # in a simulation nobody waits for an evaluation
+        backend.trace.wait(backend.rank, own_s, last_s, "evaluation")

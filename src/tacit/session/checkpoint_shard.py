@@ -54,6 +54,7 @@ class CheckpointShard:
 
     def write(self, folder: Path) -> Path:
         """Write the checkpoint of all workers into ``folder``. Collective."""
+        self._backend.drain()
         synchronize_clocks(self._backend)
         return checkpoints.write(folder, self._backend, self._shard(), self._hooks.step)
 

@@ -58,6 +58,7 @@ class Session:
             before = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
             after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
             self._end.attached(self, parts, [*before, *after])
+            backend.start_clock()
             backend.listen(self, self._hooks.handle)
 
     def _refuse_wrappers(self, parameters: Sequence[nn.Parameter]) -> None:

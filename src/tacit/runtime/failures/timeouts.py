@@ -32,6 +32,10 @@ class AdaptiveTimeout:
         usual_s = max(self._longest_s, longest_wait_s)
         return min(max(_NOTICE_S, _NOTICE_FACTOR * usual_s), _NOTICE_PART * self.timeout_s)
 
+    def start(self) -> None:
+        """Forget the collectives of ``attach``: nothing is known yet about the time between two collectives."""
+        self._longest_s, self._seen, self._last_s = 0.0, 0, 0.0
+
     def collective_done(self, now_s: float) -> None:
         self._longest_s = max(self._longest_s, now_s - self._last_s)
         self._last_s, self._seen = now_s, self._seen + 1

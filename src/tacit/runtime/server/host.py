@@ -37,6 +37,13 @@ class ServerResult(Message, wire="state"):
 
 
 @dataclass(frozen=True)
+class ClockTime(Message, wire="clock"):
+    """Time of the run when it was sent: worker 0 sends it to a server process before the initial model."""
+
+    time_s: float
+
+
+@dataclass(frozen=True)
 class Survivors(Message, wire="alive"):
     """Ranks that close the run together, sent by worker 0 when the server is done; not counted as traffic."""
 
@@ -81,9 +88,10 @@ class ServerHost:
         )
         self._server.start(loop)
 
-    def send_initial_model(self, model: Tensor, endpoint: MessageEndpoint) -> None:
-        """Send the initial model to a server process, from worker 0 only."""
+    def send_initial_model(self, model: Tensor, time_s: float, endpoint: MessageEndpoint) -> None:
+        """Send the time of the run and the initial model to a server process, from worker 0 only."""
         if self._rank == 0:
+            endpoint.send(SERVER, ClockTime(time_s))
             endpoint.send(SERVER, TensorMessage(model))
 
     def join(self, endpoint: MessageEndpoint) -> Tensor | None:

@@ -24,7 +24,7 @@ from tacit.runtime.environment import Environment, address_towards, machine, own
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.rendezvous import are_local
-from tacit.runtime.server.host import ServerResult
+from tacit.runtime.server.host import ClockTime, ServerResult
 from tacit.runtime.server.thread import ProcessServer
 from tacit.session import checkpoints
 from tacit.session.agreement import first_difference
@@ -101,9 +101,10 @@ class _Served:
         self._every = int(every or 1)
 
     def run(self, endpoint: MessageEndpoint, size: int, steps: int | None, seed: int) -> None:
+        _, sent = endpoint.receive(ClockTime, source=0)
+        self._origin_s = time.perf_counter() - sent.time_s
         _, start = endpoint.receive(TensorMessage, source=0)
-        self._origin_s = time.perf_counter()
-        self._received_s = 0.0
+        self._received_s = self.now_s()
         self._trace_rows.clear()  # the initial model does not count as the strategy's traffic
         if self._folder is not None and checkpoints.step_of(self._folder) is not None:
             self._loop.load_state_dict(checkpoints.read_server(self._folder))

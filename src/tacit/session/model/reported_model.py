@@ -44,6 +44,7 @@ class ReportedModel:
             return
         with self._backend.pause():
             with exchanging, self._hooks.in_hook():
+                self._backend.drain()
                 synchronize_clocks(self._backend)
                 own = self._flat.vector().clone()
                 self._flat.vector().copy_(self._backend.mean(self._hooks.reported()))

@@ -52,6 +52,9 @@ class ScriptBackend:
 
     # Time.
 
+    def start_clock(self) -> None:
+        """Nothing to do: what precedes the first step takes no virtual time."""
+
     def now_s(self) -> float:
         worker = self._worker  # a handler runs while its worker's clock stands at the last landing
         return worker.world.agenda.now_s if worker.is_handling else worker.clock_s
@@ -67,6 +70,9 @@ class ScriptBackend:
             yield
         finally:
             self._worker.watch.set(ran_s)
+
+    def drain(self) -> None:
+        """Nothing to do: virtual time does not pass in an evaluation."""
 
     def restore_trace(self, rows: list[PlainEvent]) -> None:
         """A simulated run's trace begins with the run."""
