@@ -33,11 +33,19 @@ class LossCurve:
             self.rows = [row for row in self.rows if row[0] % self.every == 0]
 
 
-def packed(trace: Trace, curve: LossCurve) -> bytes:
-    """Return a worker's record as bytes for rank 0."""
-    file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, curve=np.array(json.dumps(curve.rows)), **trace.columns())
+def packed(trace: Trace, curve: LossCurve, facts: Mapping[str, Any] | None = None) -> bytes:
+    """Return a worker's record as bytes for rank 0; ``facts``: of its process."""
+    file, texts = io.BytesIO(), {"curve": curve.rows, "facts": dict(facts or {})}
+    described = {name: np.array(json.dumps(value)) for name, value in texts.items()}
+    np.savez_compressed(file, allow_pickle=False, **described, **trace.columns())
     return file.getvalue()
+
+
+def facts_of(data: bytes) -> dict[str, Any]:
+    """Return the facts in a packed record."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+        facts: dict[str, Any] = json.loads(str(stored["facts"]))
+    return facts
 
 
 def unpacked(data: bytes) -> tuple[list[PlainEvent], list[tuple[int, float, float | None, float]]]:

@@ -14,10 +14,11 @@ from tacit.core.messages import Message
 from tacit.core.network import server_address
 from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import Disagreement, Interrupted, RunError
+from tacit.record.facts import process_facts
 from tacit.record.trace import EventQueue, PlainEvent, Trace
 from tacit.runtime.clock import EventClock, RunClock
 from tacit.runtime.collectives import Collectives
-from tacit.runtime.environment import Environment
+from tacit.runtime.environment import Environment, machine
 from tacit.runtime.failures.causes import Cause, FailureCauses
 from tacit.runtime.failures.liveness import Liveness
 from tacit.runtime.failures.signals import TerminationSignal
@@ -60,6 +61,7 @@ class ProcessBackend:
         self._timeout = AdaptiveTimeout(timeout_s)
         self.collectives: Collectives | None = None  # None in a run of one process
         self._device, self._strategy, self._security = device, strategy, security
+        self._backend_name: str | None = None  # of the strategy's groups: "gloo" or "nccl"
         self._handler: Callable[[int, Message], None] | None = None
         self.endpoint: MessageEndpoint | None = None
         self._trace_rows = EventQueue()  # of messages, appended by the threads that send and receive
@@ -87,7 +89,7 @@ class ProcessBackend:
         found = rendezvous(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
         )
-        self.address = found.address
+        self.address, self._backend_name = found.address, found.backend
         self._causes.liveness = Liveness(self._environment, self.address)
         self.collectives = Collectives(
             self._environment,
@@ -175,6 +177,9 @@ class ProcessBackend:
     def record_wait(self, started_s: float, label: str) -> None:
         """Add a wait of this rank that ends now."""
         self._trace.wait(self.rank, started_s, self.clock.stamp_s(), label)
+
+    def facts(self) -> dict[str, Any]:
+        return {"machine": machine(), "backend": self._backend_name, **process_facts(self._device)}
 
     def drain(self) -> None:
         for mean in self.step.means_in_progress:

@@ -66,6 +66,7 @@ def train(
         loop.measure_start()
     session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue_folder=folder, **attached)
     session.run.workload, session.run.metric_name = str(workload), problem.metric_name
+    session.run.record = {"batch": problem.batch_size}
     train_steps = _train_with_server if strategy.has_server else _train_in_step
     try:
         with session:

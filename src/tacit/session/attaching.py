@@ -63,7 +63,7 @@ def make_parts(
     flat = FlatModel(module)
     extra_state = ExtraState(module, optimizers, flat.parameters, options.buffers, options.optimizer_state)
     _broadcast_start(backend, module, flat)
-    recorder = Recorder(backend, open_log(options.log, backend.rank), steps)
+    recorder = Recorder(backend, open_log(options.log, backend.rank), steps, optimizers)
     duplicates = DuplicateWork(backend)
     if backend.rank == 0:
         _warn_of_full_vectors(backend, strategy, steps, flat)

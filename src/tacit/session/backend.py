@@ -74,6 +74,9 @@ class SessionBackend(Protocol):
     def restore_trace(self, rows: list[PlainEvent]) -> None:
         """Insert the events of a checkpoint before those of this process."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the record of the run says about this worker's process: cores, memory, machine, backend."""
+
     # Exchanges among sessions, not counted as traffic.
 
     def agree(self, own: dict[str, Any]) -> None:

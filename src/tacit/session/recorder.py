@@ -6,27 +6,37 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from tacit.record.merge import LossCurve, as_numbers, merged, packed, row_at
+from tacit.record.facts import merged_facts, model_facts, optimizer_text, step_time_quantiles
+from tacit.record.merge import LossCurve, as_numbers, facts_of, merged, packed, row_at
 from tacit.record.run import Row, Run, Tally
 from tacit.record.versions import versions
 from tacit.session.backend import SessionBackend
 from tacit.session.logs import Log
 from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.steps.observed_losses import LossMeter
+from tacit.session.steps.optimizers import Optimizers
 
 
 class Recorder:
     """Records one worker's losses and evaluations, and writes them to ``log`` during the run."""
 
-    def __init__(self, backend: SessionBackend, log: Log, steps: int | None) -> None:
-        self._backend, self._log, self._steps = backend, log, steps
+    def __init__(self, backend: SessionBackend, log: Log, steps: int | None, optimizers: Optimizers) -> None:
+        self._backend, self._log, self._steps, self._optimizers = backend, log, steps, optimizers
+        self._weight, self._counted, self._has_samples = 0.0, 0, False  # of all steps
         self._curve, self._rows = LossCurve(steps), list[Row]()
         self.meter = LossMeter(backend.rank)  # losses since the last row of the curve
+
+    def observe(self, loss: float | Tensor, samples: float | None) -> None:
+        """Add the loss of a mini-batch, or of one micro-batch, of ``samples`` samples."""
+        self.meter.observe(loss, samples)
+        self._has_samples = self._has_samples or samples is not None
 
     def end_step(self, step: int, weight: float, time_s: float) -> None:
         """Count step ``step``, which ended at ``time_s``."""
         self.meter.end_step(weight)
+        self._weight, self._counted = self._weight + weight, self._counted + 1
         if step % self._curve.every == 0:
             self.add_row(step, time_s)
 
@@ -45,7 +55,12 @@ class Recorder:
 
     def packed(self) -> bytes:
         """Return trace and curve as bytes, for rank 0 or for a checkpoint."""
-        return packed(self._backend.trace, self._curve)
+        return packed(self._backend.trace, self._curve, self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the facts of this worker's process, and its mean batch if the user gives ``samples``."""
+        batch = {"batch": self._weight / self._counted} if self._has_samples and self._counted else {}
+        return {"rank": self._backend.rank, **self._backend.facts(), **batch}
 
     def complete(self, run: Run, records: list[bytes], status: str, model: FlatModel, step: int) -> None:
         """Fill in ``run`` from the available records."""
@@ -62,11 +77,18 @@ class Recorder:
             "seed": run.seed,
             "steps": self._steps,
         }
+        facts = [facts_of(record) for record in records]
+        by_rank = {one.pop("rank"): one for one in facts}
         run.record = {
             **versions(),
             "device": str(model.device),
             "threads": torch.get_num_threads(),
             "world": self._backend.world,
+            **model_facts(model.dimension, model.dtype, sum(p.numel() * p.element_size() for p in model.parameters)),
+            "optimizer": optimizer_text(self._optimizers),
+            **merged_facts(by_rank),
+            **({"step_time_quantiles_s": step_time_quantiles(trace)} if self._backend.world == "processes" else {}),
+            **run.record,  # what the caller knows better
         }
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class Session:
         value = loss if not isinstance(loss, Tensor) else loss.item() if loss.is_cpu else loss.detach()
         self._duplicates.observe(self.step, value)
         self._worker.meter.observe(value, samples)
-        self._recorder.meter.observe(value, samples)
+        self._recorder.observe(value, samples)
 
     def log(self, **measured: float | Tensor | None) -> None:
         """Add an evaluation to the run's history, on rank 0, which keeps the history.

@@ -18,6 +18,7 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import Interrupted, NotFinite, RunError, SpeedBias, nearest, require
+from tacit.record.facts import model_facts
 from tacit.record.run import Run
 from tacit.record.versions import versions
 from tacit.simulation.engine.choice import choose_engine
@@ -145,7 +146,11 @@ def simulate(
             device=device,
             timing_only=timing_only,
         ),
-        record=_record(made, host, target),
+        record={
+            **_record(made, host, target),
+            **model_facts(first.numel(), first.dtype, first.numel() * first.element_size()),
+            "batch": problem.batch_size,
+        },
         module=problem.module,
         model_path=problem.model_path,
     )

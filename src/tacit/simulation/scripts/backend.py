@@ -77,6 +77,9 @@ class ScriptBackend:
     def restore_trace(self, rows: list[PlainEvent]) -> None:
         """A simulated run's trace begins with the run."""
 
+    def facts(self) -> dict[str, Any]:
+        return {}  # simulated workers share one process
+
     # Among sessions.
 
     def agree(self, own: dict[str, Any]) -> None:
