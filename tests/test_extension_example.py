@@ -45,7 +45,8 @@ def run(line: str) -> str:
         done = subprocess.run(installed, capture_output=True, text=True, timeout=100)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
-    answer = CliRunner().invoke(app, arguments, prog_name="tacit")
+    jobs = ["--jobs", "1"] if arguments[0] == "compare" else []  # in this process
+    answer = CliRunner().invoke(app, [*arguments, *jobs], prog_name="tacit")
     assert answer.exit_code == 0, answer.stderr
     return answer.stdout
 

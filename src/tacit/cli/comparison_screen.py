@@ -14,7 +14,6 @@ from tacit.cli.terminal import is_live, print_line, result_text, state_text
 from tacit.compare.tasks import Task
 from tacit.compare.watcher import Watcher
 from tacit.record.run import Run
-from tacit.report import units
 
 
 class ComparisonScreen(Watcher):
@@ -71,7 +70,9 @@ class ComparisonScreen(Watcher):
         if self._begun_s is None or done < 0.05:
             return ""
         left_s = (time.monotonic() - self._begun_s) * (self.total - self._reused - done) / done
-        return f"about {units.seconds(left_s)} left"
+        if left_s < 2 * 60:
+            return f"about {left_s:.0f} s left"
+        return f"about {left_s / 60:.0f} min left" if left_s < 2 * 3600 else f"about {left_s / 3600:.1f} h left"
 
     def _remove(self, task: Task) -> None:
         self._shares.pop(task.title, None)
