@@ -43,6 +43,7 @@ HOMES = {
     "typer": "cli",
     "zmq": "runtime/messaging",
     "triton": "compression/kernels/",
+    "ray": "compare/ray_executor.py",
 }
 
 
