@@ -98,7 +98,12 @@ def plain_loop(workers: int, steps: int, optimizer: str) -> float:
     return workers * steps / (time.perf_counter() - begun)
 
 
-def bare_vmap(workers: int, calls: int, workload: workloads.Workload | None = None) -> float:
+def bare_vmap(
+    workers: int,
+    calls: int,
+    workload: workloads.Workload | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Return replicas a second of the vmap call alone: parameters as rows of a matrix, one batch made beforehand."""
     problem = (workload or digits(workers)).open(workers, Streams(0))
     module, layout = problem.module, problem.layout
@@ -106,10 +111,10 @@ def bare_vmap(workers: int, calls: int, workload: workloads.Workload | None = No
     batch = problem.collate(range(workers), [sampler.take(1)[0] for sampler in problem.samplers])
     call = vmap(grad_and_value(lambda parameters, x, y: functional_call(module, parameters, (x, y))))
     call(layout.split(rows), *batch)
-    begun = time.perf_counter()
+    begun = clock()
     for _ in range(calls):
         call(layout.split(rows), *batch)
-    return workers * calls / (time.perf_counter() - begun)
+    return workers * calls / (clock() - begun)
 
 
 def best(measurements: dict[str, Callable[[], float]], repetitions: int = REPETITIONS) -> dict[str, float]:
@@ -183,7 +188,7 @@ def rounds() -> dict[str, object]:
 
     The time of a run with few rounds is subtracted, and that of the vmap calls (the limit of replicas per call is 256).
     """
-    workload, few, many = workloads.quadratic(dimension=10, noise=0.0), 2, 26
+    workload, few, many = workloads.quadratic(dimension=10, noise=0.0), 2, 18
 
     def seconds(workers: int, rounds: int, compute: tacit.cluster.delays.Delay, timing_only: bool) -> float:
         cluster, steps = tacit.Cluster(workers=workers, compute=compute), rounds * PERIOD
@@ -200,12 +205,12 @@ def rounds() -> dict[str, object]:
 
     def own(workers: int, compute: tacit.cluster.delays.Delay, timing_only: bool) -> float:
         """Return microseconds per worker and round, the vmap calls included; each time the least of several."""
-        low, high = (min(seconds(workers, n, compute, timing_only) for _ in range(REPETITIONS)) for n in (few, many))
+        low, high = (min(seconds(workers, n, compute, timing_only) for _ in range(3)) for n in (few, many))
         return 1e6 * (high - low) / (many - few) / workers
 
     found: dict[str, object] = {}
     for workers in (256, 1000):
-        call = PERIOD * 1e6 / max(bare_vmap(256, 20, workload) for _ in range(REPETITIONS))
+        call = PERIOD * 1e6 / max(bare_vmap(256, 20, workload, time.process_time) for _ in range(3))
         for name, compute in (
             ("constant", tacit.Constant(mean_s=0.02)),
             ("exponential", tacit.Exponential(mean_s=0.02)),
