@@ -134,14 +134,14 @@ class Source:
 
     def __init__(self) -> None:
         self.evaluations = 0
-        self.gradient = DeferredGradient(0, 0, None, self.evaluate)
+        self.gradient = DeferredGradient(0, 0, None, self.evaluate, torch.zeros(5))
 
     def evaluate(self) -> None:
         self.evaluations += 1
         self.gradient.value = torch.arange(5.0)
 
     def tensor(self) -> DeferredTensor:
-        return DeferredTensor.of(self.gradient, slice(0, 5), torch.zeros(1))
+        return DeferredTensor.of(self.gradient)
 
 
 def test_what_a_message_needs_does_not_evaluate():
@@ -177,7 +177,7 @@ def test_torch_and_numpy_functions_take_deferred_tensors():
 
 def test_the_collection_forgets_what_nobody_holds_and_keeps_rows():
     kept, row = DeferredGradients(), torch.tensor([1.0, 2.0])
-    gradient, dropped = (DeferredGradient(rank, 0, None, list) for rank in (0, 1))
+    gradient, dropped = (DeferredGradient(rank, 0, None, list, row) for rank in (0, 1))
     kept.add(gradient)
     kept.add(dropped)
     del dropped

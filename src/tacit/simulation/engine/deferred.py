@@ -18,12 +18,12 @@ from tacit.workloads.workload import Token
 
 
 class DeferredGradient:
-    """A gradient of one worker and step."""
+    """A gradient of one worker and step. evaluate: sets ``value``. like: a tensor of its size, dtype and device."""
 
-    __slots__ = ("__weakref__", "_evaluate", "parameters", "rank", "step", "token", "value")
+    __slots__ = ("__weakref__", "_evaluate", "like", "parameters", "rank", "step", "token", "value")
 
-    def __init__(self, rank: int, step: int, token: Token, evaluate: Callable[[], None]) -> None:
-        self.rank, self.step, self.token, self._evaluate = rank, step, token, evaluate
+    def __init__(self, rank: int, step: int, token: Token, evaluate: Callable[[], None], like: Tensor) -> None:
+        self.rank, self.step, self.token, self._evaluate, self.like = rank, step, token, evaluate, like
         self.parameters: Tensor | None = None  # where it is taken; None: at the worker's row, not changed since
         self.value: Tensor | None = None
 
@@ -71,26 +71,41 @@ class DeferredTensor(Tensor):
     """
 
     _gradient: DeferredGradient
-    _part: slice
+    _begin: int
     _size: int
-    _size_bytes: int
     _origin: DeferredTensor | None  # the tensor that this is a view of
     _tensor: Tensor | None  # the numbers, after their first use
 
     @staticmethod
     def of(
-        gradient: DeferredGradient, part: slice, like: Tensor, origin: DeferredTensor | None = None
+        gradient: DeferredGradient, begin: int = 0, end: int | None = None, origin: DeferredTensor | None = None
     ) -> DeferredTensor:
-        """Return a part of ``gradient``, with dtype and device of ``like``. origin: the tensor that it is a view of."""
-        size: int = part.stop - part.start
+        """Return a part of ``gradient``, without arguments all of it. origin: the tensor that it is a view of."""
+        like = gradient.like
+        size = (len(like) if end is None else end) - begin
         own: DeferredTensor = Tensor._make_wrapper_subclass(
             DeferredTensor, (size,), dtype=like.dtype, device=like.device
         )
-        own._gradient, own._part, own._origin, own._tensor = gradient, part, origin, None
-        own._size, own._size_bytes = size, size * like.itemsize
+        own._gradient, own._begin, own._size, own._origin, own._tensor = gradient, begin, size, origin, None
         return own
 
-    # What messages need to know; through torch it would take longer.
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether nobody has used the numbers, also through a tensor that this is a view of."""
+        return self._tensor is None and (self._origin is None or self._origin._is_waiting)
+
+    def _evaluated(self) -> Tensor:
+        """Return the ordinary tensor with the numbers; the same one in every call."""
+        if self._tensor is None:
+            origin = self._origin
+            if origin is None:
+                self._tensor = self._gradient.evaluated()[self._begin : self._begin + self._size].clone()
+            else:
+                begin = self._begin - origin._begin
+                self._tensor = origin._evaluated()[begin : begin + self._size]
+        return self._tensor
+
+    # What messages need. These are methods because the way through torch takes several times as long.
 
     def dim(self) -> int:
         return 1
@@ -102,31 +117,25 @@ class DeferredTensor(Tensor):
         return self._size
 
     @property
-    def nbytes(self) -> int:  # type: ignore[override]
-        return self._size_bytes
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return torch.Size((self._size,))
 
     @property
-    def _is_waiting(self) -> bool:
-        """Whether nobody has used the numbers, also through a tensor that this is a view of."""
-        return self._tensor is None and (self._origin is None or self._origin._is_waiting)
+    def nbytes(self) -> int:  # type: ignore[override]
+        return self._size * self._gradient.like.itemsize
 
-    def _evaluated(self) -> Tensor:
-        """Return the ordinary tensor with the numbers; the same one in every call."""
-        if self._tensor is None:
-            origin, part = self._origin, self._part
-            if origin is None:
-                self._tensor = self._gradient.evaluated()[part].clone()
-            else:
-                begin = part.start - origin._part.start
-                self._tensor = origin._evaluated()[begin : begin + self._size]
-        return self._tensor
+    def clone(self, **options: Any) -> Tensor:
+        if options or not self._is_waiting:
+            return self._evaluated().clone(**options)
+        return DeferredTensor.of(self._gradient, self._begin, self._begin + self._size)
 
-    def _view(self, index: slice) -> DeferredTensor:
+    def __getitem__(self, index: Any) -> Tensor:
+        if not isinstance(index, slice) or index.step not in (None, 1) or not self._is_waiting:
+            return self._evaluated()[index]
         begin, end, _ = index.indices(self._size)
         if end - begin == self._size:
             return self
-        first = self._part.start
-        return DeferredTensor.of(self._gradient, slice(first + begin, first + max(begin, end)), self, origin=self)
+        return DeferredTensor.of(self._gradient, self._begin + begin, self._begin + max(begin, end), origin=self)
 
     @classmethod
     def __torch_function__(
@@ -135,12 +144,6 @@ class DeferredTensor(Tensor):
         if function in _WITHOUT_NUMBERS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs or {})
-        own = args[0] if args else None
-        if isinstance(own, DeferredTensor) and own._is_waiting:
-            if function is Tensor.clone and len(args) == 1 and not kwargs:
-                return DeferredTensor.of(own._gradient, own._part, own)
-            if function is Tensor.__getitem__ and isinstance(args[1], slice) and args[1].step in (None, 1):
-                return own._view(args[1])
         return function(*map(_ordinary, args), **{name: _ordinary(value) for name, value in (kwargs or {}).items()})
 
     @classmethod
@@ -150,7 +153,7 @@ class DeferredTensor(Tensor):
         return function(*map(_ordinary, args), **{name: _ordinary(value) for name, value in (kwargs or {}).items()})
 
 
-_ATTRIBUTES: Final = ("shape", "dtype", "device", "layout", "ndim", "itemsize", "requires_grad", "is_cpu", "is_cuda")
+_ATTRIBUTES: Final = ("dtype", "device", "layout", "ndim", "itemsize", "requires_grad", "is_cpu", "is_cuda")
 _WITHOUT_NUMBERS: Final = frozenset(
     {Tensor.size, Tensor.is_floating_point, *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES)}
 )

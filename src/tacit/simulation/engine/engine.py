@@ -146,9 +146,9 @@ class Engine:
         if len(queue) != 1 or queue[0][0] != _GRADIENT:
             return self.gradient(rank)
         _, step, (token,) = self._pop(rank)
-        deferred = DeferredGradient(rank, step, token, self._settle_deferred)
+        deferred = DeferredGradient(rank, step, token, self._settle_deferred, self._rows[rank])
         self._deferred.add(deferred)
-        return DeferredTensor.of(deferred, slice(0, self.layout.dimension), self.matrix)
+        return DeferredTensor.of(deferred)
 
     def set_gradient(self, rank: int, value: Tensor) -> None:
         """Replace the gradient that the next update uses."""
