@@ -226,6 +226,23 @@ def test_ranks_encode_together_as_one_by_one(
             assert_equal_states(one.state, other.state)
 
 
+def test_ranks_share_the_sum_of_the_estimates_only_where_it_is_equal():
+    """A rank that has missed an exchange keeps its own sum; the others hold one tensor, and no exchange writes to it."""
+    several = with_vectors(encodings(tacit.EF21(), TopK(k=5), [1.0] * 4), matrix("normal", 0).float())
+    alone = copy.deepcopy(several[1])
+    odd = several[3].state
+    odd.shared["sum"] += 1.0
+    for seed in range(1, 4):
+        several = with_vectors(several, matrix("normal", seed).float())
+        updates = Encoding.make_all(several)
+        means = [one.feedback.decode_updates(one.state, updates, one.codec) for one in several]
+        expected = alone.feedback.decode_updates(alone.state, updates, alone.codec)
+        assert all(torch.equal(mean, expected) for mean in means[:3])
+        assert several[0].state.shared["sum"] is several[2].state.shared["sum"]
+        torch.testing.assert_close(odd.shared["sum"], several[0].state.shared["sum"] + 1.0)
+        torch.testing.assert_close(means[3], expected + 0.25)  # 1.0 over four ranks
+
+
 # In a simulation.
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
@@ -29,11 +29,15 @@ from torch import Tensor
 from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
 from tacit.compression.feedback.codec_rows import compress_differences
+from tacit.compression.feedback.latest_exchange import LatestMean
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.errors import require
 
 Init = Literal["compressed", "full"]
+_MEANS: Final = LatestMean()
+_SHORT: Final = 2**18
+"""Longest sum that simulated ranks share; a longer one is changed in place, without a second tensor."""
 
 
 class EstimateFeedback(SummableFeedback):
@@ -72,6 +76,10 @@ class EstimateFeedback(SummableFeedback):
 
     def decode(self, state: FeedbackState, total: Total, codec: Codec) -> Tensor:
         """Set Σ g_i ← Σ g_i + Σ c_i, and return the mean g."""
+        if total.sum.numel() <= _SHORT and has_methods_of(self, EstimateFeedback, "decode", "direction"):
+            divisor = sum(state.weights) or 1.0
+            state.shared["sum"], mean = _MEANS.advance(state.shared["sum"], total.sum, divisor)
+            return mean
         mean = self.mean_estimate(state, total.sum, slice(None))
         return self.direction(state, mean, codec) if total.has_data else mean
 
