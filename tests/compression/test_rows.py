@@ -275,6 +275,22 @@ def test_a_simulation_encodes_a_round_together(strategy: tacit.Strategy, monkeyp
     assert run_of(strategy).digest == run.digest
 
 
+def test_ranks_decode_the_replies_of_a_scattered_exchange_once(monkeypatch: pytest.MonkeyPatch):
+    sums: list[int] = []
+    compute = Codec._computed_once
+
+    def counted(self: Codec, messages, factors, add_all) -> Tensor:
+        def noted(total: Tensor) -> None:
+            sums.append(total.numel())
+            add_all(total)
+
+        return compute(self, messages, factors, noted)
+
+    monkeypatch.setattr(Codec, "_computed_once", counted)
+    run_of(tacit.CompressedGradient(compressor=TopK(k=3), feedback=tacit.EF21(), aggregate="scatter"))
+    assert sums.count(61) == 6  # one for each round, besides each rank's sum of its range
+
+
 @dataclass(frozen=True, kw_only=True)
 class Clipped(tacit.EF21):
     """A feedback of a user who overrides the form for one rank."""

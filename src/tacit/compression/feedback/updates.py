@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Compressed
-from tacit.compression.feedback.latest_exchange import LATEST
+from tacit.compression.feedback.latest_exchange import LatestExchange
 from tacit.core.messages import Message
 from tacit.errors import BadMessage
 
@@ -35,6 +35,9 @@ class UpdateWithStatistics(Update, wire="report"):
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
+_WEIGHTS: Final = LatestExchange()  # apart from sums: a scattered exchange needs the replies' sum between two weights
+
+
 class Weights(NamedTuple):
     """The weights of one exchange."""
 
@@ -48,7 +51,7 @@ class Weights(NamedTuple):
         def collect() -> Weights:
             return cls(tuple([one.weight for one in updates]), all(one.body is not None for one in updates))
 
-        return LATEST.value(updates, "weights", collect)
+        return _WEIGHTS.value(updates, "weights", collect)
 
     @property
     def total(self) -> float:
