@@ -12,10 +12,11 @@ The captured and compiled engines run the same operations through ``static_calls
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import is_
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -231,6 +232,10 @@ class Engine:
                 self._waiting.add(rank)
         if self._static is not None and self._static.can_update:
             heads = self._settle_static(heads, steps)
+        if self._static is None and not deferred and all(operation[0] == _ADVANCE for _, operation in heads):
+            for some in self._calls(heads):
+                self._advance_call(some, steps)
+            return
         work: list[Work] = [(one.rank, (_DEFERRED, one.step, one)) for one in deferred] + heads
         work.sort(key=lambda one: one[0])  # stable: a worker's deferred gradients are older than its queue
         calls = self._calls(work)
@@ -268,6 +273,28 @@ class Engine:
         at_once = self._per_call
         return [same[start : start + at_once] for same in by_size.values() for start in range(0, len(same), at_once)]
 
+    def _advance_call(self, work: list[Work], steps: int) -> None:
+        """Take ``steps`` whole steps of the workers of one call."""
+        ranks = [rank for rank, _ in work]
+        numbers = [step for _, (_, step, _) in work]
+        batches = self._batches(ranks, [tokens[:steps] for _, (_, _, tokens) in work])
+        for batch in batches:
+            parameters = self.layout.split(self._some(self.matrix, ranks))
+            gradients, losses = self._plain.evaluate(ranks, parameters, batch)
+            self._losses.observe(ranks, numbers, losses)
+            self.optimizer.step(ranks, numbers, gradients)
+            numbers = [number + 1 for number in numbers]
+
+    def _batches(self, ranks: list[int], tokens: list[Sequence[Token]]) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the mini-batches of consecutive steps; arrays of tokens are put together once for all steps."""
+        indices = self.problem.indices(ranks, tokens) if isinstance(tokens[0], np.ndarray) else None
+        for ahead in range(len(tokens[0])):
+            if indices is None:
+                yield self.problem.collate(ranks, [own[ahead] for own in tokens])
+            else:
+                own = torch.from_numpy(np.ascontiguousarray(indices[:, ahead]))
+                yield self.problem.gather(own.to(self.matrix.device))
+
     def _settle_call(self, ranks: list[int], operations: list[Operation], ahead: int) -> None:
         """Evaluate the gradients of one call, ``ahead`` steps into each operation; update rows of whole steps."""
         kinds = [kind for kind, _, _ in operations]
@@ -276,9 +303,6 @@ class Engine:
         deferred = {place: one for place, (kind, _, one) in enumerate(operations) if kind == _DEFERRED}
         gradients, losses = self._evaluate(ranks, self._parameters(ranks, deferred), tokens)
         self._losses.observe(ranks, steps, losses)
-        if kinds.count(_ADVANCE) == len(ranks):
-            self.optimizer.step(ranks, steps, gradients)
-            return
         flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
         self.layout.join(gradients, flat)
         for place, one in deferred.items():

@@ -89,6 +89,7 @@ class MatrixOptimizer:
         self._scalars: dict[int, dict[str, dict[str, Any]]] = {}  # by count, parameter and key: equal in all rows
         groups = self._optimizer.param_groups
         self._is_stateless = type(self._optimizer) is torch.optim.SGD and not any(g["momentum"] for g in groups)
+        self._is_plain = self._is_stateless and not any(g["weight_decay"] or g["maximize"] for g in groups)
 
     def learning_rate(self, step: int) -> float:
         return self.base_rate * self._schedule(step)
@@ -136,6 +137,9 @@ class MatrixOptimizer:
 
     def _step(self, block: Tensor, rows: Rows, count: int, gradients: dict[str, Tensor]) -> None:
         """Load rows and their state after ``count`` steps into torch's optimizer, run it, and store the new state."""
+        if self._is_plain:
+            self._step_plainly(block, gradients)
+            return
         parameters = {name: nn.Parameter(part) for name, part in self._layout.split(block).items()}
         for group, names in zip(self._optimizer.param_groups, self._template.groups, strict=True):
             group["params"] = [parameters[name] for name in names]
@@ -152,6 +156,13 @@ class MatrixOptimizer:
         youngest = min(self._counts)
         for old in [age for age in self._scalars if age < youngest]:
             del self._scalars[old]
+
+    def _step_plainly(self, block: Tensor, gradients: dict[str, Tensor]) -> None:
+        """Compute what torch's SGD computes without momentum and decay; its own bookkeeping costs more than that."""
+        rows = self._layout.split(block)
+        for group, names in zip(self._optimizer.param_groups, self._template.groups, strict=True):
+            for name in names:
+                rows[name].add_(gradients[name], alpha=-group["lr"])
 
     def _load(self, name: str, parameter: nn.Parameter, rows: Rows, count: int) -> dict[str, Any]:
         if count == 0:  # the initial state, equal in all elements
