@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tacit
-from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, WAIT, Trace
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, HOOK, WAIT, Trace
 from tacit.report.timeline import shares, strip, window_s
 from tests.report.synthetic_runs import local_run, server_run
 
@@ -16,6 +16,7 @@ def test_shares_sum_to_one_and_count_overlap_once() -> None:
     trace.record(EXCHANGE, 0, 2.0, 6.0, round=1)  # two seconds of it behind the computing
     trace.record(WAIT, 0, 6.0, 8.0)
     trace.record(CANCELLED, 1, 0.0, 2.0)
+    trace.record(HOOK, 1, 5.5, 7.0)  # half a second of it behind the computing
     trace.record(COMPUTE, 1, 2.0, 6.0)
     trace.record(COMPUTE, -1, 0.0, 8.0)  # the server is not a worker
     found = shares(trace.columns())
@@ -26,7 +27,8 @@ def test_shares_sum_to_one_and_count_overlap_once() -> None:
             "waiting": 2 / 16,
             "finished": 0.0,
             "talking": 2 / 16,
-            "other": 2 / 16,
+            "hooks": 1 / 16,
+            "other": 1 / 16,
         }
     )
 

@@ -17,6 +17,7 @@ from tacit.runtime import network as network_module
 from tacit.runtime.clock import RunClock
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import Mean, ProcessNetwork
+from tacit.runtime.step_context import ProcessStep
 from tacit.runtime.train import train
 from tests.runtime.processes import together
 
@@ -52,7 +53,7 @@ class SlowWire:
         self.clock.start()
         backend: Any = SimpleNamespace(rank=0, size=2, hook_lock=HookLock(), clock=self.clock, trace=self.trace)
         backend.now_s = self.clock.now_s
-        backend.step = SimpleNamespace(means_in_progress=[], boundaries=0, total_weight=0.0)
+        backend.step = ProcessStep(0, self.clock, self.trace, backend.hook_lock, [], lambda: None)
         backend.is_handling, backend.collectives = False, self
         self.ranks, self.size, self.place, self.backend = (0, 1), 2, 0, backend
         self.network = ProcessNetwork(backend)

@@ -60,6 +60,7 @@ def _readable(run: Run) -> dict[str, str]:
         + (f" in {summary['messages']:,} messages" if summary["messages"] else ""),
         "loss": "not measured" if summary["loss"] is None else f"{summary['loss']:.6g}",
         "computing": f"{summary['computing']:.0%} of the workers' time",
+        **({"hooks": f"{summary['hooks']:.0%}"} if summary["hooks"] >= 0.005 else {}),
         "idle": f"{summary['idle']:.0%}"
         + (f", {summary['finished']:.0%} after the last step" if summary["finished"] >= 0.005 else ""),
         "digest": run.digest[:16],

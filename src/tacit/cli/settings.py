@@ -287,6 +287,7 @@ def cluster_of(table: Table) -> Cluster:
         "compute": lambda text: _parsed("compute", text, "delays"),
         "faults": lambda _: [_parsed("faults", text, "faults") for text in _listed(table, "faults")],
         "speed": lambda _: {_rank("speed", r): checked("speed", v, float) for r, v in _keyed(table, "speed")},
+        "costs": lambda _: {name: _cost(value) for name, value in _keyed(table, "costs")},
         "links": lambda _: {_pair(pair): _parsed("links", v, "cluster") for pair, v in _keyed(table, "links")},
     }
     kinds = {"workers": int, "cancel": str, "server": str}
@@ -295,6 +296,10 @@ def cluster_of(table: Table) -> Cluster:
         for key, value in table.items()
     }
     return Cluster(**values)
+
+
+def _cost(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else checked("costs", value, float)
 
 
 def _rank(name: str, text: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tacit.cluster.costs import Cost, check_costs
 from tacit.cluster.delays import Delay, Exponential
 from tacit.cluster.faults import Crash, Fault, Join, Partition, Pause, Slow
 from tacit.core.specs import ALWAYS_SPELLED, Spec, spell
@@ -38,6 +39,9 @@ class Cluster(Spec):
     cancel: str = "instant"  # when an abandoned step ends: "instant" at once, "step_end" as if it were computed
     server: str = "extra"  # where the server runs: on a node of its own, or on the node (and NIC) of "rank0"
     timeout_s: float = 1800.0  # how long a collective waits for a partitioned link
+    costs: Mapping[str, Cost] = field(
+        default_factory=dict
+    )  # seconds per number of work in hooks: {"encode TopK": 3e-8}
 
     def __post_init__(self) -> None:
         require(
@@ -64,6 +68,7 @@ class Cluster(Spec):
             value = getattr(self, name)
             require(value in known, f"{name}={value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
         require(self.timeout_s > 0, f"timeout_s={self.timeout_s} must be positive.")
+        check_costs(self.costs)
         for fault in self.faults:
             self._check_fault(fault)
 

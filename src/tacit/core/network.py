@@ -85,6 +85,11 @@ class Envelope(NamedTuple):
 class DeferredMessage(ABC, Generic[MessageType]):
     """A message that is made when an all-gather needs it. The simulator makes those of all ranks in one call."""
 
+    @property
+    def work(self) -> tuple[str, int]:
+        """The work of ``make`` and the numbers it is about, as ``Worker.spend`` takes them."""
+        return "encode", 0
+
     @abstractmethod
     def make(self) -> MessageType:
         """Return the message. It is called once, and the caller waits in the all-gather until then."""

@@ -101,6 +101,14 @@ class Worker(Protocol):
         For handlers.
         """
 
+    def spend(self, what: str, numbers: int) -> None:
+        """Account for work that this hook has just done on ``numbers`` numbers.
+
+        what: "encode", "decode", "flatten" or "divide", maybe followed by the name of a compressor ("encode TopK").
+        On real processes the time since the hook's last event is recorded as this work. The simulator lets the time of
+        ``Cluster.costs`` pass. All-reduces and encoded all-gathers account for their own work.
+        """
+
     def note(self, name: str, value: float) -> None:
         """Record a number in the trace, for tables and figures."""
 

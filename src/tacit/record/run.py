@@ -21,7 +21,7 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import current_text, current_texts
 from tacit.errors import FolderExists, TacitError
 from tacit.record.files import replacing_folder, toml_text
-from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, SEND, WAIT, Trace
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, NOTE, SEND, WAIT, Trace
 
 if TYPE_CHECKING:
     from tacit.workloads.workload import Workload
@@ -80,7 +80,7 @@ class Run:
         of = self.trace.unordered
         times_s, ranks = of(("time_s", "rank"))
         sent_bytes, (exchanged_bytes, rounds) = of(("size_bytes",), SEND)[0], of(("size_bytes", "round"), EXCHANGE)
-        computed, cancelled, blocked = (self._seconds(kind) for kind in (COMPUTE, CANCELLED, WAIT))
+        computed, cancelled, blocked, hooks = (self._seconds(k) for k in (COMPUTE, CANCELLED, WAIT, HOOK))
         finished = self._seconds_after_the_last_step() if len(sent_bytes) else 0.0
         updates, staleness = (of(("value",), NOTE, name)[0] for name in ("update", "staleness"))
         time_s, learners = float(times_s.max(initial=0.0)), int(np.unique(ranks[ranks >= 0]).size) or self.workers
@@ -101,6 +101,7 @@ class Run:
             **({"logged": logged} if (logged := self.logged()) else {}),
             "computing": computed / (learners * time_s) if time_s else 0.0,
             "idle": (blocked - finished) / (learners * time_s) if time_s else 0.0,
+            "hooks": hooks / (learners * time_s) if time_s else 0.0,
             "finished": finished / (learners * time_s) if time_s else 0.0,
             "cancelled": cancelled / (computed + cancelled) if cancelled else 0.0,
             "staleness": float(staleness.mean()) if len(staleness) else None,

@@ -24,8 +24,9 @@ SEND: Final = "send"  # a message sent to peer
 RECEIVE: Final = "receive"  # a message received from peer
 NOTE: Final = "note"  # a number reported by a strategy; label is its name
 FAULT: Final = "fault"  # label is the fault
+HOOK: Final = "hook"  # work in a hook, or an update after it; label is the work, value the numbers it is about
 START: Final = "start"  # the exchange of start values, before time 0; no traffic of the strategy
-KINDS: Final = (COMPUTE, CANCELLED, WAIT, EXCHANGE, SEND, RECEIVE, NOTE, FAULT, START)
+KINDS: Final = (COMPUTE, CANCELLED, WAIT, EXCHANGE, SEND, RECEIVE, NOTE, FAULT, HOOK, START)
 
 
 Column = NDArray[Any]
@@ -134,6 +135,10 @@ class EventWriter:
     def note(self, rank: int, time_s: float, name: str, value: float, about: int | None = None) -> None:
         """Add a number that a strategy reports; ``about``: the rank it refers to."""
         self.rows.append((time_s, rank, NOTE, time_s, 0, 0, -2 if about is None else about, 0, float(value), name))
+
+    def hook(self, rank: int, start_s: float, end_s: float, label: str, numbers: int = 0) -> None:
+        """Add work of ``rank`` in a hook: ``label`` on ``numbers`` numbers."""
+        self.rows.append((end_s, rank, HOOK, start_s, 0, 0, -2, 0, float(numbers), label))
 
     def start(self, rank: int, start_s: float, end_s: float, size_bytes: int) -> None:
         """Add the exchange of start values before time 0; ``size_bytes``: what ``rank`` sent."""

@@ -91,7 +91,7 @@ class TableRow:
     gradients: Measured
     idle: Measured  # share of the workers' time spent waiting
     finished: Measured  # share in which workers had taken their last step and waited for the others
-    shares: Mapping[str, float]  # of computing, cancelled, waiting, talking (communicating), other; mean over seeds
+    shares: Mapping[str, float]  # computing, cancelled, waiting, talking (communicating), hooks, other; mean over seeds
     seeds: tuple[Mapping[str, Any], ...]  # every run's own summary, with its seed
 
 

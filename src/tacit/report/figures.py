@@ -43,6 +43,7 @@ ACTIVITY_COLOURS: Final = {
     "talking": "#5B3E8C",
     "cancelled": "#B9B9B9",
     "finished": "#F2C9B8",
+    "hooks": "#C9A227",
     "other": "rgba(128,128,128,.18)",
 }
 VISIBLE: Final = 5e-4  # a share of time below this is not drawn

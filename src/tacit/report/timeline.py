@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from tacit.record.run import Run, waits_of_the_finished
-from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, RECEIVE, SEND, WAIT
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, FAULT, HOOK, RECEIVE, SEND, WAIT
 
 FINISHED: Final = "finished"
 """Wait for the slowest worker after the last step, at the end of a run without rounds."""
@@ -21,6 +21,7 @@ ACTIVITIES: Final = {
     "waiting": (WAIT,),
     "finished": (FINISHED,),
     "talking": (EXCHANGE, SEND, RECEIVE),
+    "hooks": (HOOK,),
 }
 
 

@@ -172,11 +172,11 @@ class ProcessBackend:
 
     def record_exchange(self, started_s: float, label: str, round: int, size_bytes: int) -> None:
         """Add an exchange of this rank that ends now."""
-        self._trace.exchange(self.rank, started_s, self.clock.stamp_s(), label, round, size_bytes)
+        self.step.exchanged(started_s, self.clock.stamp_s(), label, round, size_bytes)
 
     def record_wait(self, started_s: float, label: str) -> None:
         """Add a wait of this rank that ends now."""
-        self._trace.wait(self.rank, started_s, self.clock.stamp_s(), label)
+        self.step.waited(started_s, self.clock.stamp_s(), label)
 
     def facts(self) -> dict[str, Any]:
         return {"machine": machine(), "backend": self._backend_name, **process_facts(self._device)}

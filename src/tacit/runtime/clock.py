@@ -25,7 +25,7 @@ class RunClock:
         self._origin_s = time.perf_counter()
         self.is_started = False
         self._stopped_s: float | None = 0.0  # the time it shows while it is stopped
-        self.computing_since_s = 0.0  # when the computation in progress began
+        self.recorded_until_s = 0.0  # events cover this worker's time up to here
         self.stamp_s = EventClock(self.now_s)
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class RunClock:
         if self._stopped_s is not None:
             self._stopped_s = time_s
         self._origin_s = time.perf_counter() - time_s
-        self.computing_since_s = time_s
+        self.recorded_until_s = time_s
 
     @contextmanager
     def pause(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
 from tacit.core.message_reading import unpack
 from tacit.core.messages import Message
-from tacit.core.network import DeferredMessage, Parts, check_one_for_each, joined, made, tensors_of
+from tacit.core.network import DeferredMessage, Parts, check_one_for_each, joined, tensors_of
 from tacit.errors import MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
@@ -58,7 +58,9 @@ class ProcessNetwork:
         group: Sequence[int] | None = None,
         continues: bool = False,
     ) -> list[MessageType]:
-        message = made(message)
+        if isinstance(message, DeferredMessage):
+            work, message = message.work, message.make()
+            self._backend.step.spend(*work)
         members = self.enter("all-gather", group)
         if members is None:
             return [message.snapshot()]
@@ -199,6 +201,7 @@ class Mean:
         if weight != 1.0:
             buffer[:-1].mul_(weight)
         buffer[-1] = weight
+        self._backend.step.spend("flatten", numbers)
         self._started_s = self._backend.now_s()
         self._work = members.all_reduce(buffer)
         # Eight bits of mantissa cannot hold a sum of weights, so those of half-precision tensors are sent separately.
@@ -246,14 +249,16 @@ class Mean:
         if self._overlaps:
             self._backend.step.means_in_progress.remove(self)
             if has_waited:
-                self._backend.trace.wait(self.rank, from_s, now_s, self._label, self._round)
+                self._backend.step.waited(from_s, now_s, self._label, self._round)
         size, elements = self._members.size, self._buffer.numel()
         sent = ring_all_reduce_bytes(elements, self._buffer.element_size(), size)[self._members.place]
         end_s = self._done_s or now_s
-        self._backend.trace.exchange(
-            self.rank, self._started_s, end_s, self._label, self._round, sent, is_overlapped=self._overlaps
+        self._backend.step.exchanged(
+            self._started_s, end_s, self._label, self._round, sent, is_overlapped=self._overlaps
         )
-        return self._result(into)
+        mean = self._result(into)
+        self._backend.step.spend("divide", elements)
+        return mean
 
     @property
     def rank(self) -> int:

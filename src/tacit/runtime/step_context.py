@@ -6,12 +6,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tacit.record.trace import CANCELLED, COMPUTE, PlainEvent, Trace
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, WAIT, PlainEvent, Trace
 from tacit.runtime.clock import RunClock
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import Mean
 
 _STEPS_BETWEEN_PACKING: Final = 256
+_UPDATE: Final = "update"
+_OTHER: Final = "other"
+_SHORT_S: Final = 20e-6  # other work that is shorter belongs to the event that follows
 
 
 class ProcessStep:
@@ -51,9 +54,11 @@ class ProcessStep:
         self._hooks += 1
         if self._step is not None:
             self._end_computation(self._step)
+        else:
+            self.spend(_OTHER if self._is_computing or self._hooks > 1 else _UPDATE)
 
     def leave_hook(self, *, keep_lock: bool = False) -> None:
-        self._clock.computing_since_s = self._clock.now_s()
+        self.spend(_OTHER)
         self._hooks -= 1
         if keep_lock:
             self._keeps_lock = True
@@ -64,13 +69,42 @@ class ProcessStep:
         self._step, self._is_computing = None, False
         now_s = self._clock.stamp_s()
         kind = CANCELLED if self.is_abandoned else COMPUTE
-        since_s = self._clock.computing_since_s
+        since_s = self._clock.recorded_until_s
         self._trace.rows.append((now_s, self._rank, kind, since_s, step, 0, -2, 0, 0.0, ""))
-        self._clock.computing_since_s = now_s
+        self._clock.recorded_until_s = now_s
+
+    def spend(self, what: str, numbers: int = 0) -> None:
+        """Record the time since the last event as ``what``. Handlers are not recorded."""
+        if not self._lock.is_handling:
+            self._record_hook(self._clock.now_s(), what, numbers)
+
+    def _record_hook(self, until_s: float, what: str, numbers: int = 0) -> None:
+        since_s = self._clock.recorded_until_s
+        if until_s - since_s > (_SHORT_S if what == _OTHER else 0.0):
+            self._trace.rows.append((until_s, self._rank, HOOK, since_s, 0, 0, -2, 0, float(numbers), what))
+            self._clock.recorded_until_s = until_s
+
+    def exchanged(
+        self, start_s: float, end_s: float, label: str, round: int, size_bytes: int, *, is_overlapped: bool = False
+    ) -> None:
+        """Record this rank's part in a collective; the hook was blocked in it unless it ``is_overlapped``."""
+        if not is_overlapped:
+            self._block(start_s, end_s)
+        value = float(is_overlapped)
+        self._trace.rows.append((end_s, self._rank, EXCHANGE, start_s, 0, round, -2, size_bytes, value, label))
+
+    def waited(self, start_s: float, end_s: float, label: str, round: int = 0) -> None:
+        """Record that the hook was blocked."""
+        self._block(start_s, end_s)
+        self._trace.rows.append((end_s, self._rank, WAIT, start_s, 0, round, -2, 0, 0.0, label))
+
+    def _block(self, start_s: float, end_s: float) -> None:
+        self._record_hook(start_s, _OTHER)
+        self._clock.recorded_until_s = max(self._clock.recorded_until_s, end_s)
 
     def end(self) -> float:
         if self._step is None:
-            self._clock.computing_since_s = self._clock.now_s()
+            self.spend(_OTHER if self._hooks else _UPDATE)
         else:
             self._end_computation(self._step)
         self.boundaries += 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.cluster.costs import cost_s
 from tacit.core.message_kinds import Kinds
 from tacit.core.messages import Message
 from tacit.core.network import Envelope, server_address
@@ -48,12 +50,14 @@ class Endpoint(ABC):
         self._wanted: tuple[int, type[Message], int | None] | None = None  # session, kind, source
         self.in_flight = 0
         self._window_is_full = False
+        self.busy_until_s = 0.0  # end of the work in a hook that takes time
         self.life = 1  # incremented when a lost one returns: messages to an earlier life do not arrive
 
     def live_again(self) -> None:
         """Reset the endpoint as a new process would: no state of the earlier life remains."""
         self.life += 1
         self.is_lost = self.is_handling = self._window_is_full = False
+        self.busy_until_s = 0.0
         self.waiting = self._wanted = None
         self.in_flight = 0
         self._inbox.clear()
@@ -90,6 +94,28 @@ class Endpoint(ABC):
         self.waiting = (what, self.world.agenda.now_s)
         self.fiber.park()
         self.waiting = None
+
+    def spend(self, what: str, numbers: int) -> None:
+        """Let the time of work in a hook pass, as ``Cluster.costs`` prices it. Handlers take no time."""
+        costs = self.world.cluster.costs
+        if costs and not self.is_handling and (seconds := cost_s(costs, what, numbers)) > 0:
+            self._work(seconds, what, numbers)
+
+    def _work(self, seconds: float, what: str, numbers: int) -> None:
+        start_s = self._own_time_s()
+        self.busy_until_s = end_s = start_s + seconds
+        if end_s > self.world.agenda.now_s:
+            self.world.agenda.at(end_s, partial(self._resume_in, self.life))
+            self.block(what)
+        self.network.channel.trace.hook(self.rank, start_s, end_s, what, numbers)
+
+    def _own_time_s(self) -> float:
+        return self.world.agenda.now_s
+
+    def _resume_in(self, life: int) -> None:
+        """Resume the fiber after its work, unless the endpoint was lost meanwhile."""
+        if not self.is_lost and self.life == life:
+            self.fiber.resume()
 
     def describe_wait(self) -> str:
         """Return the call in which the parked endpoint waits, for the text of a deadlock."""
@@ -164,6 +190,7 @@ class SimulatedServer(Endpoint):
         return self.world.agenda.now_s
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+        self.spend("update", gradient.numel())
         self.updates += 1
         if not self.world.is_timing:
             self.model.update(gradient, learning_rate, self.now_s())

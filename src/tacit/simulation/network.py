@@ -35,15 +35,29 @@ class SimulatedNetwork:
         into: Tensor | None = None,
         extra_state: bool = True,
     ) -> Tensor:
+        numbers = self._flatten(parts)
         means: Means = self._call("all-reduce", Given(parts, into), weight, group)
-        return means.take(self.rank, into)
+        taken = means.take(self.rank, into)
+        if numbers:
+            self._end.spend("divide", numbers)
+        return taken
 
     def start_all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> SimulatedPending:
+        numbers = self._flatten(parts)
         snapshot = parts.clone() if isinstance(parts, Tensor) else joined(parts)
         collective = self.channel.collectives.join(self.rank, "all-reduce", Given(snapshot), weight, group)
-        return SimulatedPending(self, collective)
+        return SimulatedPending(self, collective, numbers)
+
+    def _flatten(self, parts: Parts) -> int:
+        """Let the time of copying ``parts`` into one buffer pass; return their number of elements."""
+        if not self._end.world.cluster.costs:
+            return 0
+        given = [parts] if isinstance(parts, Tensor) else parts
+        numbers = sum(part.numel() if isinstance(part, Tensor) else len(part) for part in given)
+        self._end.spend("flatten", numbers)
+        return numbers
 
     def all_gather(
         self,
@@ -52,6 +66,8 @@ class SimulatedNetwork:
         group: Sequence[int] | None = None,
         continues: bool = False,
     ) -> list[MessageType]:
+        if isinstance(message, DeferredMessage):
+            self._end.spend(*message.work)
         if isinstance(message, DeferredMessage) and self._end.kinds is None:  # else it needs this endpoint's classes
             gathered: list[MessageType] = self._call("all-gather", message, float(continues), group)
             return gathered
@@ -110,8 +126,8 @@ class SimulatedNetwork:
 class SimulatedPending:
     """A collective in progress in the simulator."""
 
-    def __init__(self, network: SimulatedNetwork, collective: Collective) -> None:
-        self._network, self._collective = network, collective
+    def __init__(self, network: SimulatedNetwork, collective: Collective, numbers: int) -> None:
+        self._network, self._collective, self._numbers = network, collective, numbers
 
     @property
     def is_ready(self) -> bool:
@@ -121,7 +137,10 @@ class SimulatedPending:
 
     def wait(self) -> Tensor:
         means: Means = self._network.leave(self._collective, self._network._end.world.agenda.now_s)
-        return means.take(self._network.rank, None)
+        taken = means.take(self._network.rank, None)
+        if self._numbers:
+            self._network._end.spend("divide", self._numbers)
+        return taken
 
 
 def _server_hint(to: int) -> str:

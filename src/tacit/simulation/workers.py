@@ -248,7 +248,7 @@ class SimulatedWorker(Endpoint):
     def accept(self, envelope: Envelope) -> None:
         """Pass handled kinds to ``on_message``, also after the last step; a paused worker does so when it wakes."""
         agenda = self.world.agenda
-        awake_s = self.compute_times.awake_from(agenda.now_s)
+        awake_s = max(self.compute_times.awake_from(agenda.now_s), self.busy_until_s)
         if awake_s > agenda.now_s:
             agenda.at(awake_s, lambda: self.accept(envelope))
         elif self.is_lost:

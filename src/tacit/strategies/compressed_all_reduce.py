@@ -10,7 +10,6 @@ Messages are aggregated in one of two ways, which count as one round each:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,8 +25,9 @@ from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update, Weights
 from tacit.core.worker import Worker
-from tacit.errors import BadMessage, NotFinite, require
+from tacit.errors import require
 from tacit.strategies.aggregation import Aggregate, aggregation, check_aggregate
+from tacit.strategies.vector_checks import check_kind, require_finite
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class CompressedAllReduce:
         ``rate`` multiplies the mean in the model. A ``vector`` with NaN or infinity raises ``NotFinite`` before any
         state changes; ``what`` names it. ``statistics`` travel uncompressed in the update.
         """
-        _require_finite(worker, vector, what)
+        require_finite(worker, vector, what)
+        worker.spend("flatten", vector.numel())
         feedback, like = self.feedback, (vector.numel(), vector.dtype, vector.device)
         scale, form = self._plans.get((worker.size, *like)) or self._plan(worker, vector)
         shapes = worker.layout.shapes
@@ -77,11 +78,14 @@ class CompressedAllReduce:
         encoding = Encoding(feedback, state, vector, codec, statistics)
         if form == "scatter":
             assert isinstance(feedback, SummableFeedback)
-            mean, updates = self._scatter(worker, feedback, state, encoding.make(), codec)
+            own = encoding.make()
+            worker.spend(*encoding.work)
+            mean, updates = self._scatter(worker, feedback, state, own, codec)
         else:
             updates = worker.network.all_gather(encoding)
-            _check_kind(updates, encoding.kind)
+            check_kind(updates, encoding.kind)
             mean = feedback.decode_updates(state, updates, codec)
+            worker.spend(f"decode {type(self.compressor).__name__}", codec.dimension * worker.size)
         worker.report_total_weight(Weights.of(updates).total)
         if state.master_bytes and worker.rank == 0:
             worker.note("broadcast_bytes", state.master_bytes)
@@ -108,26 +112,15 @@ class CompressedAllReduce:
         bounds = range_bounds(codec.dimension, worker.size, messages.multiple)
         parts = [own] * worker.size if own.body is None else [own.with_body(part) for part in split(own.body, bounds)]
         updates = worker.network.all_to_all(parts)
-        _check_kind(updates, type(own))
+        check_kind(updates, type(own))
         begin, end = bounds[worker.rank : worker.rank + 2]
         reply = feedback.reply(state, updates, begin, codec.of_range(end - begin))
+        decoding = f"decode {type(self.compressor).__name__}"
+        worker.spend(decoding, codec.dimension)
         replies = worker.network.all_gather(reply, continues=True)
-        _check_kind(replies, Compressed)
+        check_kind(replies, Compressed)
         for place, received in enumerate(replies):
             received.of_length(bounds[place + 1] - bounds[place])
-        return feedback.decode_replies(state, own, updates, replies, codec), updates
-
-
-def _check_kind(messages: Sequence[object], kind: type) -> None:
-    for received in set(map(type, messages)):
-        if not issubclass(received, kind):
-            raise BadMessage(f"received {received.__name__}, expected {kind.__name__}.")
-
-
-def _require_finite(worker: Worker, vector: Tensor, what: str) -> None:
-    if math.isfinite(float(vector.sum())):  # a finite sum has finite terms
-        return
-    for name, part in worker.layout.split(vector).items():
-        wrong = part[~part.isfinite()]
-        if wrong.numel():
-            raise NotFinite(worker.rank, worker.step + 1, float(wrong[0]), f"{what} of {name}")
+        mean = feedback.decode_replies(state, own, updates, replies, codec)
+        worker.spend(decoding, codec.dimension)
+        return mean, updates

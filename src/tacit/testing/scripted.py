@@ -173,6 +173,9 @@ class ScriptedWorker:
     def average_extra_state(self, weight: float) -> None:
         """Accept the call: there is nothing to average."""
 
+    def spend(self, what: str, numbers: int) -> None:
+        """Accept the call: time does not pass."""
+
     def set_model_version(self, updates: int) -> None:
         """Accept the model's version."""
 

@@ -28,6 +28,10 @@ class Encoding(DeferredMessage[Update]):
     codec: Codec
     statistics: Tensor | None = None
 
+    @property
+    def work(self) -> tuple[str, int]:
+        return f"encode {type(self.codec.compressor).__name__}", self.codec.dimension
+
     def make(self) -> Update:
         return self._with_statistics(self.feedback.encode_update(self.state, self.vector, self.codec))
 

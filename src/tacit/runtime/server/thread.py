@@ -55,7 +55,9 @@ class ProcessServer:
         return self._model.parameters
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
-        self._model.update(gradient, learning_rate, self._now_s())
+        start_s = self._now_s()
+        self._model.update(gradient, learning_rate, start_s)
+        self._trace_rows.hook(self.network.rank, start_s, self._now_s(), "update", gradient.numel())
         if self.shard == 0:
             self.note("update", self._model.updates)
 

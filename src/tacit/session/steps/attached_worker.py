@@ -99,5 +99,8 @@ class AttachedWorker:
         check_cancels(self._strategy)
         self._step_context.abandon()
 
+    def spend(self, what: str, numbers: int) -> None:
+        self._step_context.spend(what, numbers)
+
     def note(self, name: str, value: float) -> None:
         self._backend.trace.note(self.rank, self._backend.now_s(), name, value)

@@ -27,6 +27,9 @@ class StepContext(Protocol):
     def leave_hook(self, *, keep_lock: bool = False) -> None:
         """Release the hook lock; with ``keep_lock`` hold it until ``end``, so that no handler runs before that."""
 
+    def spend(self, what: str, numbers: int) -> None:
+        """Account for work of the hook that runs: see ``Worker.spend``."""
+
     def end(self) -> float:
         """End the step and the hook that is still entered, and return the time. Prepare the next step."""
 

@@ -28,6 +28,9 @@ class ScriptStep:
     def leave_hook(self, *, keep_lock: bool = False) -> None:
         """Virtual time passes in ``begin`` alone."""
 
+    def spend(self, what: str, numbers: int) -> None:
+        self._worker.spend(what, numbers)
+
     def end(self) -> float:
         self.is_abandoned = False
         self._worker.watch.set(0.0)

@@ -122,6 +122,13 @@ class ScriptWorker(Endpoint):
             self.clock_s = self.boundary_s = end_s
             trace.compute(self.rank, step, start_s, end_s)
 
+    def _own_time_s(self) -> float:
+        return self.clock_s
+
+    def _work(self, seconds: float, what: str, numbers: int) -> None:
+        super()._work(seconds, what, numbers)
+        self.clock_s = max(self.clock_s, self.busy_until_s)
+
     def abandon(self) -> bool:
         """Drop the gradient in progress; return whether there is one."""
         if self._step_in_progress is None:
@@ -157,7 +164,7 @@ class ScriptWorker(Endpoint):
     def accept(self, envelope: Envelope) -> None:
         """Pass handled kinds to the handler; a paused worker accepts them when it wakes."""
         agenda = self.world.agenda
-        awake_s = self.compute_times.awake_from(agenda.now_s)
+        awake_s = max(self.compute_times.awake_from(agenda.now_s), self.busy_until_s)
         if awake_s > agenda.now_s:
             agenda.at(awake_s, lambda: self.accept(envelope))
         elif not self.is_lost:
@@ -213,6 +220,7 @@ class ScriptServer(Endpoint):
         return self.world.agenda.now_s
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+        self.spend("update", gradient.numel())
         self._model.update(gradient, learning_rate, self.world.agenda.now_s)
         if self.shard == 0:
             self.note("update", self._model.updates)

@@ -65,6 +65,7 @@ def _applies(world: World) -> bool:
     is_whole = world.is_timing and not world.is_resumed
     if not (
         is_free
+        and not cluster.costs
         and is_steady
         and is_whole
         and isinstance(strategy, ParameterServerStrategy)
