@@ -10,10 +10,12 @@ import torch
 
 import tacit
 from tacit import workloads
+from tacit.core.messages import TensorMessage
 from tacit.record.merge import LossCurve, merged, packed
 from tacit.record.trace import COMPUTE, EXCHANGE, NOTE, START, WAIT, Trace
 from tacit.runtime import clock as clock_module
 from tacit.runtime import network as network_module
+from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.clock import RunClock
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import Mean, ProcessNetwork
@@ -173,3 +175,55 @@ def test_the_broadcast_of_start_values_precedes_time_zero_and_is_no_traffic() ->
         steps=6,
     )
     assert run.summary()["bytes_sent"] == simulated.summary()["bytes_sent"]
+
+
+class Posts(tacit.Strategy[dict]):
+    """Rank 0 sends a message after its first step; rank 1 reads it in its second step."""
+
+    def init(self, worker):
+        return {}
+
+    def after_step(self, worker, state):
+        if worker.step == 1 and worker.rank == 0:
+            worker.network.send(1, TensorMessage(torch.ones(200_000)))
+        if worker.step == 2 and worker.rank == 1:
+            _, state["message"] = worker.network.receive(TensorMessage, source=0)
+
+
+def posted() -> tuple[dict[int, int], int]:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tacit.attach(model, optimizer, Posts(), steps=2) as session:
+        optimizer.step()
+        endpoint = session._backend.endpoint
+        with session.reported_model():
+            arrived = dict(endpoint._reader.arrived)
+            waiting = endpoint.waiting
+        optimizer.step()
+    return arrived, waiting
+
+
+def test_messages_under_way_have_arrived_when_the_clock_stops() -> None:
+    assert together(2, posted) == [({}, 0), ({0: 1}, 1)]
+
+
+@pytest.mark.parametrize(("arrival_s", "expected_s"), [(100.7, 0.7), (100.3, 0.5)])
+def test_the_clock_stops_at_the_arrival_of_the_last_message(now: FakeTime, arrival_s: float, expected_s: float) -> None:
+    clock, trace, awaited = RunClock(), Trace(), []
+    clock.start()
+    now.sleep(0.5)
+
+    def wait_for_arrival(sent: dict[int, int]) -> float:
+        awaited.append(sent)
+        return arrival_s
+
+    endpoint: Any = SimpleNamespace(sent={0: 2}, wait_for_arrival=wait_for_arrival)
+    backend: Any = SimpleNamespace(rank=1, now_s=clock.now_s, clock=clock, _trace=trace)
+    backend.all_gather = lambda own: [b'{"1": 3, "2": 4}', own, b""]  # rank 2 is lost
+    with clock.pause():
+        ProcessBackend._drain_messages(backend, endpoint)
+        now.sleep(9.0)
+    assert awaited == [{0: 3, 1: 0}]
+    assert clock.now_s() == pytest.approx(expected_s)
+    waits = [(event.start_s, event.time_s) for event in trace.of(WAIT)]
+    assert waits == ([(pytest.approx(0.5), pytest.approx(0.7))] if expected_s > 0.5 else [])

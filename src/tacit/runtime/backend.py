@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,17 @@ class ProcessBackend:
     def drain(self) -> None:
         for mean in self.step.means_in_progress:
             mean.drain()
+        if self.endpoint is not None and not self._strategy.has_server:
+            self._drain_messages(self.endpoint)
+
+    def _drain_messages(self, endpoint: MessageEndpoint) -> None:
+        """Let the messages that travel now arrive, and set the stopped clock to the arrival of the last one."""
+        stopped_s, counts = self.now_s(), self.all_gather(json.dumps(dict(endpoint.sent)).encode())
+        sent = {rank: json.loads(data).get(str(self.rank), 0) for rank, data in enumerate(counts) if data}
+        last_s = self.clock.at_s(endpoint.wait_for_arrival(sent))
+        if last_s > stopped_s:
+            self.clock.set(last_s)
+            self._trace.wait(self.rank, stopped_s, last_s, "evaluation")
 
     # Handlers.
 

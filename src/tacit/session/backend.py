@@ -62,9 +62,10 @@ class SessionBackend(Protocol):
         """Stop the clock, for evaluations and checkpoints."""
 
     def drain(self) -> None:
-        """Wait for rounds under way, after ``pause``, so that they do not proceed at no cost while the clock stands.
+        """Wait for rounds and messages under way, so that they do not proceed at no cost while the clock stands.
 
-        The strategy gets their results when they would have ended on a clock that runs.
+        Collective, after ``pause``. The strategy gets the results of rounds when they would have ended on a clock that
+        runs. The clock is set to the arrival of the last message.
         """
 
     @property

@@ -7,7 +7,8 @@ the worker computes, and the worker itself while it blocks in ``receive``. So no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Final, TypeVar
@@ -80,6 +81,7 @@ class MessageEndpoint:
         self._reader = Reader(
             address, self.peers, self._receiver, self._senders, self._inbox, acknowledgement, timeout_s
         )
+        self.sent: Counter[int] = Counter()  # messages sent, by peer
         self._receiving_since_s: float | None = None
         self._received_s = 0.0  # when receive last returned
         self._replies_left = 0  # of the handler that runs
@@ -105,6 +107,7 @@ class MessageEndpoint:
         if self._sent is not None:  # before it is sent: the reply may arrive before ``offer`` returns
             stamp_bytes = len(self._large_stamp if is_large else self._stamp)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
+        self.sent[to] += 1
         if not peer.offer(frames, may_queue=is_reply):
             with self._hook_lock.released():
                 self._wait_for_room(peer, frames, to)
@@ -129,6 +132,19 @@ class MessageEndpoint:
         if self._received is not None:
             self._received(*found)
         return found[0], found[1].received_as((kind,))  # type: ignore[return-value]
+
+    def wait_for_arrival(self, sent: Mapping[int, int]) -> float:
+        """Wait until as many messages have arrived as peers have ``sent``; return when the last one arrived.
+
+        The time is that of ``time.perf_counter``. A message may arrive and wait for its ``receive`` or handler.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        with self._hook_lock.released():
+            while self._reader.awaits(sent) and time.monotonic() < deadline_s:
+                self.raise_if_failed()
+                self._wake.set()
+                time.sleep(RETRY_S)
+        return self._reader.arrived_s
 
     def start_handling(self) -> None:
         """Deliver messages of the handled kinds from now on, first those that have arrived already."""

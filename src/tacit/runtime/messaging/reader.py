@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Final
@@ -45,6 +46,8 @@ class Reader:
         self.awaits_large = False  # the reply to a large message takes longer than active waiting is worth
         self._begun_s = self._looked_s = time.monotonic()
         self._unreported = [peer for peer in peers if peer != address] if address < 0 else []
+        self.arrived: Counter[int] = Counter()  # messages read, by sender
+        self.arrived_s = 0.0  # when the last one was read, by ``time.perf_counter``
         self._gone: list[int] = []  # unreported peers whose connection has broken, or who sent a goodbye
 
     @property
@@ -71,6 +74,9 @@ class Reader:
         came = self._receiver.read(RETRY_S if queued or inbox.due else LOOK_S, eagerly=is_eager)
         if came is None:
             return False
+        if isinstance(came[1], Message):
+            self.arrived[came[0]] += 1
+            self.arrived_s = time.perf_counter()
         if kind is not None and inbox.is_for(came, kind, source):
             return came
         sender, message = came
@@ -94,6 +100,13 @@ class Reader:
                 peer.depart((self._acknowledgement,), self._now_s)
             elif peer is not None:
                 peer.goodbye_ack = True
+
+    def awaits(self, sent: Mapping[int, int]) -> bool:
+        """Whether messages of living peers are missing, of which each has sent as many as ``sent`` says."""
+        if len(self._inbox) >= _INBOX_MESSAGES or self._receiver.bad_messages:  # some are not read, or not counted
+            return False
+        gone = {rank for rank, peer in self._senders.open.items() if peer.gone_s is not None}
+        return any(self.arrived[rank] < count for rank, count in sent.items() if rank not in gone)
 
     def raise_if_lost(self, kind: type[Message]) -> None:
         """On a server: raise ``PeerLost`` once for each lost peer, after all its messages have been received."""
