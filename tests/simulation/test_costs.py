@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tacit.cluster.costs import cost_s
 from tacit.record.files import toml_text
 from tacit.record.trace import COMPUTE, EXCHANGE, HOOK
 from tacit.registry import parse
+from tacit.simulation.scripts.run import simulate_script
 
 STEP_S, NUMBERS = 0.5, 1000
 QUADRATIC = workloads.quadratic(dimension=NUMBERS)
@@ -135,3 +137,27 @@ def test_a_handler_waits_until_the_work_of_a_hook_is_done() -> None:
 def test_a_worker_that_crashes_during_its_work_stops() -> None:
     with pytest.raises(tacit.PeerLost, match="worker 1"):
         run_with(tacit.AllReduce(), costs={"flatten": 1e-3}, faults=[tacit.Crash(rank=1, at_s=STEP_S + 0.5)])
+
+
+SCRIPT = """
+import torch, tacit
+model = torch.nn.Linear(999, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with tacit.attach(model, optimizer, tacit.AllReduce(), steps=3) as session:
+    while not session.is_done:
+        optimizer.zero_grad()
+        model(torch.ones(4, 999)).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_costs_apply_to_scripts(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    times_s = []
+    for costs in ({}, {"flatten": 1e-4, "divide": 1e-5}):
+        cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=STEP_S), costs=costs)
+        run = simulate_script(path, cluster=cluster)
+        times_s.append(run.summary()["time_s"])
+    assert times_s[1] == pytest.approx(times_s[0] + 3 * 1.1e-4 * NUMBERS)
+    assert [event.label for event in run.trace.of(HOOK) if event.rank == 0] == ["flatten", "divide"] * 3
