@@ -45,6 +45,7 @@ class Evaluator:
         self._arrived: dict[int, int] = {}  # number of workers that have reached a step
         self._measured: dict[int, tuple[Evaluation | None, float | None]] = {}
         self.buffers: Callable[[], dict[str, Tensor]] = dict
+        self.uses_vmap: Callable[[], bool] = lambda: False
         self.evaluates_each_worker = False  # at the end of the run
         self._worst: dict[str, float | None] = {}
 
@@ -154,8 +155,9 @@ class Evaluator:
     def _evaluate_each(self, models: Tensor) -> None:
         """Evaluate the worst of the workers' models, if workers keep different models."""
         if self.evaluates_each_worker and self._problem is not None:
-            found = [evaluation for evaluation in map(self._evaluate, models) if evaluation is not None]
-            worst = max(found, key=lambda evaluation: evaluation.loss)
+            buffers = self.buffers() or None
+            losses = self._problem.losses(models, buffers, is_batched=self.uses_vmap())
+            worst = self._problem.evaluate(models[max(range(len(losses)), key=losses.__getitem__)], buffers)
             self._worst = {"worst_loss": number(worst.loss), "worst_metric": number(worst.metric)}
 
     def _evaluate(self, parameters: Tensor) -> Evaluation | None:

@@ -105,7 +105,7 @@ def simulate(
     else:
         made = _engine(problem, first, factory, factor, engine, cluster.workers, streams)
         evaluator = Evaluator(problem, made.matrix, steps, every, progress)
-        evaluator.buffers = made.mean_buffers
+        evaluator.buffers, evaluator.uses_vmap = made.mean_buffers, partial(_uses_vmap, made)
     model = first.clone() if strategy.has_server else None
     servers = [] if model is None else server_models(model, shards_of(strategy), problem.layout, factory, factor)
     kind = World if replay is None else partial(ReplayWorld, record_of(replay.trace))
@@ -207,6 +207,10 @@ def _warn_of_speeds(workload: Workload, strategy: Strategy[Any], cluster: Cluste
             SpeedBias,
             stacklevel=3,
         )
+
+
+def _uses_vmap(engine: Engine) -> bool:
+    return engine.choice.engine != "loop"
 
 
 def _start(problem: Problem, start: Tensor | None, device: torch.device) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from tacit.core.randomness import Streams
 from tacit.workloads.data.augmentation import Augmentation, AugmentedPictures
@@ -22,6 +22,7 @@ from tacit.workloads.workload import GRADIENT_BUDGET, Evaluation, Problem, Sampl
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 _CACHED_COPIES = 4  # copies of the training set that cached full-shard batches may fill
+_NUMBERS_AT_ONCE = 1 << 20  # in the inputs of all models of a call: large inputs gain nothing from vmap
 
 
 class LossModule(nn.Module):
@@ -144,6 +145,16 @@ class ArrayProblem(Problem):
             metric = self._measure({**buffers, **layout.split(flat)})
         return Evaluation(float(loss), squared, metric)
 
+    def losses(
+        self, models: Tensor, buffers: dict[str, Tensor] | None = None, *, is_batched: bool = False
+    ) -> list[float]:
+        try:
+            return self._losses(models, buffers or {}, _NUMBERS_AT_ONCE if is_batched else 0)
+        except (RuntimeError, NotImplementedError):
+            if not is_batched:
+                raise
+            return self._losses(models, buffers or {}, 0)
+
     def to(self, device: torch.device) -> None:
         super().to(device)
         is_all = self.evaluated is self.training
@@ -160,6 +171,25 @@ class ArrayProblem(Problem):
         samples = self.evaluated if self.held_out is None else self.held_out
         pairs = [(self.module.predict(x, values), y) for x, y in _chunks(samples)]
         return self.metric.function(torch.cat([p for p, _ in pairs]), torch.cat([y for _, y in pairs]))
+
+    @torch.no_grad()
+    def _losses(self, models: Tensor, buffers: dict[str, Tensor], numbers_at_once: int) -> list[float]:
+        """Return the loss of each row of ``models``; a call has inputs of ``numbers_at_once``, or one model."""
+
+        def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return functional_call(self.module, {**buffers, **values}, (x, y))  # type: ignore[no-any-return]
+
+        split, several = self.layout.split, vmap(loss, (0, None, None))
+        found = models.new_zeros(len(models), dtype=torch.float64)
+        with _evaluating(self.module):
+            for x, y in _chunks(self.evaluated):
+                at_once = max(1, numbers_at_once // x.numel())
+                for start in range(0, len(models), at_once):
+                    some = models[start : start + at_once]
+                    part = several(split(some), x, y) if len(some) > 1 else loss(split(some[0]), x, y)
+                    found[start : start + at_once] += part * (len(x) / len(self.evaluated))
+        numbers: list[float] = found.tolist()
+        return numbers
 
     def _cached_samples(self) -> int:
         return sum(batch[0].shape[0] * batch[0].shape[1] for batch in self._cache.values())

@@ -90,6 +90,15 @@ class Problem(ABC):
     def evaluate(self, parameters: Tensor, buffers: dict[str, Tensor] | None = None) -> Evaluation:
         """Measure the model with flat ``parameters`` on all training data and on held-out data if any."""
 
+    def losses(
+        self, models: Tensor, buffers: dict[str, Tensor] | None = None, *, is_batched: bool = False
+    ) -> list[float]:
+        """Return, to rounding, the loss that ``evaluate`` measures for each row of ``models``.
+
+        is_batched: whether ``torch.func.vmap`` can run the module, so that one call may contain several models.
+        """
+        return [self.evaluate(model, buffers).loss for model in models]
+
     def to(self, device: torch.device) -> None:
         """Move module and data to ``device``."""
         self.module.to(device)
