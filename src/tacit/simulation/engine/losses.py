@@ -77,7 +77,7 @@ class DeviceLosses:
         self._table = torch.zeros(4, workers + 1, dtype=torch.float64, device=device)
         self._table[_BAD_STEP] = -1
         self._seen = np.zeros(workers, np.int64)
-        self._host: NDArray[np.float64] | None = None  # a copy of the table, valid until the next call
+        self._host: list[list[float]] | None = None  # a copy of the table, valid until the next call
         self._calls = 0
 
     def first_flags(self, ranks: Sequence[int], steps: int = 1) -> NDArray[np.int64]:
@@ -129,16 +129,16 @@ class DeviceLosses:
             self.check()
         assert self._host is not None
         self._seen[rank] = 0
-        return steps, self._host.item(_FIRST, rank), self._host.item(_SUM, rank) / steps
+        return steps, self._host[_FIRST][rank], self._host[_SUM][rank] / steps
 
     def check(self) -> None:
         """Copy the table to the host; raise for the first step with a loss that is not finite."""
         if self._host is None:
-            self._host = self._table[:, :-1].cpu().numpy()
-        bad = np.flatnonzero(self._host[_BAD_STEP] >= 0)
-        if len(bad):
-            rank = int(bad[np.argmin(self._host[_BAD_STEP, bad])])
-            raise NotFinite(rank, int(self._host[_BAD_STEP, rank]) + 1, float(self._host[_BAD_LOSS, rank]))
+            self._host = self._table[:, :-1].tolist()
+        wrong = [(step, rank) for rank, step in enumerate(self._host[_BAD_STEP]) if step >= 0]
+        if wrong:
+            step, rank = min(wrong)
+            raise NotFinite(rank, int(step) + 1, self._host[_BAD_LOSS][rank])
 
 
 def _without_repetition(ranks: Sequence[int]) -> list[list[int]]:
