@@ -158,7 +158,7 @@ def rates(data: Path | None, chosen: str) -> dict[str, object]:
                 lambda s, w=workload, n=workers, e=engine, k=strategy: simulated(w, STRATEGIES[k], n, s, e)[0],
                 per_step,
                 steps,
-                1 if engine == "vmap" else REPETITIONS,
+                1 if engine == "vmap" else 2 if strategy == "swarm" else REPETITIONS,
             )
             row[engine] = {"worker_steps_per_s": round(rate), "first_run_s": round(seconds, 2)}
             row[engine]["engine"] = f"{run.record['engine']}: {run.record['engine_reason']}"
@@ -255,6 +255,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device is here; run this on a machine with one.")
+    torch.set_num_threads(1)  # as `tacit compare` does: threads on the CPU only disturb the simulator
     parts = {"rates": lambda: rates(chosen.data, chosen.cell)}
     parts |= {f.__name__: lambda f=f: f(chosen.data) for f in (epochs, memory, rule)}
     results: dict[str, object] = {
@@ -262,6 +263,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name(),
         "versions": {"tacit": tacit.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "seed": SEED,
         "data": "CIFAR-10" if chosen.data else "random pictures of CIFAR-10's size",
     }
