@@ -182,7 +182,7 @@ Compressed CompressedGradient Compressor Constant Cosine Crash DPSGD Deadlock De
 EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every Exponential
 ExponentialGraph Feedback FolderExists Geometric Graph HyperExponential Hypercube Interrupted InverseStaleness
 InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise LinearPeriod Link LocalSGD
-LogNormal Loss LossPeriod LowRank MergesStates Message MessageLoss MisplacedCall Network NoFeedback NotFinite
+LogNormal Loss LossPeriod LowRank MergesStates Message MessageLoss MisplacedCall Network Nic NoFeedback NotFinite
 OnePeer OneShot Outer OuterAdam OuterSGD Pareto Partition Pause PeerLost Period PeriodList PeriodState PullSwarm
 QSGD RandomK RandomRegular Recorded ReplayDiverged RescaledRate Ring Ringleader Round Run RunError RunsAhead SERVER
 SGP Schedule ScriptFailed Server ServerStrategy Session ShiftedExponential Sign Slow SlowMo SlowSpells SpeedBias

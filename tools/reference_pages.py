@@ -33,6 +33,7 @@ GROUPS: Final = {
         "compare",
         "Cluster",
         "Link",
+        "Nic",
         "Run",
         "rank",
         "size",

@@ -3,7 +3,7 @@
 import sys
 
 from tacit import theory, workloads
-from tacit.cluster import Cluster, Link
+from tacit.cluster import Cluster, Link, Nic
 from tacit.cluster.delays import (
     Constant,
     Delay,
@@ -191,6 +191,7 @@ __all__ = [
     "MessageLoss",
     "MisplacedCall",
     "Network",
+    "Nic",
     "NoFeedback",
     "NotFinite",
     "OnePeer",

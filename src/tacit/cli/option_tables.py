@@ -71,6 +71,7 @@ def _cluster_from(given: dict[str, Any]) -> Table:
         "compute": ("compute", None),
         "latency": ("latency_s", units.seconds),
         "bandwidth": ("bandwidth_bytes_per_s", units.bytes_per_second),
+        "hosts": ("hosts", units.hosts),
         "speed": ("speed", lambda texts: dict(map(units.assignment, texts))),
         "faults": ("faults", list),
     }

@@ -195,8 +195,18 @@ Bandwidth = Annotated[
     str | None,
     typer.Option(
         metavar="RATE",
-        help="Bandwidth of each worker's NIC, per direction: 1Gbit/s, 100MB/s, or bytes per second.",
+        help="Bandwidth of each host's NIC, per direction: 1Gbit/s, 100MB/s, or bytes per second.",
         show_default="1Gbit/s",
+        rich_help_panel=_CLUSTER,
+    ),
+]
+Hosts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|A,B,…",
+        help="Number of hosts that the workers are divided over (2), or each worker's host (0,0,1,1). Workers of one "
+        "host share its NIC and do not use it among themselves.",
+        show_default="one host per worker",
         rich_help_panel=_CLUSTER,
     ),
 ]

@@ -288,6 +288,8 @@ def cluster_of(table: Table) -> Cluster:
         "faults": lambda _: [_parsed("faults", text, "faults") for text in _listed(table, "faults")],
         "speed": lambda _: {_rank("speed", r): checked("speed", v, float) for r, v in _keyed(table, "speed")},
         "costs": lambda _: {name: _cost(value) for name, value in _keyed(table, "costs")},
+        "hosts": lambda value: value if isinstance(value, list) else checked("hosts", value, int),
+        "nics": lambda _: {_rank("nics", r): _parsed("nics", v, "cluster") for r, v in _keyed(table, "nics")},
         "links": lambda _: {_pair(pair): _parsed("links", v, "cluster") for pair, v in _keyed(table, "links")},
     }
     kinds = {"workers": int, "cancel": str, "server": str}

@@ -45,6 +45,15 @@ def rates(text: str) -> list[float]:
         raise ValueError(f"lr={text!r} must be a learning rate (0.1) or a list of rates (0.1,0.3).") from None
 
 
+def hosts(text: str) -> int | list[int]:
+    """Return the number of hosts of ``2``, or the list of ``0,0,1,1``."""
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+        return numbers if "," in text else numbers[0]
+    except (ValueError, IndexError):
+        raise ValueError(f"hosts={text!r} must be a number of hosts (2) or each rank's host (0,0,1,1).") from None
+
+
 def assignment(text: str) -> tuple[str, float]:
     """Return the rank and the factor of ``3=0.33``."""
     rank, sign, factor = text.partition("=")

@@ -1,5 +1,6 @@
-"""Descriptions of a cluster: workers, compute-time distributions, links and faults."""
+"""Descriptions of a cluster: workers, compute-time distributions, hosts, links and faults."""
 
-from tacit.cluster.cluster import Cluster, Link
+from tacit.cluster.cluster import Cluster
+from tacit.cluster.links import Link, Nic
 
-__all__ = ["Cluster", "Link"]
+__all__ = ["Cluster", "Link", "Nic"]

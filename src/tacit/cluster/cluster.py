@@ -1,43 +1,46 @@
-"""The description of a simulated cluster: workers, compute times, links and faults."""
+"""The description of a simulated cluster: workers, compute times, hosts, links and faults."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 
 from tacit.cluster.costs import Cost, check_costs
 from tacit.cluster.delays import Delay, Exponential
 from tacit.cluster.faults import Crash, Fault, Join, Partition, Pause, Slow
+from tacit.cluster.links import Link, Nic, check_link, host_of_each
+from tacit.core.network import shard_at
 from tacit.core.specs import ALWAYS_SPELLED, Spec, spell
 from tacit.errors import nearest, require
 
-
-@dataclass(frozen=True, kw_only=True)
-class Link(Spec):
-    """Latency and bandwidth of one link; None: those of the cluster."""
-
-    latency_s: float | None = None
-    bandwidth_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_link(self.latency_s, self.bandwidth_bytes_per_s)
+_IF_CHANGED: Final = {"if_changed": True}
+"""Metadata of a field that ``Cluster.table`` contains only if it differs from its default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Spec):
-    """A cluster: number of workers, their speeds, their network and its faults."""
+    """A cluster: number of workers, their speeds, their hosts, their network and its faults."""
 
     workers: int = field(default=16, metadata=ALWAYS_SPELLED)
     compute: Delay = field(default=Exponential(mean_s=0.02), metadata=ALWAYS_SPELLED)  # one step on a worker of speed 1
     speed: Mapping[int, float] = field(default_factory=dict)  # {3: 0.33}: worker 3 has a third of the speed
     latency_s: float = 1e-4
-    bandwidth_bytes_per_s: float = 125e6  # of each worker's NIC, per direction (125e6: 1 Gbit/s); math.inf: no limit
+    bandwidth_bytes_per_s: float = 125e6  # of each host's NIC, per direction (125e6: 1 Gbit/s); math.inf: no limit
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)  # {(0, 3): Link(...)}; (3, 0) defaults to it
+    nics: Mapping[int, Nic] = field(
+        default_factory=dict
+    )  # {3: Nic(...)}: the NIC of the host of rank 3; -1: the server
+    header_overhead: float = field(default=0.0, metadata=_IF_CHANGED)  # 0.047: headers add 4.7 % to what NICs transfer
+    hosts: int | Sequence[int] | None = field(default=None, metadata=_IF_CHANGED)  # None: one host per worker
+    host_latency_s: float = field(default=0.0, metadata=_IF_CHANGED)  # between ranks of one host
+    host_bandwidth_bytes_per_s: float = field(default=math.inf, metadata=_IF_CHANGED)  # of each pair on one host
     faults: Sequence[Fault] = ()
     cancel: str = "instant"  # when an abandoned step ends: "instant" at once, "step_end" as if it were computed
-    server: str = "extra"  # where the server runs: on a node of its own, or on the node (and NIC) of "rank0"
+    server: str = "extra"  # where the server runs: on a host of its own, or on the host (and NIC) of "rank0"
     timeout_s: float = 1800.0  # how long a collective waits for a partitioned link
     costs: Mapping[str, Cost] = field(
         default_factory=dict
@@ -51,7 +54,8 @@ class Cluster(Spec):
         require(
             isinstance(self.compute, Delay), f"compute={self.compute!r} must be a delay; try Constant(mean_s=0.02)."
         )
-        _check_link(self.latency_s, self.bandwidth_bytes_per_s)
+        check_link(self.latency_s, self.bandwidth_bytes_per_s)
+        check_link(self.host_latency_s, self.host_bandwidth_bytes_per_s, "host_")
         for rank, speed in self.speed.items():
             self._check_rank("speed", rank)
             require(
@@ -66,9 +70,26 @@ class Cluster(Spec):
                 self._check_rank("links", rank, server=True)
         for name, known in (("cancel", ("instant", "step_end")), ("server", ("extra", "rank0"))):
             value = getattr(self, name)
-            require(value in known, f"{name}={value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
+            near = nearest(str(value), known).partition("; known")[0] or "."
+            require(value in known, f"{name}={value!r} must be {' or '.join(map(spell, known))}{near}")
         require(self.timeout_s > 0, f"timeout_s={self.timeout_s} must be positive.")
         check_costs(self.costs)
+        require(
+            0 <= self.header_overhead < math.inf,
+            f"header_overhead={self.header_overhead} must be at least 0 and finite; 0.047 adds 4.7 % of headers.",
+        )
+        host_of_each(self.hosts, self.workers)
+        for rank, nic in self.nics.items():
+            self._check_rank("nics", rank, server=True)
+            require(
+                isinstance(nic, Nic),
+                f"nics={{{rank}: {nic}}} must map ranks to NICs; write {{{rank}: Nic(out_bytes_per_s=12.5e6)}}.",
+            )
+            same = next(other for other in self.nics if self.host(other) == self.host(rank))
+            require(
+                self.nics[same] == nic,
+                f"nics gives ranks {same} and {rank} different NICs, but they share a host; give the NIC of one rank.",
+            )
         for fault in self.faults:
             self._check_fault(fault)
 
@@ -83,21 +104,86 @@ class Cluster(Spec):
 
     def table(self) -> dict[str, Any]:
         """Return the cluster as a table of a TOML file: numbers, and texts in the notation."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if not (field.metadata.get("if_changed") and getattr(self, field.name) == field.default)
+        }
         return {
             name: _plain(value) for name, value in values.items() if isinstance(value, str) or value not in ({}, (), [])
         }
 
+    # Time of a message.
+
+    def host(self, node: int) -> int:
+        """Return the number of the host of a rank, or of a server (negative); a host of its own has a negative one."""
+        if node >= 0:
+            return self._hosts[node]
+        return self._hosts[shard_at(node) % self.workers] if self.server == "rank0" else node
+
+    def is_local(self, source: int, target: int) -> bool:
+        """Whether messages from ``source`` to ``target`` stay on one host, and use no NIC."""
+        return self.host(source) == self.host(target)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all messages take the latency of the cluster and nothing else."""
+        is_spread = self.server == "extra" and len(set(self._hosts)) == self.workers
+        has_own = bool(self.links or self.nics)
+        return self.bandwidth_bytes_per_s == math.inf and not has_own and is_spread
+
+    @property
+    def is_free(self) -> bool:
+        """Whether messages take no time."""
+        is_free_within = self.host_latency_s == 0 and self.host_bandwidth_bytes_per_s == math.inf
+        is_free_between = self.latency_s == 0 and self.bandwidth_bytes_per_s == math.inf
+        return is_free_between and is_free_within and not self.links and not self.nics
+
     def latency(self, source: int, target: int) -> float:
         """Return the latency from ``source`` to ``target`` in seconds."""
         link = self._link(source, target)
-        return self.latency_s if link is None or link.latency_s is None else link.latency_s
+        if link is not None and link.latency_s is not None:
+            return link.latency_s
+        return self.host_latency_s if self.is_local(source, target) else self.latency_s
 
     def bandwidth(self, source: int, target: int) -> float:
         """Return the bandwidth from ``source`` to ``target`` of a transfer that shares it with no other."""
-        link = self._link(source, target)
-        own = None if link is None else link.bandwidth_bytes_per_s
-        return self.bandwidth_bytes_per_s if own is None else min(own, self.bandwidth_bytes_per_s)
+        return self.bandwidths([(source, target)])[0]
+
+    def bandwidths(self, transfers: Sequence[tuple[int, int]]) -> list[float]:
+        """Return the bandwidth of each of several transfers at the same time.
+
+        Those that leave one host share its NIC equally, and so do those that enter one host. Transfers within a host
+        share nothing.
+        """
+        ends = [(self.host(source), self.host(target)) for source, target in transfers]
+        leaving = Counter(source for source, target in ends if source != target)
+        entering = Counter(target for source, target in ends if source != target)
+        found = []
+        for (source, target), (from_host, to_host) in zip(transfers, ends, strict=True):
+            link = self._link(source, target)
+            own = math.inf if link is None or link.bandwidth_bytes_per_s is None else link.bandwidth_bytes_per_s
+            if from_host == to_host:
+                found.append(own if own < math.inf else self.host_bandwidth_bytes_per_s)
+            else:
+                out_rate = self.nic_bandwidth("out", from_host) / leaving[from_host]
+                in_rate = self.nic_bandwidth("in", to_host) / entering[to_host]
+                found.append(min(own / (1 + self.header_overhead), out_rate, in_rate))
+        return found
+
+    def nic_bandwidth(self, direction: str, host: int) -> float:
+        """Return the bytes per second of a host's NIC, without headers; ``direction`` is "out" or "in"."""
+        nic = self._nics.get(host)
+        own = None if nic is None else nic.out_bytes_per_s if direction == "out" else nic.in_bytes_per_s
+        return (self.bandwidth_bytes_per_s if own is None else own) / (1 + self.header_overhead)
+
+    @cached_property
+    def _nics(self) -> dict[int, Nic]:
+        return {self.host(rank): nic for rank, nic in self.nics.items()}
+
+    @cached_property
+    def _hosts(self) -> tuple[int, ...]:
+        return host_of_each(self.hosts, self.workers)
 
     def _link(self, source: int, target: int) -> Link | None:
         return self.links.get((source, target)) or self.links.get((target, source))
@@ -121,13 +207,6 @@ class Cluster(Spec):
             isinstance(rank, int) and (0 <= rank < self.workers or (server and rank == -1)),
             f"{where} names worker {rank}, but workers={self.workers} have ranks 0 to {self.workers - 1}.",
         )
-
-
-def _check_link(latency_s: float | None, bandwidth_bytes_per_s: float | None) -> None:
-    if latency_s is not None:
-        require(0 <= latency_s < math.inf, f"latency_s={latency_s} must be at least 0 and finite.")
-    if bandwidth_bytes_per_s is not None:
-        require(bandwidth_bytes_per_s > 0, f"bandwidth_bytes_per_s={bandwidth_bytes_per_s} must be positive.")
 
 
 def _plain(value: object) -> Any:

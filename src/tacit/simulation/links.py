@@ -1,8 +1,8 @@
 """Transfer times of messages, which share NICs, and of collectives.
 
-The NIC of a worker has one outgoing and one incoming pipe. Transfers in a pipe share its bandwidth evenly, as TCP flows
-do. A transfer ends when it has passed both pipes and, if its link is slower than the NICs, the link. Collectives do not
-share pipes: all ranks of a ring send at once, each to its neighbour.
+The NIC of a host has one outgoing and one incoming pipe. Transfers in a pipe share its bandwidth evenly, as TCP flows
+do. A transfer ends when it has passed both pipes and, if its link is slower than the NICs, the link. Transfers within a
+host use no pipe. Collectives do not share pipes with messages: all ranks of a ring send at once, each to its neighbour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.faults import MessageLoss, Partition
 from tacit.core.collective_bytes import handed_out_bytes
-from tacit.core.network import shard_at
 from tacit.core.randomness import Streams
 from tacit.simulation.agenda import Agenda
 
@@ -43,7 +42,7 @@ class Pipe:
     """
 
     def __init__(self, agenda: Agenda, bytes_per_s: float) -> None:
-        self._agenda, self._rate = agenda, bytes_per_s
+        self._agenda, self._rate, self.is_instant = agenda, bytes_per_s, bytes_per_s == math.inf
         self._inside: list[tuple[float, int, Callable[[], None]]] = []
         self._served, self._as_of_s = 0.0, 0.0  # bytes that a transfer would have got since the start of the pipe
         self._sequence = 0
@@ -52,6 +51,9 @@ class Pipe:
 
     def push(self, size_bytes: int, done: Callable[[], None]) -> None:
         """Transfer ``size_bytes``, then call ``done``."""
+        if self.is_instant:
+            done()
+            return
         now_s, inside = self._agenda.now_s, self._inside
         if inside:
             self._served += (now_s - self._as_of_s) * self._rate / len(inside)
@@ -114,10 +116,14 @@ class Flight:
         self.delivered, self.is_here = delivered, False
         queue.append(self)
 
-    def depart(self, alone_s: float, pipe_out: Pipe, pipe_in: Pipe) -> None:
+    def depart(self, alone_s: float, pipes: tuple[Pipe, Pipe] | None) -> None:
         """Enter the pipes. alone_s: time that the message takes without other messages, in addition to the latency."""
         reached_s = self._agenda.now_s + self.latency_s
-        self._arrival_s, self._parts_left, self._pipe_in = reached_s + alone_s, 2, pipe_in
+        if pipes is None:
+            self._agenda.at(reached_s + alone_s, self.arrive)
+            return
+        pipe_out, self._pipe_in = pipes
+        self._arrival_s, self._parts_left = reached_s + alone_s, 2
         pipe_out.push(self._size_bytes, self._leave_sender)
         self._agenda.at(reached_s, self._reach_receiver)
 
@@ -144,6 +150,15 @@ class Flight:
             queue.popleft().delivered()
 
 
+class Path(NamedTuple):
+    """The way of messages from one node to another: pipes, unless none limits them, and flights in order of sending."""
+
+    latency_s: float
+    bandwidth: float
+    pipes: tuple[Pipe, Pipe] | None
+    queue: deque[Flight]
+
+
 class Fabric:
     """All links of a cluster."""
 
@@ -153,17 +168,17 @@ class Fabric:
         self._loss = next((f for f in cluster.faults if isinstance(f, MessageLoss) and f.probability > 0), None)
         self._loss_random = streams.numpy("loss")
         self._is_sound = not self._partitions and self._loss is None
-        self._is_free = cluster.bandwidth_bytes_per_s == math.inf and not cluster.links
+        self._is_uniform = cluster.is_uniform
+        self._paths: dict[tuple[int, int], Path] = {}
         self._pipes: dict[tuple[str, int], Pipe] = {}
-        self._in_flight: dict[tuple[int, int], deque[Flight]] = {}  # by sender and receiver, in the order of sending
         self._prices: dict[tuple[object, ...], Price] = {}
         self._matrices: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
         """Transfer a message and call ``delivered`` at its arrival. Return False if the message is lost."""
-        cluster, agenda, open_s = self._cluster, self._agenda, 0.0
-        if self._is_sound and self._is_free:
-            agenda.at(agenda.now_s + cluster.latency_s, delivered)  # equal latencies keep the order
+        agenda, open_s = self._agenda, 0.0
+        if self._is_sound and self._is_uniform:
+            agenda.at(agenda.now_s + self._cluster.latency_s, delivered)  # equal latencies keep the order
             return True
         if not self._is_sound:
             if self._loss is not None and self._loss_random.random() < self._loss.probability:
@@ -171,23 +186,13 @@ class Fabric:
             open_s = self.open_from((source, target))
             if open_s == math.inf:
                 return False
-        latency_s, alone = cluster.latency_s, cluster.bandwidth_bytes_per_s
-        if cluster.links:
-            latency_s, alone = cluster.latency(source, target), cluster.bandwidth(source, target)
-        if (source, target) not in self._in_flight:
-            self._in_flight[source, target] = deque()
-        flight = Flight(agenda, self._in_flight[source, target], size_bytes, latency_s, delivered)
+        path = self._path(source, target)
+        flight = Flight(agenda, path.queue, size_bytes, path.latency_s, delivered)
         if open_s > agenda.now_s:
-            agenda.at(open_s, lambda: self._carry(source, target, flight, size_bytes / alone))
+            agenda.at(open_s, lambda: flight.depart(size_bytes / path.bandwidth, path.pipes))
         else:
-            self._carry(source, target, flight, size_bytes / alone)
+            flight.depart(size_bytes / path.bandwidth, path.pipes)
         return True
-
-    def _carry(self, source: int, target: int, flight: Flight, alone_s: float) -> None:
-        if self._cluster.bandwidth_bytes_per_s == math.inf:
-            self._agenda.at(self._agenda.now_s + flight.latency_s + alone_s, flight.arrive)
-        else:
-            flight.depart(alone_s, self._pipe("out", source), self._pipe("in", target))
 
     def cut_off(self, ranks: Sequence[int]) -> list[int]:
         """Return those of ``ranks`` that a partition currently separates from the others."""
@@ -204,12 +209,22 @@ class Fabric:
                 time_s = cut.at_s + cut.for_s
         return time_s
 
-    def _pipe(self, direction: str, node: int) -> Pipe:
-        if node < 0 and self._cluster.server == "rank0":
-            node = shard_at(node) % self._cluster.workers
-        if (direction, node) not in self._pipes:
-            self._pipes[direction, node] = Pipe(self._agenda, self._cluster.bandwidth_bytes_per_s)
-        return self._pipes[direction, node]
+    def _path(self, source: int, target: int) -> Path:
+        """Return the way of messages from ``source`` to ``target``."""
+        path = self._paths.get((source, target))
+        if path is None:
+            cluster, pipes = self._cluster, None
+            if not cluster.is_local(source, target):
+                ends = self._pipe("out", cluster.host(source)), self._pipe("in", cluster.host(target))
+                pipes = None if all(pipe.is_instant for pipe in ends) else ends
+            path = Path(cluster.latency(source, target), cluster.bandwidth(source, target), pipes, deque())
+            self._paths[source, target] = path
+        return path
+
+    def _pipe(self, direction: str, host: int) -> Pipe:
+        if (direction, host) not in self._pipes:
+            self._pipes[direction, host] = Pipe(self._agenda, self._cluster.nic_bandwidth(direction, host))
+        return self._pipes[direction, host]
 
     def price_all_reduce(self, group: Sequence[int], elements: int, element_bytes: int) -> Price:
         """Ring all-reduce: 2(n−1) stages, each rank passing one of n chunks to its successor."""
@@ -254,12 +269,12 @@ class Fabric:
         have_s[0] = 0.0
         reach = 1
         while reach < n:
-            for giver in range(min(reach, n - reach)):
-                taker = giver + reach
-                a, b = group[(giver + start) % n], group[(taker + start) % n]
-                arrival_s = have_s[giver] + self._seconds(a, b, size_bytes) + float(self._retries(1)[0])
-                have_s[giver] += size_bytes / self._cluster.bandwidth(a, b)
-                have_s[taker] = arrival_s
+            givers = range(min(reach, n - reach))
+            pairs = [(group[(giver + start) % n], group[(giver + reach + start) % n]) for giver in givers]
+            for giver, (a, b), bandwidth in zip(givers, pairs, self._cluster.bandwidths(pairs), strict=True):
+                travel_s = self._cluster.latency(a, b) + size_bytes / bandwidth
+                have_s[giver + reach] = have_s[giver] + travel_s + float(self._retries(1)[0])
+                have_s[giver] += size_bytes / bandwidth
                 sent[giver] += size_bytes
             reach *= 2
         order = [(position - start) % n for position in range(n)]
@@ -269,9 +284,9 @@ class Fabric:
         """Return the cost of stages in which a rank sends to its successor once it has received the stage before."""
         if key in self._prices:
             return self._prices[key]
-        after = [group[(i + 1) % len(group)] for i in range(len(group))]
-        latency_s = np.array([self._cluster.latency(a, b) for a, b in zip(group, after, strict=True)])
-        bandwidth = np.array([self._cluster.bandwidth(a, b) for a, b in zip(group, after, strict=True)])
+        edges = [(rank, group[(i + 1) % len(group)]) for i, rank in enumerate(group)]
+        latency_s = np.array([self._cluster.latency(a, b) for a, b in edges])
+        bandwidth = np.array(self._cluster.bandwidths(edges))
         received_s, sent_s = np.zeros(len(group)), np.zeros(len(group))
         sent_bytes = np.zeros(len(group), np.int64)
         for sizes_bytes in stages:
@@ -292,18 +307,16 @@ class Fabric:
         return price
 
     def _links_within(self, group: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return latency and bandwidth from each rank of the group to each other."""
+        """Return latency and bandwidth from each rank of the group to each other, in the stages of an all-to-all."""
         if group not in self._matrices:
-            pairs = [[(a, b) for b in group] for a in group]
-            latency_s = np.array([[self._cluster.latency(a, b) for a, b in row] for row in pairs])
-            self._matrices[group] = (
-                latency_s,
-                np.array([[self._cluster.bandwidth(a, b) for a, b in row] for row in pairs]),
-            )
+            n, places = len(group), np.arange(len(group))
+            latency_s, bandwidth = np.zeros((n, n)), np.full((n, n), math.inf)
+            for stage in range(1, n):
+                pairs = [(rank, group[(place + stage) % n]) for place, rank in enumerate(group)]
+                latency_s[places, (places + stage) % n] = [self._cluster.latency(a, b) for a, b in pairs]
+                bandwidth[places, (places + stage) % n] = self._cluster.bandwidths(pairs)
+            self._matrices[group] = latency_s, bandwidth
         return self._matrices[group]
-
-    def _seconds(self, source: int, target: int, size_bytes: int) -> float:
-        return self._cluster.latency(source, target) + size_bytes / self._cluster.bandwidth(source, target)
 
     def _retries(self, count: int) -> Array:
         """Return the seconds spent on retransmissions, one entry per message of a collective."""

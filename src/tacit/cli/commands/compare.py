@@ -56,6 +56,7 @@ def compare_command(
     speed: options.Speed = None,
     latency: options.Latency = None,
     bandwidth: options.Bandwidth = None,
+    hosts: options.Hosts = None,
     faults: options.Faults = None,
     out: options.Out = None,
     resume: options.Resume = None,

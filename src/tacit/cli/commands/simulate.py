@@ -39,6 +39,7 @@ def simulate_command(
     speed: options.Speed = None,
     latency: options.Latency = None,
     bandwidth: options.Bandwidth = None,
+    hosts: options.Hosts = None,
     faults: options.Faults = None,
     out: options.Out = None,
     force: options.Force = False,

@@ -60,11 +60,10 @@ def run_fast_servers(world: World) -> bool:
 def _applies(world: World) -> bool:
     """Whether only computation takes time, and the strategy is one of the four kinds with no argument but k."""
     cluster, strategy = world.cluster, world.strategy
-    is_free = cluster.latency_s == 0 and cluster.bandwidth_bytes_per_s == math.inf and not cluster.links
     is_steady = not cluster.faults and not isinstance(cluster.compute, SlowSpells)
     is_whole = world.is_timing and not world.is_resumed
     if not (
-        is_free
+        cluster.is_free
         and not cluster.costs
         and is_steady
         and is_whole
