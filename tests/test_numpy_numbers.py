@@ -80,6 +80,25 @@ def settings(number: Callable[[Any], Any]) -> dict[str, Any]:
     }
 
 
+def test_a_cluster_takes_numpys_arrays() -> None:
+    """A 0-dimensional array is a number, any other a list."""
+    given, plain_values = (
+        tacit.Cluster(
+            workers=kind(2),
+            compute=tacit.Recorded(times_s=kind([0.25, 0.5])),
+            latency_s=kind(0.125),
+            bandwidth_bytes_per_s=kind(1e6),
+            hosts=kind([0, 0]),
+            faults=[tacit.Partition(ranks=kind([1]), at_s=kind(1.0))],
+        )
+        for kind in (np.asarray, plain)
+    )
+    assert given == plain_values and str(given) == str(plain_values) and given.table() == plain_values.table()
+    assert tacit.Cluster(faults=np.array([])).table() == tacit.Cluster().table()
+    run = tacit.simulate(workloads.quadratic(dimension=2), tacit.AllReduce(), cluster=given, steps=2)
+    assert run.config["cluster"]["compute"] == "Recorded(times_s=[0.25, 0.5])"
+
+
 def plain(number: Any) -> Any:
     return number
 

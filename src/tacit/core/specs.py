@@ -2,8 +2,8 @@
 
 ``str(spec)`` contains only arguments that differ from their defaults. It is used in tables, legends and TOML files, and
 ``tacit.registry.parse`` reads it. A class of this package prints by its name, any other class with its module:
-``my_package.my_module:MyStrategy(k=2)``. numpy numbers become Python numbers on construction, so that equal
-specifications print, compare and digest equally. Old names of renamed fields are accepted
+``my_package.my_module:MyStrategy(k=2)``. numpy numbers become Python numbers and numpy arrays lists on construction, so
+that equal specifications print, compare and digest equally. Old names of renamed fields are accepted
 (``renamed_fields.py``).
 """
 
@@ -53,7 +53,7 @@ def with_python_numbers(function: Callable[Arguments, Result]) -> Callable[Argum
 
 
 class Parameters:
-    """A frozen dataclass that converts numpy numbers to Python numbers before its ``__post_init__``."""
+    """A frozen dataclass that converts numpy numbers and arrays to Python numbers before its ``__post_init__``."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         accept_old_names(cls)  # here, because ``dataclass`` writes the constructor after ``__init_subclass__``
@@ -75,7 +75,9 @@ class Parameters:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name) if field.init else None
-            if (number := python_number(value)) is not value:
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, field.name, value.tolist())
+            elif (number := python_number(value)) is not value:
                 object.__setattr__(self, field.name, number)
 
 
