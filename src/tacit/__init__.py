@@ -3,7 +3,7 @@
 import sys
 
 from tacit import theory, workloads
-from tacit.cluster import Cluster, Link, Nic
+from tacit.cluster import Cluster, Gloo, Link, Measured, Nic
 from tacit.cluster.delays import (
     Constant,
     Delay,
@@ -165,6 +165,7 @@ __all__ = [
     "Feedback",
     "FolderExists",
     "Geometric",
+    "Gloo",
     "Graph",
     "HyperExponential",
     "Hypercube",
@@ -186,6 +187,7 @@ __all__ = [
     "Loss",
     "LossPeriod",
     "LowRank",
+    "Measured",
     "MergesStates",
     "Message",
     "MessageLoss",

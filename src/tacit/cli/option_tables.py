@@ -72,6 +72,7 @@ def _cluster_from(given: dict[str, Any]) -> Table:
         "latency": ("latency_s", units.seconds),
         "bandwidth": ("bandwidth_bytes_per_s", units.bytes_per_second),
         "hosts": ("hosts", units.hosts),
+        "collectives": ("collectives", None),
         "speed": ("speed", lambda texts: dict(map(units.assignment, texts))),
         "faults": ("faults", list),
     }

@@ -289,6 +289,7 @@ def cluster_of(table: Table) -> Cluster:
         "speed": lambda _: {_rank("speed", r): checked("speed", v, float) for r, v in _keyed(table, "speed")},
         "costs": lambda _: {name: _cost(value) for name, value in _keyed(table, "costs")},
         "hosts": lambda value: value if isinstance(value, list) else checked("hosts", value, int),
+        "collectives": _collectives,
         "nics": lambda _: {_rank("nics", r): _parsed("nics", v, "cluster") for r, v in _keyed(table, "nics")},
         "links": lambda _: {_pair(pair): _parsed("links", v, "cluster") for pair, v in _keyed(table, "links")},
     }
@@ -302,6 +303,12 @@ def cluster_of(table: Table) -> Cluster:
 
 def _cost(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else checked("costs", value, float)
+
+
+def _collectives(text: Any) -> Any:
+    """Return the name of a library in lower case, or the object of a call such as ``Measured({1000: 0.0004})``."""
+    is_name = isinstance(text, str) and "(" not in text
+    return text.lower() if is_name else _parsed("collectives", text, "cluster")
 
 
 def _rank(name: str, text: str) -> int:

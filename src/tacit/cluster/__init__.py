@@ -1,6 +1,7 @@
 """Descriptions of a cluster: workers, compute-time distributions, hosts, links and faults."""
 
 from tacit.cluster.cluster import Cluster
+from tacit.cluster.collectives import Gloo, Measured
 from tacit.cluster.links import Link, Nic
 
-__all__ = ["Cluster", "Link", "Nic"]
+__all__ = ["Cluster", "Gloo", "Link", "Measured", "Nic"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Final
 
+from tacit.cluster.collectives import CollectiveTimes, Gloo
 from tacit.cluster.costs import Cost, check_costs
 from tacit.cluster.delays import Delay, Exponential
 from tacit.cluster.faults import Crash, Fault, Join, Partition, Pause, Slow
@@ -19,6 +20,8 @@ from tacit.errors import nearest, require
 
 _IF_CHANGED: Final = {"if_changed": True}
 """Metadata of a field that ``Cluster.table`` contains only if it differs from its default."""
+
+_COLLECTIVES: Final[Mapping[str, CollectiveTimes | None]] = {"ring": None, "gloo": Gloo()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,9 @@ class Cluster(Spec):
     hosts: int | Sequence[int] | None = field(default=None, metadata=_IF_CHANGED)  # None: one host per worker
     host_latency_s: float = field(default=0.0, metadata=_IF_CHANGED)  # between ranks of one host
     host_bandwidth_bytes_per_s: float = field(default=math.inf, metadata=_IF_CHANGED)  # of each pair on one host
+    collectives: str | CollectiveTimes = field(
+        default="ring", metadata=_IF_CHANGED
+    )  # "gloo", Gloo(...), Measured({...})
     faults: Sequence[Fault] = ()
     cancel: str = "instant"  # when an abandoned step ends: "instant" at once, "step_end" as if it were computed
     server: str = "extra"  # where the server runs: on a host of its own, or on the host (and NIC) of "rank0"
@@ -68,6 +74,11 @@ class Cluster(Spec):
             )
             for rank in pair:
                 self._check_rank("links", rank, server=True)
+        require(
+            isinstance(self.collectives, CollectiveTimes) or self.collectives in tuple(_COLLECTIVES),
+            f"collectives={spell(self.collectives)} must be {' or '.join(map(spell, _COLLECTIVES))}, Gloo(…) with its "
+            f"own software time, or a table of measured times: Measured({{1000: 0.0004, 1000000: 0.011}}).",
+        )
         for name, known in (("cancel", ("instant", "step_end")), ("server", ("extra", "rank0"))):
             value = getattr(self, name)
             near = nearest(str(value), known).partition("; known")[0] or "."
@@ -112,6 +123,11 @@ class Cluster(Spec):
         return {
             name: _plain(value) for name, value in values.items() if isinstance(value, str) or value not in ({}, (), [])
         }
+
+    @property
+    def collective_times(self) -> CollectiveTimes | None:
+        """The times of collectives; None: those of a ring."""
+        return _COLLECTIVES[self.collectives] if isinstance(self.collectives, str) else self.collectives
 
     # Time of a message.
 

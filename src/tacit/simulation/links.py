@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.faults import MessageLoss, Partition
-from tacit.core.collective_bytes import handed_out_bytes
+from tacit.cluster.group_network import GroupNetwork
+from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
 from tacit.core.randomness import Streams
 from tacit.simulation.agenda import Agenda
 
@@ -171,7 +172,9 @@ class Fabric:
         self._is_uniform = cluster.is_uniform
         self._paths: dict[tuple[int, int], Path] = {}
         self._pipes: dict[tuple[str, int], Pipe] = {}
-        self._prices: dict[tuple[object, ...], Price] = {}
+        self._library = cluster.collective_times
+        self._networks: dict[tuple[int, ...], GroupNetwork] = {}
+        self._prices: dict[object, Price] = {}
         self._matrices: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
@@ -232,6 +235,10 @@ class Fabric:
         key = ("all-reduce", tuple(group), elements, element_bytes)
         if (price := self._prices.get(key)) is not None:
             return price
+        if self._library is not None and n > 1:
+            time_s = self._library.all_reduce_s(elements * element_bytes, self._network(group))
+            if time_s is not None:
+                return self._priced(key, time_s, ring_all_reduce_bytes(elements, element_bytes, n), 2 * (n - 1))
         chunks = np.full(n, elements // n) * element_bytes
         chunks[: elements % n] += element_bytes
         # To reduce, rank i sends chunk i − stage; to gather, it starts with the chunk it has just completed, i + 1.
@@ -242,6 +249,12 @@ class Fabric:
     def price_all_gather(self, group: Sequence[int], sizes_bytes: Sequence[int]) -> Price:
         """Ring all-gather: n−1 stages, in each of which a rank forwards the message it received last."""
         n, key = len(group), ("all-gather", tuple(group), tuple(sizes_bytes))
+        if self._library is not None and n > 1 and key not in self._prices:
+            sizes = np.asarray(sizes_bytes, np.int64)
+            time_s = self._library.all_gather_s(sizes.astype(float), self._network(group))
+            if time_s is not None:
+                passed_on = sizes * (n - 1) if self._library.sends_to_all else sizes.sum() - np.roll(sizes, -1)
+                return self._priced(key, time_s, tuple(passed_on.tolist()), n - 1)
         around = np.asarray((*sizes_bytes, *sizes_bytes), np.int64)
         return self._ring(key, group, (around[n - stage : 2 * n - stage] for stage in range(n - 1)))
 
@@ -251,6 +264,11 @@ class Fabric:
         A rank sends one message after the other, and receives one after the other: transfers do not share NICs.
         """
         n, sizes = len(group), np.asarray(sizes_bytes, np.int64)
+        sent_bytes = tuple(handed_out_bytes(sizes_bytes[place], place) for place in range(n))
+        if self._library is not None and n > 1:
+            time_s = self._library.all_to_all_s(sizes.astype(float), self._network(group))
+            if time_s is not None:
+                return self._priced(None, time_s, sent_bytes, n - 1)
         latency_s, bandwidth = self._links_within(tuple(group))
         sent_s, received_s, places = np.zeros(n), np.zeros(n), np.arange(n)
         for stage in range(1, n):
@@ -260,11 +278,17 @@ class Fabric:
             arrival_s = sent_s + latency_s[places, targets] + self._retries(n)
             received_s[targets] = np.maximum(arrival_s, received_s[targets] + travel_s)
         done_s = float(np.maximum(received_s, sent_s).max()) if n > 1 else 0.0
-        return Price((done_s,) * n, tuple(handed_out_bytes(sizes_bytes[place], place) for place in range(n)))
+        return Price((done_s,) * n, sent_bytes)
 
     def price_broadcast(self, group: Sequence[int], source: int, size_bytes: int) -> Price:
         """Binomial tree: in each stage every rank that has the value sends it to one that does not."""
         n, start = len(group), list(group).index(source)
+        if self._library is not None and n > 1:
+            times_s = self._library.broadcast_s(size_bytes, start, self._network(group))
+            if times_s is not None:
+                late_s = self._retries(n)
+                times = tuple(time_s + float(late) for time_s, late in zip(times_s, late_s, strict=True))
+                return Price(times, tuple(tree_broadcast_bytes(size_bytes, start, n)))
         have_s, sent = [math.inf] * n, [0] * n
         have_s[0] = 0.0
         reach = 1
@@ -280,7 +304,32 @@ class Fabric:
         order = [(position - start) % n for position in range(n)]
         return Price(tuple(have_s[o] for o in order), tuple(sent[o] for o in order))
 
-    def _ring(self, key: tuple[object, ...], group: Sequence[int], stages: Iterable[NDArray[np.int64]]) -> Price:
+    def _priced(self, key: object, time_s: float, sent_bytes: tuple[int, ...], messages: int) -> Price:
+        """Return the price of a collective that takes ``time_s`` for all; keep it under ``key`` unless that is None.
+
+        messages: how many each rank sends, one after the other; lost ones are sent again.
+        """
+        n = len(sent_bytes)
+        late_s = float(self._retries(n * messages).reshape(n, messages).sum(axis=1).max())
+        price = Price((time_s + late_s,) * n, sent_bytes)
+        if key is not None:
+            self._keep(key, price)
+        return price
+
+    def _keep(self, key: object, price: Price) -> None:
+        """Keep a price for the next collective of the same sizes; with message loss each one differs."""
+        if self._loss is None:
+            if len(self._prices) >= _MOST_PRICES:
+                self._prices.clear()
+            self._prices[key] = price
+
+    def _network(self, group: Sequence[int]) -> GroupNetwork:
+        members = tuple(group)
+        if members not in self._networks:
+            self._networks[members] = GroupNetwork(self._cluster, members)
+        return self._networks[members]
+
+    def _ring(self, key: object, group: Sequence[int], stages: Iterable[NDArray[np.int64]]) -> Price:
         """Return the cost of stages in which a rank sends to its successor once it has received the stage before."""
         if key in self._prices:
             return self._prices[key]
@@ -300,10 +349,7 @@ class Fabric:
             np.maximum(received_s, sent_s).max()
         )  # all leave at once: the position in the ring has no effect
         price = Price((done_s,) * len(group), tuple(sent_bytes.tolist()))
-        if self._loss is None:
-            if len(self._prices) >= _MOST_PRICES:
-                self._prices.clear()
-            self._prices[key] = price
+        self._keep(key, price)
         return price
 
     def _links_within(self, group: tuple[int, ...]) -> tuple[Array, Array]:

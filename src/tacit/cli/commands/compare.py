@@ -57,6 +57,7 @@ def compare_command(
     latency: options.Latency = None,
     bandwidth: options.Bandwidth = None,
     hosts: options.Hosts = None,
+    collectives: options.Collectives = None,
     faults: options.Faults = None,
     out: options.Out = None,
     resume: options.Resume = None,

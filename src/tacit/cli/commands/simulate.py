@@ -40,6 +40,7 @@ def simulate_command(
     latency: options.Latency = None,
     bandwidth: options.Bandwidth = None,
     hosts: options.Hosts = None,
+    collectives: options.Collectives = None,
     faults: options.Faults = None,
     out: options.Out = None,
     force: options.Force = False,
