@@ -83,6 +83,16 @@ def test_recorded_times_come_from_a_file(tmp_path: Path):
         assert set(tacit.Recorded(times_s=str(path)).draw(np.random.default_rng(0), 50)) == {0.1, 0.3}
 
 
+def test_a_file_of_times_is_named_or_read(tmp_path: Path):
+    path = tmp_path / "times.txt"
+    path.write_text("0.1\n0.3\n")
+    named, read = tacit.Recorded(times_s=path), tacit.Recorded.of_file(path)  # type: ignore[arg-type]
+    assert str(named) == f'Recorded(times_s="{path}")' and str(read) == "Recorded(times_s=[0.1, 0.3])"
+    assert named.expected_s == read.expected_s == pytest.approx(0.2)
+    with pytest.raises(tacit.BadData, match="cannot be read"):
+        tacit.Recorded.of_file(tmp_path / "none.txt")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -50,6 +50,51 @@ def test_a_file_describes_hosts_nics_and_measured_times(tacit: Command) -> None:
     assert Run.load("a").config["cluster"] == cluster.table()
 
 
+MANY = [round(0.01 + 0.0001 * number, 6) for number in range(40)]
+FEW = MANY[:32]
+
+
+def test_long_lists_of_step_times_are_kept_in_files_of_the_folder(tacit: Command) -> None:
+    for name, times in (("many", MANY), ("few", FEW)):
+        given = ("--workers", "2", "--compute", f"Recorded(times_s={times})", "--out", name)
+        assert tacit("simulate", *SHORT, *given).exit_code == 0
+    saved = Path("many/run.toml").read_text()
+    [times_file] = Path("many").glob("step-times-*.txt")
+    assert (
+        f'Recorded(times_s="{times_file.name}")' in saved and "0.0139" not in saved + Path("many/run.json").read_text()
+    )
+    assert [float(line) for line in times_file.read_text().splitlines()[1:]] == MANY
+    assert not list(Path("few").glob("step-times-*")) and "0.0131" in Path("few/run.toml").read_text()
+    run = Run.load("many")
+    assert run.config["cluster"]["compute"] == f"Recorded(times_s={MANY})" and str(MANY) in run.cluster
+
+    assert tacit("simulate", "--config", "many/run.toml", "--quiet", "--out", "again").exit_code == 0
+    assert Run.load("again").digest == run.digest and (Path("again") / times_file.name).exists()
+    given = (*SHORT, "--cluster", "many/run.toml", "--out", "many")
+    assert tacit("simulate", *given).exit_code == 2 and tacit("simulate", *given, "--force").exit_code == 0
+
+
+def test_a_comparison_keeps_long_lists_in_files_too(tacit: Command) -> None:
+    given = ("--workers", "2", "--compute", f"Recorded(times_s={MANY})", "--workload", "quadratic(dimension=3)")
+    options = ("compare", "-s", "AllReduce", "--steps", "2", "--quiet")
+    assert tacit(*options, *given, "--out", "a").exit_code == 0
+    assert "0.0139" not in Path("a/compare.toml").read_text()
+    assert len(list(Path("a").glob("step-times-*.txt"))) == 1
+    assert tacit("compare", "--config", "a/compare.toml", "--quiet", "--out", "b").exit_code == 0
+    assert tacit("compare", "--resume", "a", "--quiet").exit_code == 0
+    [first], [second] = (list(Path(folder).glob("runs/*")) for folder in "ab")
+    assert Run.load(first).digest == Run.load(second).digest
+
+
+def test_a_list_whose_file_is_gone_is_told(tacit: Command) -> None:
+    given = ("--workers", "2", "--compute", f"Recorded(times_s={MANY})", "--out", "a")
+    assert tacit("simulate", *SHORT, *given).exit_code == 0
+    [times_file] = Path("a").glob("step-times-*.txt")
+    times_file.unlink()
+    answer = tacit("simulate", "--config", "a/run.toml", "--quiet", "--out", "b")
+    assert answer.exit_code != 0 and f"{times_file.name} cannot be read" in answer.errors
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tacit.errors import FolderExists, TacitError
+from tacit.record import step_times
 
 _OURS = (
     "report.html",
@@ -26,7 +27,10 @@ _OURS = (
     "checkpoint",
     "tensorboard",
     "logs",
+    "server.pt",
+    step_times.PATTERN,
 )
+"""Names and patterns of what tacit writes."""
 
 
 _LONGEST = 80
@@ -102,15 +106,15 @@ def fresh(command: str) -> Path:
 
 def _empty(folder: Path) -> None:
     """Remove results from ``folder``; raise ``FolderExists`` if it holds files that tacit did not write."""
-    foreign = sorted(path.name for path in folder.iterdir() if path.name not in _OURS and not path.name.startswith("."))
+    ours = {path for pattern in _OURS for path in folder.glob(pattern)}
+    foreign = sorted(path.name for path in folder.iterdir() if path not in ours and not path.name.startswith("."))
     if foreign:
         shown = ", ".join(foreign[:3])
         raise FolderExists(
             folder, f"--force replaces only results of tacit, and the folder also holds {shown}; choose another --out."
         )
-    for name in _OURS:
-        path = folder / name
+    for path in ours:
         if path.is_dir():
             shutil.rmtree(path)
         else:
-            path.unlink(missing_ok=True)
+            path.unlink()

@@ -21,6 +21,7 @@ from tacit.compare.watcher import Watcher
 from tacit.errors import require
 from tacit.record.files import toml_text
 from tacit.record.run import Run
+from tacit.record.step_times import moved_to_files
 from tacit.simulation.scripts.run import compiled, simulate_script
 from tacit.strategies import Strategy
 
@@ -96,9 +97,10 @@ class ScriptPlan:
         check_pairs([OWN if strategy is None else str(strategy) for strategy in self.strategies], self.seeds)
         check_script_joins(self.cluster)
 
-    def toml(self) -> str:
-        """Return the TOML file that ``tacit compare --config`` reads."""
-        return toml_text(self.table(), comment="tacit compare --config compare.toml repeats this comparison.")
+    def toml(self, folder: Path | None = None) -> str:
+        """Return the TOML file that ``tacit compare --config`` reads; long lists are written into ``folder``."""
+        table = self.table() if folder is None else moved_to_files(self.table(), folder)
+        return toml_text(table, comment="tacit compare --config compare.toml repeats this comparison.")
 
     def table(self) -> Table:
         """Return the comparison as the table of the TOML file."""

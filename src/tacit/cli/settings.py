@@ -17,6 +17,7 @@ from tacit.core.compatibility.deprecation import SERVER_VALUES
 from tacit.errors import TacitError, nearest, require
 from tacit.record.files import toml_text
 from tacit.record.run import Run
+from tacit.record.step_times import moved_to_files, read_from_files
 from tacit.registry import modules_in, parse
 from tacit.strategies import Strategy
 from tacit.training.schedules import Schedule
@@ -91,9 +92,10 @@ class Settings:
         names = ("cluster", "steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "evaluate_every")
         return {name: getattr(self, name) for name in (*names, "engine", "device")}
 
-    def toml(self) -> str:
-        """Return the settings as the TOML file that ``tacit compare --config`` reads."""
-        return toml_text(self.table(), comment="tacit compare --config compare.toml repeats this comparison.")
+    def toml(self, folder: Path | None = None) -> str:
+        """Return the TOML file that ``tacit compare --config`` reads; long lists are written into ``folder``."""
+        table = self.table() if folder is None else moved_to_files(self.table(), folder)
+        return toml_text(table, comment="tacit compare --config compare.toml repeats this comparison.")
 
     def table(self) -> Table:
         """Return the settings as the table of the TOML file."""
@@ -134,13 +136,14 @@ def read_file(path: Path, *, single: bool) -> Table:
 def read_toml(path: Path, option: str) -> Table:
     """Return the table in the TOML file that ``option`` names."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table: Table = read_from_files(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except OSError as error:
         raise TacitError(
             f"{option} {path} cannot be read: {error.strerror or error}; give the path of a TOML file."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TacitError(f"{option} {path} is not TOML: {error}.") from error
+    return table
 
 
 def import_notes(path: Path) -> list[str]:

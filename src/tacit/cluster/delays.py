@@ -242,20 +242,28 @@ class HyperExponential(Delay):
 class Recorded(Delay):
     """Measured step times, drawn at random with replacement.
 
-    times_s: a list, or the name of a text file (.gz, .bz2) with one time in seconds per line.
+    times_s: a list, or the name of a text file (.gz, .bz2) with one time in seconds per line. A saved run refers to the
+    file by this name. A list of more than 32 numbers is written to a file of the run's folder.
     """
 
     times_s: Sequence[float] | str
 
+    @classmethod
+    def of_file(cls, path: str | os.PathLike[str]) -> Recorded:
+        """Return the times in a text file as a list, which the saved run keeps."""
+        return cls(times_s=_read_times(Path(path)).tolist())
+
     def __post_init__(self) -> None:
-        if not isinstance(self.times_s, str | os.PathLike):
+        if isinstance(self.times_s, os.PathLike):
+            object.__setattr__(self, "times_s", os.fspath(self.times_s))
+        if not isinstance(self.times_s, str):
             require(len(self.times_s) > 0, "times_s is empty; give at least one step time.")
             bad = next((t for t in self.times_s if not (math.isfinite(t) and t > 0)), None)
             require(bad is None, f"times_s contains {bad}; step times are positive seconds.")
 
     @cached_property
     def values(self) -> Seconds:
-        if isinstance(self.times_s, str | os.PathLike):
+        if isinstance(self.times_s, str):
             return _read_times(Path(self.times_s))
         return np.asarray(self.times_s, float)
 

@@ -21,6 +21,7 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import current_text, current_texts
 from tacit.errors import FolderExists, TacitError
 from tacit.record.files import replacing_folder, toml_text
+from tacit.record.step_times import moved_to_files, read_from_files
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, NOTE, SEND, WAIT, Trace
 
 if TYPE_CHECKING:
@@ -159,13 +160,16 @@ class Run:
 
     def toml(self) -> str:
         """Return the text of run.toml, which ``tacit simulate --config`` or ``tacit train --config`` reads."""
+        return self._toml(self.config)
+
+    def _toml(self, config: Mapping[str, Any]) -> str:
         texts = {name: value for name, value in self.config.items() if isinstance(value, str)}
         missing = [name for name, text in texts.items() if "<" in text or text.startswith("custom(")]
         command = "train" if self.record.get("world") == "processes" else "simulate"
         comment = f"tacit {command} --config run.toml repeats this run."
         if missing:
             comment = f"Not enough to repeat this run: {', '.join(missing)} came from a script, shown as <…>."
-        return toml_text(self.config, comment=comment)
+        return toml_text(config, comment=comment)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the run into ``folder`` atomically, and return the path of the folder."""
@@ -183,6 +187,7 @@ class Run:
         return target
 
     def _write_files(self, folder: Path) -> None:
+        config = moved_to_files(dict(self.config), folder)
         described = {
             "format": FORMAT,
             "workload": self.workload,
@@ -190,15 +195,15 @@ class Run:
             "workers": self.workers,
             "steps": self.steps,
             "seed": self.seed,
-            "cluster": self.cluster,
+            "cluster": moved_to_files(self.cluster, folder),
             "metric_name": self.metric_name,
             "status": self.status,
-            "config": dict(self.config),
+            "config": config,
             "record": dict(self.record),
         }
         text = json.dumps({**described, "digest": self.digest, "summary": self.summary()}, indent=1)
         (folder / "run.json").write_text(text)
-        (folder / "run.toml").write_text(self.toml(), encoding="utf-8")
+        (folder / "run.toml").write_text(self._toml(config), encoding="utf-8")
         (folder / "history.json").write_text(json.dumps(self.history))
         np.save(folder / "parameters.npy", self.parameters.detach().cpu().numpy(), allow_pickle=False)
         self.trace.save(folder / "trace.npz")
@@ -223,7 +228,8 @@ class Run:
         for derived in ("digest", "summary"):
             described.pop(derived)
         described["strategy"] = current_text(described["strategy"])
-        described["config"] = current_texts(described.get("config", {}))
+        described["config"] = read_from_files(current_texts(described.get("config", {})), source)
+        described["cluster"] = read_from_files(described.get("cluster", ""), source)
         return cls(history=history, parameters=parameters, trace=trace, server=server, **described)
 
 

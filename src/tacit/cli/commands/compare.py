@@ -168,7 +168,7 @@ def _run(
     plan: Settings | ScriptPlan, folder: Path, earlier: Earlier, screen: Console, place: _Place, shows_all_rates: bool
 ) -> Findings:
     """Run the comparison and write its results."""
-    write_text(folder / "compare.toml", plan.toml())
+    write_text(folder / "compare.toml", plan.toml(folder))
     torch.set_num_threads(plan.threads)
     is_tuned, rates = (plan.tune, plan.rates) if isinstance(plan, Settings) else (False, ())
     total = count_runs(len(plan.strategies), len(plan.seeds), is_tuned, max(1, len(rates)))
