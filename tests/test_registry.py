@@ -181,6 +181,8 @@ EXAMPLES: list[Any] = [
     Nic(out_bytes_per_s=1e6, in_bytes_per_s=2e6),
     Cluster(workers=4, hosts=2, host_latency_s=1e-5, host_bandwidth_bytes_per_s=5e9, nics={0: Nic(in_bytes_per_s=1e6)}),
     Cluster(workers=4, hosts=[0, 0, 1, 2], header_overhead=0.047),
+    Cluster(workers=2, compute=[Constant(mean_s=0.1), Recorded(times_s=[0.1, 0.2])], cores=4),
+    Cluster(workers=2, compute={0: Constant(mean_s=0.1), 1: Constant(mean_s=0.2)}, cores=1, communication_cores=0.5),
     Gloo(software_s_per_byte=1e-9),
     Measured({1000: 0.001, 10**6: 0.5}, broadcast={1e3: 0.25}),
     Cluster(workers=4, collectives="gloo"),

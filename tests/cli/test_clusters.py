@@ -50,6 +50,29 @@ def test_a_file_describes_hosts_nics_and_measured_times(tacit: Command) -> None:
     assert Run.load("a").config["cluster"] == cluster.table()
 
 
+@pytest.mark.parametrize("as_table", [False, True])
+def test_a_file_gives_delays_by_rank_and_cores(tacit: Command, as_table: bool) -> None:
+    texts = ["Constant(mean_s=0.01)", "Recorded(times_s=[0.25, 0.5])"]
+    described = f'{{ "0" = "{texts[0]}", "1" = "{texts[1]}" }}' if as_table else str(texts)
+    Path("mine.toml").write_text(f"workers = 2\ncompute = {described}\ncores = 1\ncommunication_cores = 0.5\n")
+    assert tacit("simulate", *SHORT, "--cluster", "mine.toml", "--out", "a").exit_code == 0
+    run = Run.load("a")
+    assert run.config["cluster"]["compute"] == (dict(zip("01", texts, strict=True)) if as_table else texts)
+    assert run.record["compute_slowdown"] == {"0": 1.5, "1": 1.5}
+    assert tacit("simulate", "--config", "a/run.toml", "--quiet", "--out", "b").exit_code == 0
+    assert Run.load("b").digest == run.digest
+    assert tacit("simulate", "--config", "a/run.toml", "--workers", "3", "--out", "c").exit_code == 2
+
+
+def test_long_lists_of_several_ranks_have_a_file_each(tacit: Command) -> None:
+    lists = [MANY, MANY, [2 * time_s for time_s in MANY]]
+    compute = [f"Recorded(times_s={times})" for times in lists]
+    Path("mine.toml").write_text(f"workers = 3\ncompute = {compute}\n")
+    assert tacit("simulate", *SHORT, "--cluster", "mine.toml", "--out", "a").exit_code == 0
+    assert len(list(Path("a").glob("step-times-*.txt"))) == 2  # equal lists share one
+    assert Run.load("a").config["cluster"]["compute"] == compute
+
+
 MANY = [round(0.01 + 0.0001 * number, 6) for number in range(40)]
 FEW = MANY[:32]
 

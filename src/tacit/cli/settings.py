@@ -287,7 +287,7 @@ _EXAMPLES: Final = {
 def cluster_of(table: Table) -> Cluster:
     """Return the cluster of a TOML table, with texts in the notation parsed and ranks as numbers."""
     readers: Mapping[str, Callable[[Any], Any]] = {
-        "compute": lambda text: _parsed("compute", text, "delays"),
+        "compute": _compute,
         "faults": lambda _: [_parsed("faults", text, "faults") for text in _listed(table, "faults")],
         "speed": lambda _: {_rank("speed", r): checked("speed", v, float) for r, v in _keyed(table, "speed")},
         "costs": lambda _: {name: _cost(value) for name, value in _keyed(table, "costs")},
@@ -296,7 +296,7 @@ def cluster_of(table: Table) -> Cluster:
         "nics": lambda _: {_rank("nics", r): _parsed("nics", v, "cluster") for r, v in _keyed(table, "nics")},
         "links": lambda _: {_pair(pair): _parsed("links", v, "cluster") for pair, v in _keyed(table, "links")},
     }
-    kinds = {"workers": int, "cancel": str, "server": str}
+    kinds = {"workers": int, "cores": int, "cancel": str, "server": str}
     values = {
         key: readers[key](value) if key in readers else checked(key, value, kinds.get(key, float))
         for key, value in table.items()
@@ -306,6 +306,15 @@ def cluster_of(table: Table) -> Cluster:
 
 def _cost(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else checked("costs", value, float)
+
+
+def _compute(value: Any) -> Any:
+    """Return the delay of a text, or the delays by rank of a list or table of texts."""
+    if isinstance(value, list):
+        return [_parsed("compute", text, "delays") for text in value]
+    if isinstance(value, dict):
+        return {_rank("compute", rank): _parsed("compute", text, "delays") for rank, text in value.items()}
+    return _parsed("compute", value, "delays")
 
 
 def _collectives(text: Any) -> Any:

@@ -9,100 +9,69 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Final
 
+from tacit.cluster import checks
 from tacit.cluster.collectives import CollectiveTimes, Gloo
 from tacit.cluster.costs import Cost, check_costs
 from tacit.cluster.delays import Delay, Exponential
-from tacit.cluster.faults import Crash, Fault, Join, Partition, Pause, Slow
-from tacit.cluster.links import Link, Nic, check_link, host_of_each
+from tacit.cluster.faults import Crash, Fault, Join
+from tacit.cluster.links import Link, Nic, host_of_each
 from tacit.core.network import shard_at
 from tacit.core.specs import ALWAYS_SPELLED, Spec, spell
-from tacit.errors import nearest, require
 
 _IF_CHANGED: Final = {"if_changed": True}
 """Metadata of a field that ``Cluster.table`` contains only if it differs from its default."""
 
+_STEP: Final = Exponential(mean_s=0.02)
 _COLLECTIVES: Final[Mapping[str, CollectiveTimes | None]] = {"ring": None, "gloo": Gloo()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Spec):
-    """A cluster: number of workers, their speeds, their hosts, their network and its faults."""
+    """A cluster: number of workers, their speeds, their hosts, their network and its faults.
+
+    - ``compute``: time of one step on a worker of speed 1; one delay for all, or one for each rank.
+    - ``speed``: ``{3: 0.33}`` gives worker 3 a third of the speed.
+    - ``latency_s``, ``bandwidth_bytes_per_s``: of each host's NIC, per direction; ``math.inf`` is without a limit.
+    - ``links``: ``{(0, 3): Link(…)}``; (3, 0) defaults to it. Rank -1 is the server.
+    - ``nics``: ``{3: Nic(…)}`` is the NIC of the host of rank 3.
+    - ``header_overhead``: what headers add to the bytes on the wire; 0.047 for TCP at an MTU of 1500.
+    - ``hosts``: number of hosts that the ranks are divided over, or the host of each rank; None: one host per worker.
+      Traffic within a host does not use the NIC. It takes ``host_latency_s`` and ``host_bandwidth_bytes_per_s``.
+    - ``cores``: of each host; None: enough for all its ranks. ``communication_cores``: that the communication of a rank
+      takes beside its computation. See ``slowdown``.
+    - ``collectives``: "ring", "gloo", ``Gloo(…)``, or ``Measured({bytes: seconds})``.
+    - ``cancel``: when an abandoned step ends: "instant" at once, "step_end" as if it were computed.
+    - ``server``: where the server runs: "extra" on a host of its own, "rank0" on the host of rank 0.
+    - ``timeout_s``: how long a collective waits for a partitioned link.
+    - ``costs``: seconds per number of work in hooks, or a pair of these and of seconds per call: ``{"encode": 3e-8}``.
+    """
 
     workers: int = field(default=16, metadata=ALWAYS_SPELLED)
-    compute: Delay = field(default=Exponential(mean_s=0.02), metadata=ALWAYS_SPELLED)  # one step on a worker of speed 1
-    speed: Mapping[int, float] = field(default_factory=dict)  # {3: 0.33}: worker 3 has a third of the speed
+    compute: Delay | Sequence[Delay] | Mapping[int, Delay] = field(default=_STEP, metadata=ALWAYS_SPELLED)
+    speed: Mapping[int, float] = field(default_factory=dict)
     latency_s: float = 1e-4
-    bandwidth_bytes_per_s: float = 125e6  # of each host's NIC, per direction (125e6: 1 Gbit/s); math.inf: no limit
-    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)  # {(0, 3): Link(...)}; (3, 0) defaults to it
-    nics: Mapping[int, Nic] = field(
-        default_factory=dict
-    )  # {3: Nic(...)}: the NIC of the host of rank 3; -1: the server
-    header_overhead: float = field(default=0.0, metadata=_IF_CHANGED)  # 0.047: headers add 4.7 % to what NICs transfer
-    hosts: int | Sequence[int] | None = field(default=None, metadata=_IF_CHANGED)  # None: one host per worker
-    host_latency_s: float = field(default=0.0, metadata=_IF_CHANGED)  # between ranks of one host
-    host_bandwidth_bytes_per_s: float = field(default=math.inf, metadata=_IF_CHANGED)  # of each pair on one host
-    collectives: str | CollectiveTimes = field(
-        default="ring", metadata=_IF_CHANGED
-    )  # "gloo", Gloo(...), Measured({...})
+    bandwidth_bytes_per_s: float = 125e6  # 1 Gbit/s
+    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    nics: Mapping[int, Nic] = field(default_factory=dict)
+    header_overhead: float = field(default=0.0, metadata=_IF_CHANGED)
+    hosts: int | Sequence[int] | None = field(default=None, metadata=_IF_CHANGED)
+    host_latency_s: float = field(default=0.0, metadata=_IF_CHANGED)
+    host_bandwidth_bytes_per_s: float = field(default=math.inf, metadata=_IF_CHANGED)
+    cores: int | None = field(default=None, metadata=_IF_CHANGED)
+    communication_cores: float = field(default=0.15, metadata=_IF_CHANGED)
+    collectives: str | CollectiveTimes = field(default="ring", metadata=_IF_CHANGED)
     faults: Sequence[Fault] = ()
-    cancel: str = "instant"  # when an abandoned step ends: "instant" at once, "step_end" as if it were computed
-    server: str = "extra"  # where the server runs: on a host of its own, or on the host (and NIC) of "rank0"
-    timeout_s: float = 1800.0  # how long a collective waits for a partitioned link
-    costs: Mapping[str, Cost] = field(
-        default_factory=dict
-    )  # seconds per number of work in hooks: {"encode TopK": 3e-8}
+    cancel: str = "instant"
+    server: str = "extra"
+    timeout_s: float = 1800.0
+    costs: Mapping[str, Cost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(
-            isinstance(self.workers, int) and self.workers >= 1,
-            f"workers={self.workers} must be a whole number, at least 1.",
-        )
-        require(
-            isinstance(self.compute, Delay), f"compute={self.compute!r} must be a delay; try Constant(mean_s=0.02)."
-        )
-        check_link(self.latency_s, self.bandwidth_bytes_per_s)
-        check_link(self.host_latency_s, self.host_bandwidth_bytes_per_s, "host_")
-        for rank, speed in self.speed.items():
-            self._check_rank("speed", rank)
-            require(
-                speed > 0, f"speed={{{rank}: {speed}}} must be positive; use Pause or Crash for a worker that stops."
-            )
-        for pair, link in self.links.items():
-            require(
-                len(pair) == 2 and isinstance(link, Link),
-                f"links={{{pair}: {link}}} must map pairs of ranks to links; write {{(0, 3): Link(...)}}.",
-            )
-            for rank in pair:
-                self._check_rank("links", rank, server=True)
-        require(
-            isinstance(self.collectives, CollectiveTimes) or self.collectives in tuple(_COLLECTIVES),
-            f"collectives={spell(self.collectives)} must be {' or '.join(map(spell, _COLLECTIVES))}, Gloo(…) with its "
-            f"own software time, or a table of measured times: Measured({{1000: 0.0004, 1000000: 0.011}}).",
-        )
-        for name, known in (("cancel", ("instant", "step_end")), ("server", ("extra", "rank0"))):
-            value = getattr(self, name)
-            near = nearest(str(value), known).partition("; known")[0] or "."
-            require(value in known, f"{name}={value!r} must be {' or '.join(map(spell, known))}{near}")
-        require(self.timeout_s > 0, f"timeout_s={self.timeout_s} must be positive.")
+        checks.check_compute(self)
+        checks.check_network(self)
+        checks.check_hosts(self)
+        checks.check_faults(self)
         check_costs(self.costs)
-        require(
-            0 <= self.header_overhead < math.inf,
-            f"header_overhead={self.header_overhead} must be at least 0 and finite; 0.047 adds 4.7 % of headers.",
-        )
-        host_of_each(self.hosts, self.workers)
-        for rank, nic in self.nics.items():
-            self._check_rank("nics", rank, server=True)
-            require(
-                isinstance(nic, Nic),
-                f"nics={{{rank}: {nic}}} must map ranks to NICs; write {{{rank}: Nic(out_bytes_per_s=12.5e6)}}.",
-            )
-            same = next(other for other in self.nics if self.host(other) == self.host(rank))
-            require(
-                self.nics[same] == nic,
-                f"nics gives ranks {same} and {rank} different NICs, but they share a host; give the NIC of one rank.",
-            )
-        for fault in self.faults:
-            self._check_fault(fault)
 
     @property
     def joins(self) -> list[Crash | Join]:
@@ -123,6 +92,31 @@ class Cluster(Spec):
         return {
             name: _plain(value) for name, value in values.items() if isinstance(value, str) or value not in ({}, (), [])
         }
+
+    # Time of a step.
+
+    def delay(self, rank: int) -> Delay:
+        """Return the compute time of a step of worker ``rank``, at speed 1 and on a core of its own."""
+        return self.compute if isinstance(self.compute, Delay) else self.compute[rank]
+
+    def slowdown(self, rank: int) -> float:
+        """Return the factor by which steps of worker ``rank`` take longer because its host has too few cores.
+
+        Each rank takes one core and ``communication_cores``. If the ranks of a host take more than its ``cores``, all
+        of them are slowed down in proportion.
+        """
+        if self.cores is None:
+            return 1.0
+        ranks = self._hosts.count(self._hosts[rank])
+        return max(1.0, ranks * (1 + self.communication_cores) / self.cores)
+
+    @property
+    def slowdowns(self) -> dict[str, float]:
+        """The factor of each rank that ``slowdown`` slows down, as the record of a run has it."""
+        factors = {str(rank): self.slowdown(rank) for rank in range(self.workers)}
+        return {rank: factor for rank, factor in factors.items() if factor > 1}
+
+    # Time of a collective.
 
     @property
     def collective_times(self) -> CollectiveTimes | None:
@@ -203,26 +197,6 @@ class Cluster(Spec):
 
     def _link(self, source: int, target: int) -> Link | None:
         return self.links.get((source, target)) or self.links.get((target, source))
-
-    def _check_fault(self, fault: Fault) -> None:
-        require(
-            isinstance(fault, Fault),
-            f"faults contains {fault!r}; use Crash, Join, Pause, Slow, Partition or MessageLoss.",
-        )
-        match fault:
-            case Crash(rank=rank):
-                self._check_rank(str(fault), rank, server=True)
-            case Join(rank=rank) | Pause(rank=rank) | Slow(rank=rank):
-                self._check_rank(str(fault), rank)
-            case Partition(ranks=ranks):
-                for rank in ranks:
-                    self._check_rank(str(fault), rank)
-
-    def _check_rank(self, where: str, rank: int, server: bool = False) -> None:
-        require(
-            isinstance(rank, int) and (0 <= rank < self.workers or (server and rank == -1)),
-            f"{where} names worker {rank}, but workers={self.workers} have ranks 0 to {self.workers - 1}.",
-        )
 
 
 def _plain(value: object) -> Any:

@@ -62,5 +62,6 @@ def _mean(runs: Sequence[Run], key: str) -> float:
 
 
 def _has_measured_steps(run: Run) -> bool:
-    cluster = run.config.get("cluster", {})
-    return str(cluster.get("compute", "")).startswith("Recorded(") or run.cluster.startswith("replay of ")
+    compute = run.config.get("cluster", {}).get("compute", "")
+    texts = compute.values() if isinstance(compute, dict) else compute if isinstance(compute, list) else [compute]
+    return all(str(text).startswith("Recorded(") for text in texts) or run.cluster.startswith("replay of ")

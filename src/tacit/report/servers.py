@@ -80,7 +80,7 @@ def served(comparison: Comparison) -> list[Served]:
 def predicted_time(run: Run) -> TimeBounds | None:
     """Return the seconds per update by theory, for messages without cost; None where theory has no result."""
     call, cluster = call_in(run.strategy), run.config.get("cluster")
-    if call is None or call.name not in _KINDS or not isinstance(cluster, dict):
+    if call is None or call.name not in _KINDS or not isinstance(cluster, dict) or "cores" in cluster:
         return None
     arguments, delay = plain_arguments(call), call_in(str(cluster.get("compute", "")))
     compute = None if delay is None else made(delay, delays, Delay)  # type: ignore[type-abstract]

@@ -22,8 +22,8 @@ class ComputeTimes:
     def __init__(self, cluster: Cluster, rank: int, streams: Streams) -> None:
         self._crashes = sorted(f.at_s for f in cluster.faults if isinstance(f, Crash) and f.rank == rank)
         self.crash_s = self.crash_after(-1.0)  # the next one
-        self._delay, self._random = cluster.compute, streams.numpy("compute", rank)
-        self._speed = float(cluster.speed.get(rank, 1.0))
+        self._delay, self._random = cluster.delay(rank), streams.numpy("compute", rank)
+        self._speed = float(cluster.speed.get(rank, 1.0)) / cluster.slowdown(rank)
         self._drawn: list[float] = []  # work of coming steps
         self._used = 0
         self._windows = [

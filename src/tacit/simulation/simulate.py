@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.cluster.cluster import Cluster
+from tacit.cluster.delays import Delay
 from tacit.cluster.faults import Slow
 from tacit.cluster.joins import check_joins
 from tacit.core.randomness import Streams
@@ -147,7 +148,7 @@ def simulate(
             timing_only=timing_only,
         ),
         record={
-            **_record(made, host, target),
+            **_record(made, host, target, cluster),
             **model_facts(first.numel(), first.dtype, first.numel() * first.element_size()),
             "batch": problem.batch_size,
         },
@@ -197,9 +198,11 @@ def _check(workload: object, strategy: object, steps: int, evaluate_every: int |
 
 def _warn_of_speeds(workload: Workload, strategy: Strategy[Any], cluster: Cluster) -> None:
     """Warn if learners differ in speed and in data."""
-    speeds = {cluster.speed.get(rank, 1.0) for rank in range(cluster.workers)}
+    ranks = range(cluster.workers)
+    speeds = {cluster.speed.get(rank, 1.0) / cluster.slowdown(rank) for rank in ranks}
+    delays = {""} if isinstance(cluster.compute, Delay) else {str(cluster.delay(rank)) for rank in ranks}
     is_slow = any(isinstance(fault, Slow) and fault.factor != 1.0 for fault in cluster.faults)
-    if workload.is_shuffled is False and (len(speeds) > 1 or is_slow):
+    if workload.is_shuffled is False and (len(speeds) > 1 or len(delays) > 1 or is_slow):
         warnings.warn(
             f"{strategy} uses fast learners more often than slow ones, and {workload} gives them different data: "
             f"the data of fast learners have a larger weight. rate=RescaledRate() or Ringleader() weigh all learners "
@@ -335,9 +338,10 @@ def _name_of(function: object) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__)).replace("<", "").replace(">", "")
 
 
-def _record(engine: Engine | TimingEngine, host: str, device: torch.device) -> dict[str, Any]:
+def _record(engine: Engine | TimingEngine, host: str, device: torch.device, cluster: Cluster) -> dict[str, Any]:
     return {
         **versions(),
+        **({} if cluster.cores is None else {"compute_slowdown": cluster.slowdowns}),
         "host": host,
         "device": str(device),
         "threads": torch.get_num_threads(),

@@ -171,6 +171,7 @@ def script_configuration(
 def _record(world: ScriptWorld) -> dict[str, Any]:
     return {
         **versions(),
+        **({} if world.cluster.cores is None else {"compute_slowdown": world.cluster.slowdowns}),
         "host": world.host,
         "world": "simulated",
         "engine": "script",

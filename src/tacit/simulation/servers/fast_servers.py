@@ -60,7 +60,8 @@ def run_fast_servers(world: World) -> bool:
 def _applies(world: World) -> bool:
     """Whether only computation takes time, and the strategy is one of the four kinds with no argument but k."""
     cluster, strategy = world.cluster, world.strategy
-    is_steady = not cluster.faults and not isinstance(cluster.compute, SlowSpells)
+    has_spells = any(isinstance(cluster.delay(rank), SlowSpells) for rank in range(cluster.workers))
+    is_steady = not cluster.faults and not has_spells
     is_whole = world.is_timing and not world.is_resumed
     if not (
         cluster.is_free
