@@ -96,6 +96,8 @@ def test_where_two_steps_end_at_one_moment_fibers_run(kind, k: int, steps: int, 
         (tacit.KSync(k=2, compressor=tacit.TopK(k=1)), {}),
         (tacit.KSync(k=2, model_compressor=tacit.TopK(k=1)), {}),
         (tacit.Ringleader(), {}),
+        (tacit.KSync(k=2), {"costs": {"update": 0.1}}),
+        (tacit.KSync(k=2), {"costs": {"update": 0.1}, "latency_s": 0.1}),
     ],
     ids=str,
 )

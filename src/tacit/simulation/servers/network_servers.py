@@ -28,9 +28,9 @@ KINDS: Final = (KSync, KBatchSync, KAsync, KBatchAsync)
 
 
 def run_network_servers(world: World) -> bool:
-    """Run the simulation like ``world.run``; return False, without effect, if the strategy is not a plain kind."""
-    strategy = world.strategy
-    if not world.is_timing or world.is_resumed or world.cluster.faults or type(strategy) not in KINDS:
+    """Run the simulation like ``world.run``; return False, without effect, if strategy or cluster need fibers."""
+    strategy, cluster = world.strategy, world.cluster
+    if not world.is_timing or world.is_resumed or cluster.faults or cluster.costs or type(strategy) not in KINDS:
         return False
     assert isinstance(strategy, ParameterServerStrategy)
     if strategy.shards > 1 or strategy.compressor is not None or strategy.model_compressor is not None:
