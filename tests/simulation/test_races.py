@@ -37,6 +37,10 @@ def timed(strategy: ParameterServerStrategy, steps: int = 12, seed: int = 0, **r
     )
 
 
+def by_rank(workers: int) -> list[tacit.Delay]:
+    return [DELAYS[rank % len(DELAYS)] for rank in range(workers)]
+
+
 def is_race(run: tacit.Run) -> bool:
     return run.record["host"] == "race"
 
@@ -46,13 +50,14 @@ def is_race(run: tacit.Run) -> bool:
     kind=draw.sampled_from(KINDS),
     k=draw.integers(1, 9),
     workers=draw.integers(1, 9),
-    compute=draw.sampled_from(DELAYS),
+    compute=draw.sampled_from([*DELAYS, None]),
+    hosts=draw.sampled_from([None, 1]),
     speed=draw.sampled_from([{}, {0: 0.2}]),
     steps=draw.integers(1, 25),
     seed=draw.integers(0, 9),
 )
-def test_a_race_leaves_the_very_run_that_fibers_leave(kind, k, workers, steps, seed, **cluster):
-    strategy = kind(k=min(k, workers))
+def test_a_race_leaves_the_very_run_that_fibers_leave(kind, k, workers, compute, steps, seed, **cluster):
+    strategy, cluster["compute"] = kind(k=min(k, workers)), compute or by_rank(workers)
     race, fibers = (timed(strategy, steps, seed, workers=workers, host=host, **cluster) for host in (None, "greenlet"))
     assert is_race(race) and not is_race(fibers)
     assert race.digest == fibers.digest
@@ -105,6 +110,21 @@ def test_whatever_else_takes_time_or_thought_takes_fibers(strategy: ParameterSer
     assert timed(strategy, **rest).record["host"] == "greenlet"
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"compute": [*DELAYS, tacit.SlowSpells(compute=DELAYS[0])]},
+        {"nics": {4: tacit.Nic(in_bytes_per_s=100.0)}},
+        {"hosts": 1, "server": "rank0", "host_latency_s": 0.1},
+    ],
+    ids=str,
+)
+def test_where_one_learner_has_slow_spells_or_messages_take_time_events_run(cluster: dict[str, object]):
+    events, fibers = (timed(tacit.KAsync(k=2), host=host, **cluster) for host in (None, "greenlet"))
+    assert events.record["host"] == "events"
+    assert events.digest == fibers.digest
+
+
 NETWORKS = (
     {"latency_s": 1e-4, "bandwidth_bytes_per_s": 125e6},
     {"latency_s": 0.3},
@@ -112,6 +132,9 @@ NETWORKS = (
     {"bandwidth_bytes_per_s": 1e3, "server": "rank0"},
     {"links": {(-1, 0): tacit.Link(latency_s=1.0), (1, -1): tacit.Link(bandwidth_bytes_per_s=1e2)}},
     {"bandwidth_bytes_per_s": 1e4, "links": {(-1, 0): tacit.Link(latency_s=1.0)}},
+    {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e3, "server": "rank0", "hosts": 2, "host_latency_s": 0.2},
+    {"bandwidth_bytes_per_s": 300.0, "hosts": 2, "cores": 1, "nics": {-1: tacit.Nic(out_bytes_per_s=math.inf)}},
+    {"nics": {0: tacit.Nic(in_bytes_per_s=200.0), -1: tacit.Nic(out_bytes_per_s=500.0)}, "header_overhead": 0.5},
 )
 
 
@@ -124,14 +147,19 @@ NETWORKS = (
     network=draw.sampled_from(NETWORKS),
     cancel=draw.sampled_from(["instant", "step_end"]),
     workers=draw.integers(1, 9),
-    compute=draw.sampled_from([*DELAYS, tacit.Constant(mean_s=1.0), tacit.SlowSpells(compute=DELAYS[0])]),
+    compute=draw.sampled_from([*DELAYS, tacit.Constant(mean_s=1.0), tacit.SlowSpells(compute=DELAYS[0]), None]),
     speed=draw.sampled_from([{}, {0: 0.2}]),
     steps=draw.integers(1, 25),
     seed=draw.integers(0, 9),
 )
-def test_events_leave_the_very_run_that_fibers_leave(kind, k, rate, bound, network, workers, steps, seed, **cluster):
+def test_events_leave_the_very_run_that_fibers_leave(
+    kind, k, rate, bound, network, workers, compute, steps, seed, **cluster
+):
     bounded = {} if kind.cancels else {"maximum_staleness": bound}
     strategy, network = kind(k=min(k, workers), rate=rate, **bounded), {**network}
+    cluster["compute"] = compute or by_rank(workers)
+    if "hosts" in network:
+        network["hosts"] = min(network["hosts"], workers)
     if "links" in network and workers == 1:
         del network["links"]
         network["latency_s"] = 0.1
