@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import tacit
 from tacit import workloads
+from tacit.cluster.group_network import GroupNetwork
 from tests.simulation.test_links import BANDWIDTH, LATENCY_S, arrivals, fabric
 
 
@@ -159,3 +161,26 @@ def test_the_server_without_a_network_uses_the_fast_path_on_any_host():
     ]
     assert [run.record["host"] == "race" for run in runs] == [True, True, False]
     assert runs[0].digest == runs[1].digest != runs[2].digest
+
+
+def test_arrays_of_a_group_are_the_clusters_numbers():
+    """``GroupNetwork`` computes with arrays what ``Cluster`` says pair by pair."""
+    links = {(0, 3): tacit.Link(latency_s=0.5), (4, 1): tacit.Link(bandwidth_bytes_per_s=7.0), (1, 2): tacit.Link()}
+    cluster = tacit.Cluster(
+        workers=6,
+        hosts=[0, 0, 1, 1, 2, 0],
+        host_latency_s=0.25,
+        host_bandwidth_bytes_per_s=1e9,
+        header_overhead=0.5,
+        links={**links, (3, 0): tacit.Link(latency_s=0.75, bandwidth_bytes_per_s=5.0)},
+        nics={2: tacit.Nic(out_bytes_per_s=1e3), 4: tacit.Nic(in_bytes_per_s=2e3)},
+    )
+    for group in (range(6), [5, 3, 0, 4], [2, 1]):
+        network = GroupNetwork(cluster, group)
+        for (at, source), (to, target) in itertools.permutations(enumerate(group), 2):
+            assert network.latency_s[at, to] == cluster.latency(source, target)
+            assert network.bandwidth[at, to] == cluster.bandwidth(source, target)
+        for stage in range(1, len(group)):
+            pairs = [(rank, group[(place + stage) % len(group)]) for place, rank in enumerate(group)]
+            found = [network.staged_bandwidth[place, (place + stage) % len(group)] for place in range(len(group))]
+            assert found == cluster.bandwidths(pairs)

@@ -171,15 +171,20 @@ class Cluster(Spec):
         entering = Counter(target for source, target in ends if source != target)
         found = []
         for (source, target), (from_host, to_host) in zip(transfers, ends, strict=True):
-            link = self._link(source, target)
-            own = math.inf if link is None or link.bandwidth_bytes_per_s is None else link.bandwidth_bytes_per_s
-            if from_host == to_host:
-                found.append(own if own < math.inf else self.host_bandwidth_bytes_per_s)
-            else:
-                out_rate = self.nic_bandwidth("out", from_host) / leaving[from_host]
-                in_rate = self.nic_bandwidth("in", to_host) / entering[to_host]
-                found.append(min(own / (1 + self.header_overhead), out_rate, in_rate))
+            rates = [self.link_bandwidth(source, target)]
+            if from_host != to_host:
+                rates.append(self.nic_bandwidth("out", from_host) / leaving[from_host])
+                rates.append(self.nic_bandwidth("in", to_host) / entering[to_host])
+            found.append(min(rates))
         return found
+
+    def link_bandwidth(self, source: int, target: int) -> float:
+        """Return the bandwidth of the link itself, without headers and without the NICs at its ends."""
+        link = self._link(source, target)
+        own = None if link is None else link.bandwidth_bytes_per_s
+        if self.is_local(source, target):
+            return self.host_bandwidth_bytes_per_s if own is None else own
+        return math.inf if own is None else own / (1 + self.header_overhead)
 
     def nic_bandwidth(self, direction: str, host: int) -> float:
         """Return the bytes per second of a host's NIC, without headers; ``direction`` is "out" or "in"."""

@@ -175,7 +175,6 @@ class Fabric:
         self._library = cluster.collective_times
         self._networks: dict[tuple[int, ...], GroupNetwork] = {}
         self._prices: dict[object, Price] = {}
-        self._matrices: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
         """Transfer a message and call ``delivered`` at its arrival. Return False if the message is lost."""
@@ -269,7 +268,8 @@ class Fabric:
             time_s = self._library.all_to_all_s(sizes.astype(float), self._network(group))
             if time_s is not None:
                 return self._priced(None, time_s, sent_bytes, n - 1)
-        latency_s, bandwidth = self._links_within(tuple(group))
+        network = self._network(group)
+        latency_s, bandwidth = network.latency_s, network.staged_bandwidth
         sent_s, received_s, places = np.zeros(n), np.zeros(n), np.arange(n)
         for stage in range(1, n):
             targets = (places + stage) % n
@@ -351,18 +351,6 @@ class Fabric:
         price = Price((done_s,) * len(group), tuple(sent_bytes.tolist()))
         self._keep(key, price)
         return price
-
-    def _links_within(self, group: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return latency and bandwidth from each rank of the group to each other, in the stages of an all-to-all."""
-        if group not in self._matrices:
-            n, places = len(group), np.arange(len(group))
-            latency_s, bandwidth = np.zeros((n, n)), np.full((n, n), math.inf)
-            for stage in range(1, n):
-                pairs = [(rank, group[(place + stage) % n]) for place, rank in enumerate(group)]
-                latency_s[places, (places + stage) % n] = [self._cluster.latency(a, b) for a, b in pairs]
-                bandwidth[places, (places + stage) % n] = self._cluster.bandwidths(pairs)
-            self._matrices[group] = latency_s, bandwidth
-        return self._matrices[group]
 
     def _retries(self, count: int) -> Array:
         """Return the seconds spent on retransmissions, one entry per message of a collective."""
