@@ -12,6 +12,7 @@ import torch
 import tacit
 from tacit import workloads
 from tacit.record.trace import Trace
+from tacit.simulation.engine.engine import Engine
 from tacit.simulation.fibers import make_fiber
 from tacit.strategies import Strategy
 from tacit.testing.toys import Answer, AskAround, Ball, FirstOfAll, Gathering, Gradient, NewModel, PingPong, Question
@@ -189,6 +190,34 @@ def test_running_ahead_changes_neither_trace_nor_model():
     assert ahead.trace.digest == stepwise.trace.digest
     torch.testing.assert_close(ahead.parameters, stepwise.parameters)
     assert [row["time_s"] for row in ahead.history] == [row["time_s"] for row in stepwise.history]
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 7, 20])
+def test_steps_behind_an_untouched_hook_are_queued_before_it_runs(evaluate_every: int, monkeypatch: pytest.MonkeyPatch):
+    class AsHooksRun(tacit.SwarmSGD):
+        def untouched_steps(self, worker, state):
+            return self.hook_free_steps(worker, state)
+
+    queued: list[int] = []
+    advance = Engine.advance
+    monkeypatch.setattr(Engine, "advance", lambda *given: (queued.append(len(given[3])), advance(*given)))
+    ahead = simulate(tacit.SwarmSGD(local_steps=4), evaluate_every=evaluate_every)
+    longest, queued[:] = max(queued), []
+    behind = simulate(AsHooksRun(local_steps=4), evaluate_every=evaluate_every)
+    assert ahead.trace.digest == behind.trace.digest and torch.equal(ahead.parameters, behind.parameters)
+    assert [row["loss"] for row in ahead.history] == [row["loss"] for row in behind.history]
+    assert longest == (1 if evaluate_every == 1 else max(queued) + 1)
+
+
+def test_a_hook_that_uses_the_parameters_of_an_untouched_step_is_refused():
+    class Wrong(tacit.SwarmSGD):
+        def untouched_steps(self, worker, state):
+            return 10
+
+    with pytest.raises(
+        tacit.MisplacedCall, match=r"untouched_steps\(\) counts step \d+, whose hook uses worker\.param"
+    ):
+        simulate(Wrong(local_steps=2), evaluate_every=12)
 
 
 def test_nothing_reads_the_real_clock():

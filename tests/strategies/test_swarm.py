@@ -218,7 +218,7 @@ class Walks(Watched):
             self.kind.after_step(this, worker, state)
             self.models[worker.rank, worker.step] = worker.parameters.clone()
 
-        return {"after_step": after_step, "hook_free_steps": lambda this, worker, state: 0}
+        return {"after_step": after_step, **dict.fromkeys(("hook_free_steps", "untouched_steps"), lambda *_: 0)}
 
 
 @pytest.mark.slow

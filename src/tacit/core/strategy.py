@@ -24,6 +24,7 @@ State = TypeVar("State")
 _OLD_HOOKS: Final = {
     "quiet_steps": ("", "derive from tacit.RunsAhead and define hook_free_steps(self, worker, state)"),
     "hook_free_steps": ("RunsAhead", "derive from tacit.RunsAhead as well"),
+    "untouched_steps": ("RunsAhead", "derive from tacit.RunsAhead as well"),
     "join": ("TakesJoiners", "derive from tacit.TakesJoiners as well"),
     "merged": ("MergesStates", "derive from tacit.MergesStates as well"),
     "init_server": ("ServerStrategy", "derive from tacit.ServerStrategy instead of tacit.Strategy"),
@@ -113,6 +114,13 @@ class RunsAhead(ABC):
     @abstractmethod
     def hook_free_steps(self, worker: Worker, state: Any) -> int:
         """Return how many coming steps have hooks that do nothing, whatever other workers do."""
+
+    def untouched_steps(self, worker: Worker, state: Any) -> int:
+        """Return how many coming steps have hooks that use neither parameters nor gradient nor losses.
+
+        Such a hook may send messages. By default these are the hook-free steps.
+        """
+        return self.hook_free_steps(worker, state)
 
 
 class TakesJoiners(ABC):

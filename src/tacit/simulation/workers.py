@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
@@ -44,6 +45,7 @@ class SimulatedWorker(Endpoint):
         self._updates = 0  # version of the server's model that this worker has
         self._times_s: list[float] = []  # start of the steps in progress, and their ends
         self._ahead = self._base_step = 0  # number of hook-free steps among them, and of steps before them
+        self._queued = 0  # steps in the engine's queue beyond those in progress
         self._update_is_skipped = self._is_abandoned = False
         self._deferred_gradient: Tensor | None = None  # of this step, if its update is skipped
         self._step_in_progress: StepInProgress | None = None
@@ -54,6 +56,7 @@ class SimulatedWorker(Endpoint):
     def parameters(self) -> Tensor:
         if self.is_handling:
             raise MisplacedCall("a handler may not touch worker.parameters; work on tensors of the state instead.")
+        self._check_untouched("parameters")
         return self.world.engine.row(self.rank)
 
     @property
@@ -62,6 +65,7 @@ class SimulatedWorker(Endpoint):
 
     @property
     def gradient(self) -> Tensor:
+        self._check_untouched("gradient")
         if not self._update_is_skipped:
             return self.world.engine.gradient(self.rank)
         if self._deferred_gradient is None:
@@ -86,6 +90,7 @@ class SimulatedWorker(Endpoint):
         return self.world.shared_stream(self.rank)
 
     def take_observed(self) -> ObservedLosses:
+        self._check_untouched("take_observed()")
         return self.world.engine.take_observed(self.rank)
 
     def report_total_weight(self, total_weight: float) -> None:
@@ -105,6 +110,13 @@ class SimulatedWorker(Endpoint):
         if self._step_in_progress is not None:
             self._step_in_progress.abandon()
 
+    def _check_untouched(self, used: str) -> None:
+        """Raise if later steps are queued because the strategy has announced that it does not use ``used`` now."""
+        if self._queued:
+            raise MisplacedCall(
+                f"untouched_steps() counts step {self.step}, whose hook uses worker.{used}; let it count fewer steps."
+            )
+
     # The loop over steps.
 
     def progress(self) -> int:
@@ -116,7 +128,7 @@ class SimulatedWorker(Endpoint):
     def live_again(self) -> None:
         super().live_again()
         self.state, self._is_initialised, self._step_in_progress, self._ahead = None, False, None, 0
-        self._update_is_skipped, self._is_abandoned, self._deferred_gradient = False, False, None
+        self._update_is_skipped, self._is_abandoned, self._deferred_gradient, self._queued = False, False, None, 0
         self.compute_times.crash_s = self.compute_times.crash_after(self.world.agenda.now_s)
         self.boundary_s = self.world.agenda.now_s
 
@@ -192,12 +204,27 @@ class SimulatedWorker(Endpoint):
 
     def _wait_for_period(self, times_s: list[float], ahead: int) -> None:
         """Queue and record all steps now, and park until the last one has ended."""
-        agenda, done = self.world.agenda, self.step + ahead
-        self._queue(self._take_batches(len(times_s) - 1), times_s, ahead)
+        agenda, done, steps = self.world.agenda, self.step + ahead, len(times_s) - 1
+        before, wanted = self._queued, self._steps_to_queue(steps)
+        self._queued = 0
+        self._queue(self._take_batches(wanted - before), times_s, ahead, before)
         agenda.at(times_s[-1], self.fiber.resume)
         self.waiting = ("a step", agenda.now_s)
         self.fiber.park()
-        self.waiting, self.step = None, done
+        self.waiting, self.step, self._queued = None, done, wanted - steps
+
+    def _steps_to_queue(self, steps: int) -> int:
+        """Return how many coming steps to have in the engine's queue: ``steps``, and more if hooks allow it.
+
+        Further steps may begin before a hook has run that does not use their results, but not before an evaluation.
+        """
+        world, first = self.world, self.step
+        untouched = min(world.untouched_steps(self, self.state), _FARTHEST_AHEAD)
+        wanted = max(min(untouched + 1, world.steps - first), self._queued)
+        if wanted <= steps or self.compute_times.crash_s < math.inf:
+            return steps
+        due = world.evaluator.due_between(first + steps, first + wanted - 1)
+        return due[0] - first if due else wanted
 
     def _wait_for_step(self, batches: Sequence[Token], start_s: float, end_s: float) -> None:
         """Park until the step with hooks has ended; without a batch, until the last hook-free one has."""
@@ -225,16 +252,19 @@ class SimulatedWorker(Endpoint):
         self.waiting = None
         return end_s
 
-    def _queue(self, batches: Sequence[Token], times_s: list[float], ahead: int) -> None:
-        """Queue whole steps in the engine, one per mini-batch, and the evaluations due in the first ``ahead`` steps."""
+    def _queue(self, batches: Sequence[Token], times_s: list[float], ahead: int, before: int = 0) -> None:
+        """Queue whole steps in the engine, one per mini-batch, and the evaluations due in the first ``ahead`` steps.
+
+        before: the number of steps that are queued already.
+        """
         rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
         self._base_step, self._times_s, self._ahead = first, times_s, ahead
-        if not len(batches):
+        if len(times_s) == 1:
             return
         self.world.trace.record_steps(rank, first + 1, times_s)
-        queued = first
+        begin = queued = first + before
         for due in evaluator.due_between(first + 1, first + ahead):
-            engine.advance(rank, queued, batches[queued - first : due - first])
+            engine.advance(rank, queued, batches[queued - begin : due - begin])
             self.step = due  # ``reported`` refers to the worker after this step
             share = self._share()
             engine.snapshot(rank, due, evaluator.both if share is None else evaluator.before)
@@ -243,7 +273,7 @@ class SimulatedWorker(Endpoint):
             evaluator.reached(due, times_s[due - first])
             queued = due
         self.step = first
-        engine.advance(rank, queued, batches[queued - first :] if queued > first else batches)
+        engine.advance(rank, queued, batches[queued - begin :] if queued > begin else batches)
 
     def accept(self, envelope: Envelope) -> None:
         """Pass handled kinds to ``on_message``, also after the last step; a paused worker does so when it wakes."""

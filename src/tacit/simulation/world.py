@@ -55,6 +55,7 @@ class World(BaseWorld):
         # Steps whose only hook follows them, and which nothing abandons, are queued and recorded when they start.
         self.queues_periods = not (self.calls_before or self.cancels or self.has_server)
         self.hook_free_steps = strategy.hook_free_steps if isinstance(strategy, RunsAhead) else _none
+        self.untouched_steps = strategy.untouched_steps if isinstance(strategy, RunsAhead) else _none
         self._rate_of = (-1, 0.0)  # the step that was asked for last, and its learning rate
         self._samplers = None if problem is None or self.is_timing else problem.samplers
         self.server_model = server_model

@@ -58,6 +58,8 @@ class Exchanges(NamedTuple):
     def handle(self, source: int, message: Message) -> None:
         """Handle one message; send at most one message back."""
         state, worker = self.state, self.worker
+        if source in state.unresponsive:
+            state.unresponsive.remove(source)
         match message:
             case SwarmRequest():
                 self._respond(source, message)

@@ -6,6 +6,7 @@ from typing import Final
 
 from torch import Tensor
 
+from tacit.compression import Lattice
 from tacit.core.worker import Worker
 from tacit.errors import PeerLost
 from tacit.strategies.swarm.messages import SwarmJoinRequest, SwarmJoinResponse
@@ -23,6 +24,16 @@ def draw_neighbour(worker: Worker, state: SwarmState, topology: Topology) -> int
     neighbours = topology.neighbours(worker.size, state.exchanges)[worker.rank]
     responsive = [peer for peer in neighbours if peer not in state.unresponsive]
     return responsive[int(worker.random.integers(len(responsive)))] if responsive else None
+
+
+def sends_buffer(worker: Worker, state: SwarmState, topology: Topology, compressor: Lattice | None) -> bool:
+    """Return whether the next exchange starts with a request, which contains the buffer, not the working model.
+
+    The first lattice vector is as wide as the progress of the model. A node without a neighbour adopts its buffer.
+    """
+    if state.in_flight >= 0 or state.has_response or state.unresponsive or not (compressor is None or state.memory):
+        return False
+    return isinstance(topology, Complete) or bool(topology.neighbours(worker.size, state.exchanges + 1)[worker.rank])
 
 
 def abandon_overdue(state: SwarmState) -> bool:

@@ -33,7 +33,7 @@ from tacit.strategies.swarm.codec import ModelCodec
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
 from tacit.strategies.swarm.messages import HANDLED, SwarmJoinRequest
 from tacit.strategies.swarm.nonblocking import Exchanges
-from tacit.strategies.swarm.partners import abandon_overdue, draw_neighbour, request_trained_model
+from tacit.strategies.swarm.partners import abandon_overdue, draw_neighbour, request_trained_model, sends_buffer
 from tacit.strategies.swarm.reconcile import mean_of_all, reconcile
 from tacit.strategies.swarm.state import SwarmState
 from tacit.topology import Complete, Topology
@@ -75,13 +75,16 @@ class SwarmSGD(Strategy[SwarmState], RunsAhead, TakesJoiners, MergesStates):
     def hook_free_steps(self, worker: Worker, state: SwarmState) -> int:
         return 0 if state.in_flight >= 0 or state.has_response else max(0, state.due - worker.step - 1)
 
+    def untouched_steps(self, worker: Worker, state: SwarmState) -> int:
+        is_sent = not self.blocking and sends_buffer(worker, state, self.topology, self.compressor)
+        return self.hook_free_steps(worker, state) + is_sent
+
     def after_step(self, worker: Worker, state: SwarmState) -> None:
         if state.has_response:
             self._adopt_buffer(worker, state)
         if worker.step < state.due or worker.size == 1:
             return
-        state.exchanges += 1
-        state.due = self._next_due(worker)
+        state.exchanges, state.due = state.exchanges + 1, self._next_due(worker)
         if not self.blocking:
             self._start_exchange(worker, state)
         elif (partner := draw_partner(worker, self.topology, self.local_steps)) is not None:
@@ -111,8 +114,6 @@ class SwarmSGD(Strategy[SwarmState], RunsAhead, TakesJoiners, MergesStates):
     def on_message(self, worker: Worker, state: SwarmState, source: int, message: Message) -> None:
         if state.is_finished and not isinstance(message, SwarmJoinRequest):
             return
-        if source in state.unresponsive:
-            state.unresponsive.remove(source)
         Exchanges(worker, state, self._codec(worker, state)).handle(source, message)
 
     def finish(self, worker: Worker, state: SwarmState) -> None:
@@ -123,8 +124,7 @@ class SwarmSGD(Strategy[SwarmState], RunsAhead, TakesJoiners, MergesStates):
 
     @property
     def takes_joiners(self) -> bool:
-        """True without blocking. Blocking nodes draw partners from a shared stream, which a joiner has not followed."""
-        return not self.blocking
+        return not self.blocking  # blocking nodes draw partners from a shared stream, which a joiner has not followed
 
     def join(self, worker: Worker, state: SwarmState) -> None:
         """Take the model of a neighbour that has trained; decline requests until then."""
