@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -33,6 +33,7 @@ from tacit.compression.feedback.encoding import Encoding
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update
+from tacit.compression.kernels.matrix_rows import matrix_of, stacked
 from tacit.compression.kernels.row_selection import largest_of_rows
 from tacit.compression.kernels.selection import largest
 
@@ -120,14 +121,14 @@ def test_changes_are_compressed_as_one_by_one(
     compressor: Compressor, kind: str, dtype: torch.dtype, scale: float, seed: int
 ):
     rows, together, alone = matrix(kind, seed), streams(4), streams(4)
-    estimates = [list(matrix(kind, seed + 1).unbind()) for _ in range(2)]
+    estimates = [matrix(kind, seed + 1) for _ in range(2)]
     found = compressor.compress_changes(rows, estimates[0], together, [{} for _ in rows], (), dtype, scale)
     expected = [
         compressor.compress_change(row, estimate, random, {}, (), dtype, scale)
         for row, estimate, random in zip(rows, estimates[1], alone, strict=True)
     ]
     assert [one.pack() for one in found] == [one.pack() for one in expected]
-    assert torch.equal(torch.stack(estimates[0]), torch.stack(estimates[1]))
+    assert torch.equal(*estimates)
     assert states_of(together) == states_of(alone)
 
 
@@ -139,7 +140,7 @@ def test_a_row_that_is_not_finite_is_named_and_no_estimate_changes(compressor: C
     with pytest.raises(ValueError, match=r"x\[7\]=nan is not finite"):
         compressor.compress_rows(rows, streams(4), [{} for _ in rows])
     with pytest.raises(ValueError, match=r"x\[7\]=nan is not finite"):
-        compressor.compress_changes(rows, list(estimates.unbind()), streams(4), [{} for _ in rows])
+        compressor.compress_changes(rows, estimates, streams(4), [{} for _ in rows])
     assert torch.equal(estimates[2:], before[2:])
 
 
@@ -318,3 +319,50 @@ def test_an_override_of_the_form_for_one_is_not_bypassed(feedback: Feedback, com
     together = with_vectors(encodings(feedback, compressor, [1.0] * 4), matrix("normal", 3).float())
     alone = copy.deepcopy(together)
     assert [one.pack() for one in Encoding.make_all(together)] == [one.make().pack() for one in alone]
+
+
+# Rows of one matrix.
+
+
+def test_adjacent_rows_are_a_view_of_their_matrix():
+    whole = matrix("normal", 0, 6)
+    for begin, end in ((0, 6), (2, 5), (5, 6)):
+        found = matrix_of([whole[row] for row in range(begin, end)])
+        assert found is not None and torch.equal(found, whole[begin:end])
+        assert found.data_ptr() == whole[begin].data_ptr()
+
+
+@pytest.mark.parametrize("order", [[0, 2], [1, 0], [0, 0]])
+def test_other_rows_are_no_matrix_and_are_copied(order: list[int]):
+    whole = matrix("normal", 0)
+    rows = [whole[row] for row in order]
+    assert matrix_of(rows) is None
+    assert torch.equal(stacked(rows), whole[order])
+    assert matrix_of([whole[0], whole[1].float()]) is None
+    assert matrix_of([whole[0], whole[1].clone()]) is None
+    assert matrix_of([whole[:, 0], whole[:, 1]]) is None
+
+
+@pytest.mark.parametrize("feedback", [tacit.EF21(), tacit.EF21Momentum(eta=0.3)], ids=str)
+def test_encoding_does_not_change_the_vectors(feedback: Feedback):
+    """The rows are views of the gradients of all ranks."""
+    vectors = matrix("normal", 0)
+    before = vectors.clone()
+    Encoding.make_all(with_vectors(encodings(feedback, TopK(k=5), [0.7] * 4, torch.float64), vectors))
+    assert torch.equal(vectors, before)
+
+
+@pytest.mark.parametrize("are_rows", [True, False])
+def test_a_vector_that_is_not_finite_raises_before_any_state_changes(are_rows: bool):
+    vectors = matrix("normal", 0).float()
+    vectors[2, 7] = float("inf")
+
+    def check(vector: Tensor) -> None:
+        if not vector.isfinite().all():
+            raise tacit.NotFinite(2, 1, float("inf"), "gradient")
+
+    several = with_vectors(encodings(tacit.EF21(), TopK(k=5), [1.0] * 4), vectors)
+    several = [replace(one, check=check, vector=one.vector if are_rows else one.vector.clone()) for one in several]
+    with pytest.raises(tacit.NotFinite):
+        Encoding.make_all(several)
+    assert not any(one.state.own["estimate"].any() for one in several)

@@ -160,15 +160,15 @@ class Compressor(Spec, ABC):
     def compress_changes(
         self,
         rows: Tensor,
-        estimates: Sequence[Tensor],
+        estimates: Tensor,
         randoms: Sequence[np.random.Generator],
         memories: Sequence[Memory],
         shapes: Sequence[torch.Size] = (),
         dtype: torch.dtype | None = None,
         scale: float = 1.0,
     ) -> Sequence[Compressed]:
-        """Return for each row what ``compress_change`` returns, and change its estimate alike."""
-        each = zip(rows.unbind(), estimates, randoms, memories, strict=True)
+        """Return for each row what ``compress_change`` returns, and change its row of ``estimates`` alike."""
+        each = zip(rows.unbind(), estimates.unbind(), randoms, memories, strict=True)
         return [
             self.compress_change(row, estimate, random, memory, shapes, dtype, scale)
             for row, estimate, random, memory in each
@@ -196,7 +196,11 @@ def has_methods_of(spec: object, known: type, *names: str) -> bool:
 
     A form for many rows calls it, because it must not bypass an override of the form for one row.
     """
-    return all(getattr(type(spec), name) is getattr(known, name) for name in names)
+    kind = type(spec)
+    for name in names:  # noqa: SIM110 - three times as fast as all()
+        if getattr(kind, name) is not getattr(known, name):
+            return False
+    return True
 
 
 def contraction_of_unbiased(omega: float) -> float | None:

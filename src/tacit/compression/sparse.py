@@ -158,16 +158,25 @@ def _encoded(selection: Selection, length: int) -> tuple[CodedIndices, Tensor]:
 
 
 def _largest_of_rows(
-    rows: Tensor, k: int, estimates: Sequence[Tensor] | None = None, dtype: torch.dtype | None = None
-) -> tuple[list[CodedIndices], Tensor] | None:
-    """Return the ``k`` largest of each row; None where a row needs ``select``: a GPU, zeros, numbers not finite."""
+    rows: Tensor, k: int, estimates: Tensor | None = None, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor] | None:
+    """Return columns and values of the ``k`` largest of each row.
+
+    None where a row needs ``select``: on a GPU, with zeros or numbers that are not finite.
+    """
     if not rows.is_cpu or not 0 < k < rows.shape[1]:
         return None
     positions, values = largest_of_rows(rows, k, estimates, dtype)
     least, most = torch.stack(torch.aminmax(values.abs())).tolist()
     if not 0 < least <= most < math.inf:
         return None
-    return encode_rows(positions, rows.shape[1]), values
+    return positions, values
+
+
+def _add_to_rows(matrix: Tensor, columns: Tensor, values: Tensor) -> None:
+    """Add ``values`` at ``columns`` of each row of ``matrix``, in place."""
+    places = columns + torch.arange(0, matrix.numel(), matrix.shape[1]).unsqueeze(1)
+    matrix.view(-1).index_add_(0, places.view(-1), values.to(matrix.dtype).view(-1))
 
 
 def _checked_fraction(k: int | None, fraction: float | None) -> float | None:
@@ -230,12 +239,13 @@ class TopK(Selector):
         found = _largest_of_rows(rows, self.most(rows.shape[1])) if self._is_plain else None
         if found is None:
             return super().select_rows(rows, randoms, shapes)
-        return list(zip(found[0], found[1].unbind(), strict=True))
+        positions, values = found
+        return list(zip(encode_rows(positions, rows.shape[1]), values.unbind(), strict=True))
 
     def compress_changes(
         self,
         rows: Tensor,
-        estimates: Sequence[Tensor],
+        estimates: Tensor,
         randoms: Sequence[np.random.Generator],
         memories: Sequence[Memory],
         shapes: Sequence[torch.Size] = (),
@@ -246,10 +256,10 @@ class TopK(Selector):
         found = _largest_of_rows(rows, *known) if scale == 1.0 and self._is_plain else None
         if found is None:
             return super().compress_changes(rows, estimates, randoms, memories, shapes, dtype, scale)
-        indices, values = found
-        for one, change, estimate in zip(indices, values.to(estimates[0].dtype).unbind(), estimates, strict=True):
-            estimate.index_add_(0, one.positions, change)
-        return [SparseVector.of(*one).owned() for one in zip(indices, values.unbind(), strict=True)]
+        _add_to_rows(estimates, *found)
+        positions, values = found
+        coded = encode_rows(positions, rows.shape[1])
+        return [SparseVector.of(*one).owned() for one in zip(coded, values.unbind(), strict=True)]
 
     @property
     def _is_plain(self) -> bool:

@@ -8,8 +8,8 @@ waits for the network. The state of a strategy may have changed (``on_message`` 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -98,6 +98,19 @@ class DeferredMessage(ABC, Generic[MessageType]):
     def make_all(cls, several: Sequence[Self]) -> list[MessageType]:
         """Return the messages of ``several`` ranks; override it where one call is faster than one for each."""
         return [one.make() for one in several]
+
+
+class Gathered(list[MessageType]):
+    """The messages of an all-gather, in rank order. Simulated ranks share one list, so nobody changes it.
+
+    derived: what has been computed from the messages, by key, once for all simulated ranks.
+    """
+
+    __slots__ = ("derived",)
+
+    def __init__(self, messages: Sequence[MessageType]) -> None:
+        super().__init__(messages)
+        self.derived: dict[Hashable, Any] = {}
 
 
 def made(message: MessageType | DeferredMessage[MessageType]) -> MessageType:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.core.network import DeferredMessage
+from tacit.core.network import DeferredMessage, Gathered
 from tacit.errors import TimedOut
 from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
@@ -108,9 +108,10 @@ class Collectives(Rendezvous[Collective]):
             case "all-reduce":
                 return self._all_reduce(collective, [given for given, _, _ in joined], [w for _, w, _ in joined])
             case "all-gather":
-                messages = _made([payload for payload, _, _ in joined])
+                payloads = [payload for payload, _, _ in joined]
+                messages, are_shared = _made(payloads), all(isinstance(one, DeferredMessage) for one in payloads)
                 price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
-                return price, [list(messages) for _ in group]
+                return price, [Gathered(messages)] * len(group) if are_shared else [list(messages) for _ in group]
             case "all-to-all":
                 parts: list[dict[int, Message]] = [payload for payload, _, _ in joined]
                 sizes = [[given[rank].size_bytes for rank in group] for given in parts]

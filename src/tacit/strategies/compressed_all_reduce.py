@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Final
 
+import torch
 from torch import Tensor
 
 from tacit.compression.coding.ranges import range_bounds, range_split, split
@@ -21,6 +23,7 @@ from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.codec import Codec
 from tacit.compression.feedback.encoding import Encoding
 from tacit.compression.feedback.feedback import Feedback
+from tacit.compression.feedback.latest_exchange import LatestExchange
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update, Weights
@@ -28,6 +31,8 @@ from tacit.core.worker import Worker
 from tacit.errors import require
 from tacit.strategies.aggregation import Aggregate, aggregation, check_aggregate
 from tacit.strategies.vector_checks import check_kind, require_finite
+
+_DERIVED: Final = LatestExchange()  # apart from sums, which a scattered exchange needs in between
 
 
 @dataclass(frozen=True)
@@ -66,16 +71,18 @@ class CompressedAllReduce:
     ) -> tuple[Tensor, Sequence[Update]]:
         """Return the decoded mean of all ranks' ``vector``, the same on every rank, and the ranks' updates.
 
+        Simulated ranks may share the tensor of the mean: do not write to it.
+
         ``rate`` multiplies the mean in the model. A ``vector`` with NaN or infinity raises ``NotFinite`` before any
         state changes; ``what`` names it. ``statistics`` travel uncompressed in the update.
         """
-        require_finite(worker, vector, what)
         worker.spend("flatten", vector.numel())
         feedback, like = self.feedback, (vector.numel(), vector.dtype, vector.device)
         scale, form = self._plans.get((worker.size, *like)) or self._plan(worker, vector)
         shapes = worker.layout.shapes
         codec = Codec(self.compressor, worker.random, worker.shared_random, *like, shapes, scale, weight, rate)
-        encoding = Encoding(feedback, state, vector, codec, statistics)
+        check = partial(require_finite, worker, what)
+        encoding = Encoding(feedback, state, vector, codec, statistics, check)
         if form == "scatter":
             assert isinstance(feedback, SummableFeedback)
             own = encoding.make()
@@ -83,13 +90,13 @@ class CompressedAllReduce:
             mean, updates = self._scatter(worker, feedback, state, own, codec)
         else:
             updates = worker.network.all_gather(encoding)
-            check_kind(updates, encoding.kind)
+            _DERIVED.value(updates, encoding.kind.kind, lambda: check_kind(updates, encoding.kind))
             mean = feedback.decode_updates(state, updates, codec)
             worker.spend(f"decode {type(self.compressor).__name__}", codec.dimension * worker.size)
         worker.report_total_weight(Weights.of(updates).total)
         if state.master_bytes and worker.rank == 0:
             worker.note("broadcast_bytes", state.master_bytes)
-        return mean.to(vector.dtype), updates
+        return _rounded(mean, vector.dtype, updates), updates
 
     @cached_property
     def _plans(self) -> dict[tuple[object, ...], tuple[float, str]]:
@@ -124,3 +131,9 @@ class CompressedAllReduce:
         mean = feedback.decode_replies(state, own, updates, replies, codec)
         worker.spend(decoding, codec.dimension)
         return mean, updates
+
+
+def _rounded(mean: Tensor, dtype: torch.dtype, updates: Sequence[Update]) -> Tensor:
+    """Return the mean in ``dtype``; simulated ranks that share the mean round it once."""
+    known, rounded = _DERIVED.value(updates, dtype, lambda: (mean, mean.to(dtype)))
+    return rounded if known is mean else mean.to(dtype)

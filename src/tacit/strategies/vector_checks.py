@@ -18,7 +18,7 @@ def check_kind(messages: Sequence[object], kind: type) -> None:
             raise BadMessage(f"received {received.__name__}, expected {kind.__name__}.")
 
 
-def require_finite(worker: Worker, vector: Tensor, what: str) -> None:
+def require_finite(worker: Worker, what: str, vector: Tensor) -> None:
     """Raise ``NotFinite`` with the name of a parameter if ``vector`` contains NaN or infinity."""
     if math.isfinite(float(vector.sum())):  # a finite sum has finite terms
         return

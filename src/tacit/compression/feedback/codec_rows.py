@@ -18,7 +18,7 @@ def compress_rows(codecs: Sequence[Codec], rows: Tensor, memories: Sequence[Memo
 
 
 def compress_differences(
-    codecs: Sequence[Codec], rows: Tensor, estimates: Sequence[Tensor], memories: Sequence[Memory]
+    codecs: Sequence[Codec], rows: Tensor, estimates: Tensor, memories: Sequence[Memory]
 ) -> list[Compressed]:
     """Return c = C(row − estimate) for each row, and change the estimates, as ``compress_difference`` does."""
     first = codecs[0]

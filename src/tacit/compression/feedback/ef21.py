@@ -30,8 +30,9 @@ from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
 from tacit.compression.feedback.codec_rows import compress_differences
 from tacit.compression.feedback.latest_exchange import LatestMean
-from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
+from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, zeros
 from tacit.compression.feedback.summable import SummableFeedback
+from tacit.compression.kernels.matrix_rows import stacked
 from tacit.errors import require
 
 Init = Literal["compressed", "full"]
@@ -66,13 +67,12 @@ class EstimateFeedback(SummableFeedback):
             return super().encode_rows(states, vectors, codecs)
         gains = [self.gain(state.rank, len(state.weights)) for state in states]
         weights = [codec.weight / gain for codec, gain in zip(codecs, gains, strict=True)]
-        rows = torch.stack(list(vectors))
+        rows = stacked(vectors)
         if any(weight != 1.0 for weight in weights) or not has_methods_of(self, EstimateFeedback, "target"):
-            rows = rows.double()
-            rows *= rows.new_tensor(weights).unsqueeze(1)
+            rows = rows.double() * rows.new_tensor(weights, dtype=torch.float64).unsqueeze(1)
         if not has_methods_of(self, EstimateFeedback, "target"):
             rows = torch.stack([self.target(*each) for each in zip(states, rows, strict=True)])
-        return compress_differences(codecs, rows, [state.own["estimate"] for state in states], [s.warm for s in states])
+        return compress_differences(codecs, rows, own_matrix(states, "estimate"), [s.warm for s in states])
 
     def decode(self, state: FeedbackState, total: Total, codec: Codec) -> Tensor:
         """Set Σ g_i ← Σ g_i + Σ c_i, and return the mean g."""

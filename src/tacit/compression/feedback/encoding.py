@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -12,6 +13,7 @@ from tacit.compression.feedback.codec import Codec
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update, UpdateWithStatistics
+from tacit.compression.kernels.matrix_rows import matrix_of
 from tacit.core.network import DeferredMessage
 
 _NUMBERS: Final = 2**21
@@ -20,19 +22,25 @@ _NUMBERS: Final = 2**21
 
 @dataclass(frozen=True, slots=True)
 class Encoding(DeferredMessage[Update]):
-    """The arguments of ``encode_update``. ``statistics`` travel uncompressed in the update."""
+    """The arguments of ``encode_update``. ``statistics`` travel uncompressed in the update.
+
+    check: raises where the vector cannot be encoded; called before any state changes, unless all vectors are finite.
+    """
 
     feedback: Feedback
     state: FeedbackState
     vector: Tensor
     codec: Codec
     statistics: Tensor | None = None
+    check: Callable[[Tensor], None] | None = None
 
     @property
     def work(self) -> tuple[str, int]:
         return f"encode {type(self.codec.compressor).__name__}", self.codec.dimension
 
     def make(self) -> Update:
+        if self.check is not None:
+            self.check(self.vector)
         return self._with_statistics(self.feedback.encode_update(self.state, self.vector, self.codec))
 
     @classmethod
@@ -40,12 +48,13 @@ class Encoding(DeferredMessage[Update]):
         first = several[0]
         if not all(first._is_like(one) for one in several):
             return [one.make() for one in several]
+        vectors = _checked(several)
         updates: list[Update] = []
         at_once = max(1, _NUMBERS // max(1, first.codec.dimension))
         for begin in range(0, len(several), at_once):
             some = several[begin : begin + at_once]
-            states, vectors, codecs = [[getattr(e, name) for e in some] for name in ("state", "vector", "codec")]
-            updates += first.feedback.encode_updates(states, vectors, codecs)
+            states, codecs = [one.state for one in some], [one.codec for one in some]
+            updates += first.feedback.encode_updates(states, vectors[begin : begin + at_once], codecs)
         return [one._with_statistics(update) for one, update in zip(several, updates, strict=True)]
 
     @property
@@ -61,3 +70,15 @@ class Encoding(DeferredMessage[Update]):
     def _is_like(self, other: Encoding) -> bool:
         """Return whether two ranks encode vectors of one size with the same objects, as in a simulation."""
         return other.feedback is self.feedback and other.codec.is_like(self.codec)
+
+
+def _checked(several: Sequence[Encoding]) -> Sequence[Tensor]:
+    """Return the vectors of all ranks after a check; rows of one matrix as that matrix, checked in one pass."""
+    vectors: Sequence[Tensor] = [one.vector for one in several]
+    matrix = matrix_of(vectors)
+    if matrix is not None and math.isfinite(float(matrix.sum())):  # a finite sum has finite terms
+        return matrix  # type: ignore[return-value]
+    for one in several:
+        if one.check is not None:
+            one.check(one.vector)
+    return vectors if matrix is None else matrix  # type: ignore[return-value]

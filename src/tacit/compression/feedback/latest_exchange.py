@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.messages import Message
+from tacit.core.network import Gathered
 
 Value = TypeVar("Value")
 
@@ -28,13 +29,18 @@ class LatestExchange:
 
     def value(self, messages: Sequence[Message], key: Hashable, compute: Callable[[], Value]) -> Value:
         """Return ``compute()``, or its result for the same messages and key; it is kept until the first one is gone."""
+        values = messages.derived if isinstance(messages, Gathered) else self._values(messages)
+        if key not in values:
+            values[key] = compute()
+        result: Value = values[key]
+        return result
+
+    def _values(self, messages: Sequence[Message]) -> dict[Hashable, Any]:
+        """Return what has been computed from these messages, which each rank has in a list of its own."""
         ids, latest = tuple(map(id, messages)), self._latest
         if latest is None or latest.first() is not messages[0] or latest.ids != ids:
             latest = self._latest = _Exchange(weakref.ref(messages[0], self._drop), ids, {})
-        if key not in latest.values:
-            latest.values[key] = compute()
-        result: Value = latest.values[key]
-        return result
+        return latest.values
 
     def _drop(self, first: weakref.ref[Message]) -> None:
         if self._latest is not None and self._latest.first is first:

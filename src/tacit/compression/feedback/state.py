@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Memory
+from tacit.compression.kernels.matrix_rows import matrix_of
 
 
 @dataclass
@@ -32,6 +33,17 @@ class FeedbackState:
 def zeros(like: Tensor, *lead: int) -> Tensor:
     """Return float64 zeros: a sum over a whole run would drift in float32."""
     return torch.zeros(*lead, *like.shape, dtype=torch.float64, device=like.device)
+
+
+def own_matrix(states: Sequence[FeedbackState], name: str) -> Tensor:
+    """Return a matrix with a tensor of every rank as its rows, which become views of it: one operation changes all."""
+    rows = [state.own[name] for state in states]
+    matrix = matrix_of(rows)
+    if matrix is None:
+        matrix = torch.stack(rows)
+        for state, row in zip(states, matrix, strict=True):
+            state.own[name] = row
+    return matrix
 
 
 def mean_of_own(states: Sequence[FeedbackState], name: str) -> Tensor:

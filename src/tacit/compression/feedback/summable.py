@@ -17,7 +17,7 @@ from torch import Tensor
 from tacit.compression.coding.ranges import RangeSplit
 from tacit.compression.coding.sparse_sum import SumVector, expected_sum_bytes
 from tacit.compression.compressor import Compressed, has_methods_of
-from tacit.compression.feedback.codec import Codec, Total, message_of
+from tacit.compression.feedback.codec import Codec, Total, message_of, owned
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update, Weights
@@ -61,7 +61,7 @@ class SummableFeedback(Feedback):
         if not is_plain or not all(has_data(codec.weight) for codec in codecs):
             return super().encode_updates(states, vectors, codecs)
         bodies = self.encode_rows(states, vectors, codecs)
-        return [Update(codec.weight, body) for codec, body in zip(codecs, bodies, strict=True)]
+        return [Update(codec.weight, owned(body)).owned() for codec, body in zip(codecs, bodies, strict=True)]
 
     def encode_rows(
         self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]

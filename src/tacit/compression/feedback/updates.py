@@ -42,6 +42,7 @@ class Weights(NamedTuple):
     """The weights of one exchange."""
 
     by_rank: tuple[float, ...]
+    total: float
     all_sent: bool  # whether every rank sent a vector
 
     @classmethod
@@ -49,14 +50,10 @@ class Weights(NamedTuple):
         """Return the weights of ``updates``, collected by the first simulated rank for all."""
 
         def collect() -> Weights:
-            return cls(tuple([one.weight for one in updates]), all(one.body is not None for one in updates))
+            by_rank = tuple([one.weight for one in updates])
+            return cls(by_rank, sum(by_rank), all(one.body is not None for one in updates))
 
         return _WEIGHTS.value(updates, "weights", collect)
-
-    @property
-    def total(self) -> float:
-        """The sum of the weights."""
-        return sum(self.by_rank)
 
 
 def statistics_of(updates: Sequence[Update], own: Tensor) -> Tensor:
