@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -46,7 +45,7 @@ class Ranks:
     def mean(self, vectors: Sequence[Tensor], weights: Sequence[float] | None = None, rate: float = 1.0) -> Tensor:
         """Exchange updates; return the decoded mean, which must be the same on every rank."""
         weights = [1.0] * len(vectors) if weights is None else weights
-        codecs = [replace(codec, weight=w, rate=rate) for codec, w in zip(self.codecs, weights, strict=True)]
+        codecs = [codec._replace(weight=w, rate=rate) for codec, w in zip(self.codecs, weights, strict=True)]
         each = zip(self.states, vectors, codecs, strict=True)
         means = self.decoded([self.feedback.encode_update(s, v, c) for s, v, c in each], codecs)
         assert all(torch.equal(mean, means[0]) for mean in means)

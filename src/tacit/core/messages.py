@@ -119,8 +119,8 @@ class Message(Nestable):
     @property
     def size_bytes(self) -> int:
         """The length of ``pack()``, without packing."""
-        names = self._field_names or self._name_fields()
-        return HEADER.size + len(self._name) + sum(size_bytes(self.__dict__[name]) for name in names)
+        values, names = self.__dict__, self._field_names or self._name_fields()
+        return HEADER.size + len(self._name) + sum([size_bytes(values[name]) for name in names])
 
     @property
     def inner_bytes(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -20,8 +19,7 @@ from tacit.core.weights import has_data
 from tacit.errors import BadMessage
 
 
-@dataclass(frozen=True)
-class Codec:
+class Codec(NamedTuple):
     """A compressor with what one rank knows in one exchange: random streams, shape, weight and learning rate."""
 
     compressor: Compressor
@@ -37,8 +35,12 @@ class Codec:
 
     def is_like(self, other: Codec) -> bool:
         """Return whether rows of both can be compressed in one call."""
-        names = ("compressor", "dimension", "dtype", "device", "shapes", "scale")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
+        return (
+            (self.compressor is other.compressor or self.compressor == other.compressor)
+            and (self.dimension, self.dtype, self.scale) == (other.dimension, other.dtype, other.scale)
+            and self.device == other.device
+            and self.shapes == other.shapes
+        )
 
     def compress(self, vector: Tensor, memory: Memory) -> Compressed:
         """Return C(vector)."""
@@ -95,7 +97,7 @@ class Codec:
 
     def of_range(self, numbers: int) -> Codec:
         """Return the codec of a range of ``numbers`` coordinates."""
-        return replace(self, dimension=numbers, shapes=())
+        return self._replace(dimension=numbers, shapes=())
 
     def _computed_once(
         self, messages: Sequence[Message], factors: Hashable, add_all: Callable[[Tensor], None]

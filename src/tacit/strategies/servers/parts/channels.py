@@ -8,7 +8,6 @@ with the model in place of the gradient. The server stores one vector per learne
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -71,7 +70,7 @@ class Channel:
 
     def encode(self, state: FeedbackState, vector: Tensor, weight: float, rate: float) -> Update:
         """Return ``vector`` compressed, and update the state."""
-        codec = replace(self._codec, weight=weight, rate=rate)
+        codec = self._codec._replace(weight=weight, rate=rate)
         update = self._feedback.encode_update(state, vector, codec)
         self._feedback.decode_updates(state, [update], codec)
         return update
@@ -80,7 +79,7 @@ class Channel:
         """Return the receiver's estimate of the vector, and update the state."""
         if not isinstance(body, Update):
             raise BadMessage(f"a {type(body).__name__} arrived where a compressed vector was expected.")
-        codec = replace(self._codec, rate=rate)
+        codec = self._codec._replace(rate=rate)
         return self._feedback.decode_updates(state, [body], codec).to(codec.dtype)
 
 
