@@ -187,7 +187,7 @@ OnePeer OneShot Outer OuterAdam OuterSGD Pareto Partition Pause PeerLost Period 
 QSGD RandomK RandomRegular Recorded ReplayDiverged RescaledRate Ring Ringleader Round Run RunError RunsAhead SERVER
 SGP Schedule ScriptFailed Server ServerStrategy Session ShiftedExponential Sign Slow SlowMo SlowSpells SpeedBias
 StalenessRate Star StepDecay Strategy SwarmSGD TacitError TakesJoiners TensorMessage TimedOut TopK Topology Torus
-VariancePeriod Worker Workload attach hooks load_once rank simulate size strategy theory workloads
+VariancePeriod Worker Workload attach compare hooks load_once rank simulate size strategy theory workloads
 """
 
 
