@@ -20,7 +20,10 @@ def encode_rows(positions: Tensor, length: int) -> list[CodedIndices]:
     if count == length or packed_bytes(count, width) <= packed_bytes(count, 1):
         return [encode(row, length) for row in rows]
     gaps = np.diff(positions.numpy(), axis=1, prepend=-1) - 1
-    unary_bits = count + np.stack([(gaps >> r).sum(axis=1) for r in range(width + 1)])  # by r and row
+    if length < 2**31:
+        gaps = gaps.astype(np.int32)  # faster, and their sum is less than the length
+    shifts = np.arange(width + 1, dtype=gaps.dtype)
+    unary_bits = count + (gaps >> shifts[:, None, None]).sum(axis=2, dtype=gaps.dtype).astype(np.int64)  # by r and row
     low_bytes = np.array([packed_bytes(count, r) for r in range(width + 1)])
     sizes_bytes = low_bytes[:, None] + (unary_bits + 7) // 8
     parameters = sizes_bytes.argmin(axis=0)  # the first, hence the smallest, of equal sizes
@@ -29,17 +32,19 @@ def encode_rows(positions: Tensor, length: int) -> list[CodedIndices]:
     coded: dict[int, CodedIndices] = {}
     for r in set(parameters[is_gap_coded].tolist()):
         places = np.flatnonzero(is_gap_coded & (parameters == r))
-        codes = torch.from_numpy(_rice_codes(gaps[places], r, int(unary_bits[r, places].max()))).unbind()
-        for place, code, size in zip(places.tolist(), codes, sizes_bytes[r, places].tolist(), strict=True):
-            coded[place] = CodedIndices(length, count, Coding.DELTA, r, code[:size], rows[place])
+        codes, own_bytes = _rice_codes(gaps[places], r, int(unary_bits[r, places].max())), sizes_bytes[r, places]
+        is_own = np.arange(codes.shape[1]) < own_bytes[:, None]
+        parts = torch.from_numpy(codes[is_own]).split_with_sizes(own_bytes.tolist())
+        for place, code in zip(places.tolist(), parts, strict=True):
+            coded[place] = CodedIndices(length, count, Coding.DELTA, r, code, rows[place])
     return [coded[place] if place in coded else encode(row, length) for place, row in enumerate(rows)]
 
 
 def _rice_codes(gaps: np.ndarray, r: int, most_unary_bits: int) -> np.ndarray:
     """Return the Rice codes of the rows of ``gaps``, filled with zeros to the longest one."""
-    low_bits = (gaps[:, :, None] >> np.arange(r) & 1).astype(np.uint8).reshape(len(gaps), -1)
+    low_bits = (gaps[:, :, None] >> np.arange(r, dtype=gaps.dtype) & 1).astype(np.uint8).reshape(len(gaps), -1)
     unary = np.zeros((len(gaps), most_unary_bits), dtype=np.uint8)
-    ends = ((gaps >> r) + 1).cumsum(axis=1) - 1
+    ends = ((gaps >> r) + 1).cumsum(axis=1, dtype=np.int64) - 1
     np.put_along_axis(unary, ends, 1, axis=1)
     packed = [np.packbits(bits, axis=1, bitorder="little") for bits in (low_bits, unary)]
     return np.concatenate(packed, axis=1)
