@@ -21,11 +21,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from tacit.compression.coding.ranges import RangeSplit
-from tacit.compression.compressor import Compressed
+from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
-from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
+from tacit.compression.feedback.codec_rows import compress_rows
+from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, zeros
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update
+from tacit.compression.kernels.matrix_rows import stacked
 from tacit.compression.sparse import Selector
 
 
@@ -45,6 +47,14 @@ class NoFeedback(SummableFeedback):
 
     def encode(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Compressed:
         return codec.compress(vector * codec.weight, state.warm)
+
+    def encode_rows(
+        self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
+    ) -> list[Compressed]:
+        weights = {codec.weight for codec in codecs}
+        if len(weights) > 1 or not has_methods_of(self, NoFeedback, "encode"):
+            return super().encode_rows(states, vectors, codecs)
+        return compress_rows(codecs, stacked(vectors) * weights.pop(), [state.warm for state in states])
 
     def decode(self, state: FeedbackState, total: Total, codec: Codec) -> Tensor:
         return total.mean()
@@ -73,6 +83,16 @@ class ErrorFeedback(SummableFeedback):
         error = state.own["error"]
         error += vector * (codec.rate * codec.weight)
         return codec.compress(error.to(codec.dtype), state.warm)
+
+    def encode_rows(
+        self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
+    ) -> list[Compressed]:
+        factors = {codec.rate * codec.weight for codec in codecs}
+        if len(factors) > 1 or not has_methods_of(self, ErrorFeedback, "encode"):
+            return super().encode_rows(states, vectors, codecs)
+        errors = own_matrix(states, "error")
+        errors += stacked(vectors) * factors.pop()
+        return compress_rows(codecs, errors.to(codecs[0].dtype), [state.warm for state in states])
 
     def decode(self, state: FeedbackState, total: Total, codec: Codec) -> Tensor:
         """Set e_i ← e_i − m_i, and return mean m_i / γ: the optimizer multiplies by γ."""

@@ -57,9 +57,15 @@ class SummableFeedback(Feedback):
     def encode_updates(
         self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
     ) -> list[Update]:
-        is_plain = has_methods_of(self, SummableFeedback, "encode_update", "takes_part")
+        is_plain = has_methods_of(self, SummableFeedback, "encode_update")
         if not is_plain or not all(has_data(codec.weight) for codec in codecs):
             return super().encode_updates(states, vectors, codecs)
+        taking = [self.takes_part(state, codec) for state, codec in zip(states, codecs, strict=True)]
+        if not all(taking):
+            each = zip(states, vectors, codecs, strict=True)
+            return [
+                Update(e[2].weight, self.encode(*e) if takes else None) for e, takes in zip(each, taking, strict=True)
+            ]
         bodies = self.encode_rows(states, vectors, codecs)
         return [Update(codec.weight, owned(body)).owned() for codec, body in zip(codecs, bodies, strict=True)]
 
