@@ -10,6 +10,7 @@ ALONE = {"survives_a_crash": True, "is_asynchronous": True}  # nobody waits for 
 
 TABLE = [
     Row(tacit.AllReduce()),
+    Row(tacit.DDP(backward=0.5)),
     Row(tacit.LocalSGD(period=tacit.Every(5))),
     Row(tacit.LocalSGD(period=tacit.LinearPeriod(initial=2, rounds=5))),
     Row(tacit.LocalSGD(period=tacit.LossPeriod(initial=3)), depends_on_data=True),

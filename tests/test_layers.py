@@ -25,7 +25,7 @@ LAYERS = (  # bottom first
     {"strategies", "theory", "workloads"},
     {"session"},
     {"simulation", "runtime"},
-    {"plan", "report", "registry", "compare"},
+    {"plan", "profiles", "report", "registry", "compare"},
     {"testing"},
     {"cli"},
 )
@@ -33,8 +33,8 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 NEVER = {  # beyond the order of the layers
     "simulation": {"runtime"},
     "runtime": {"simulation"},
-    "report": {"simulation", "runtime", "registry", "compare", "plan"},
-    "registry": {"report", "compare", "plan"},
+    "report": {"simulation", "runtime", "registry", "compare", "plan", "profiles"},
+    "registry": {"report", "compare", "plan", "profiles"},
 }
 FOR_TYPES_ONLY = {("errors", "record"), ("record", "workloads")}  # allowed under TYPE_CHECKING
 HOMES = {

@@ -177,13 +177,13 @@ def test_bad_kinds_of_arguments_are_told():
 
 
 PUBLIC_NAMES = """
-AdaCommPeriod AdaSync AllReduce AsynchronousDPSGD BFloat16 BadData BadMessage BlockTopK CHOCO Chain Cluster Complete
-Compressed CompressedGradient Compressor Constant Cosine Crash DPSGD Deadlock Delay Dense Disagreement EF21
+AdaCommPeriod AdaSync AllReduce AsynchronousDPSGD BFloat16 BadData BadMessage BlockTopK CHOCO Calibrated Chain Cluster Complete
+Compressed CompressedGradient Compressor Constant Cosine Crash DDP DPSGD Deadlock Delay Dense Disagreement EF21
 EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every Exponential
 ExponentialGraph Feedback FolderExists Geometric Gloo Graph HyperExponential Hypercube Interrupted InverseStaleness
 InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise LinearPeriod Link LocalSGD
 LogNormal Loss LossPeriod LowRank Measured MergesStates Message MessageLoss MisplacedCall Network Nic NoFeedback NotFinite
-OnePeer OneShot Outer OuterAdam OuterSGD Pareto Partition Pause PeerLost Period PeriodList PeriodState PullSwarm
+OnePeer OneShot Outer OuterAdam OuterSGD Pareto Partition Pause PeerLost Period PeriodList PeriodState Profile PullSwarm
 QSGD RandomK RandomRegular Recorded ReplayDiverged RescaledRate Ring Ringleader Round Run RunError RunsAhead SERVER
 SGP Schedule ScriptFailed Server ServerStrategy Session ShiftedExponential Sign Slow SlowMo SlowSpells SpeedBias
 StalenessRate Star StepDecay Strategy SwarmSGD TacitError TakesJoiners TensorMessage TimedOut TopK Topology Torus

@@ -3,7 +3,7 @@
 import sys
 
 from tacit import theory, workloads
-from tacit.cluster import Cluster, Gloo, Link, Measured, Nic
+from tacit.cluster import Calibrated, Cluster, Gloo, Link, Measured, Nic
 from tacit.cluster.delays import (
     Constant,
     Delay,
@@ -68,6 +68,7 @@ from tacit.errors import (
     TacitError,
     TimedOut,
 )
+from tacit.profiles import Profile
 from tacit.record.run import Run
 from tacit.registry import strategy
 from tacit.runtime import ddp_hooks as hooks
@@ -76,6 +77,7 @@ from tacit.session import Session, load_once, rank, size
 from tacit.simulation import simulate
 from tacit.strategies import (
     CHOCO,
+    DDP,
     DPSGD,
     SGP,
     AdaSync,
@@ -126,6 +128,7 @@ Loss = MessageLoss  # a second name, which stays
 __version__ = "0.1.0"
 __all__ = [
     "CHOCO",
+    "DDP",
     "DPSGD",
     "EF21",
     "QSGD",
@@ -139,6 +142,7 @@ __all__ = [
     "BadData",
     "BadMessage",
     "BlockTopK",
+    "Calibrated",
     "Chain",
     "Cluster",
     "Complete",
@@ -208,6 +212,7 @@ __all__ = [
     "Period",
     "PeriodList",
     "PeriodState",
+    "Profile",
     "PullSwarm",
     "RandomK",
     "RandomRegular",

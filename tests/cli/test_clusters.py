@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tacit import Cluster, Run
-from tacit.cli.settings import cluster_of, read_cluster
+from tacit.cli.settings import read_cluster
+from tacit.registry.tables import cluster_of
 from tests.cli.command_line import Command
 
 SHORT = ("--timing-only", "--steps", "3", "--quiet")

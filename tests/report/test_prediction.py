@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-import tacit
-from tacit.cluster.measured import measured_cluster
-from tacit.record.run import Run
-from tacit.record.trace import COMPUTE, EXCHANGE, WAIT, Trace
+from tacit.record.trace import COMPUTE, Trace
 from tacit.report import Comparison, Entry, verdict
 from tacit.report.columns import cells, columns_of
 from tacit.report.verdict import remarks
@@ -41,42 +37,3 @@ def test_a_run_and_its_simulation_are_a_check_and_no_race() -> None:
 
 def test_other_bytes_are_said() -> None:
     assert any("sent other bytes: predicted 0 B, measured " in remark for remark in remarks(both()))
-
-
-def real_run(paces_s: list[float], rounds: int, *, exchange_s: float = 0.5, size_bytes: int = 1000) -> Run:
-    """Return a run on real processes: two steps and an all-reduce a round, with 0.1 s between a round's last step and
-    the round.
-    """
-    trace, clock = Trace(), np.zeros(len(paces_s))
-    for number in range(rounds):
-        for rank, pace_s in enumerate(paces_s):
-            for step in range(2):
-                trace.record(COMPUTE, rank, clock[rank], clock[rank] + pace_s, step=2 * number + step + 1)
-                clock[rank] += pace_s
-        begin_s = float(clock.max()) + 0.1
-        for rank in range(len(paces_s)):
-            label, end_s = f"all-reduce {number + 1}", begin_s + exchange_s
-            trace.record(WAIT, rank, clock[rank] + 0.1, begin_s, round=number + 1, label=label)
-            trace.record(EXCHANGE, rank, begin_s, end_s, round=number + 1, size_bytes=size_bytes, label=label)
-        clock[:] = begin_s + exchange_s
-    settings = {"cluster": {"bandwidth_bytes_per_s": 1e4}}
-    return Run("w", "s", len(paces_s), 2 * rounds, 0, trace=trace, config=settings, record={"world": "processes"})
-
-
-def test_the_measured_cluster_has_the_steps_paces_and_rounds_of_the_run() -> None:
-    cluster = measured_cluster(real_run([1.0, 1.0, 4.0], rounds=50))
-    assert cluster.workers == 3
-    steps_s = {rank: cluster.compute.expected_s / cluster.speed.get(rank, 1.0) for rank in range(3)}
-    assert steps_s == pytest.approx(
-        {0: 1.05, 1: 1.05, 2: 4.05}, rel=1e-3
-    )  # half of the 0.1 s before a round is a step's
-    assert cluster.bandwidth_bytes_per_s == 1e4
-    assert 4 * cluster.latency_s + 1000 / 1e4 == pytest.approx(0.5)
-    fast = measured_cluster(real_run([1.0, 1.0], rounds=5, exchange_s=0.01))
-    assert (fast.latency_s, fast.bandwidth_bytes_per_s, dict(fast.speed)) == (0.0, 1e5, {})
-
-
-def test_a_simulated_run_has_no_measured_steps() -> None:
-    run = tacit.simulate(tacit.workloads.quadratic(dimension=3), tacit.AllReduce(), steps=3)
-    with pytest.raises(ValueError, match="was not on real processes, so it has no measured step times"):
-        measured_cluster(run)

@@ -11,11 +11,11 @@ import torch
 
 import tacit
 from tacit import workloads
-from tacit.cli.settings import cluster_of
 from tacit.cluster.costs import cost_s
 from tacit.record.files import toml_text
 from tacit.record.trace import COMPUTE, EXCHANGE, HOOK
 from tacit.registry import parse
+from tacit.registry.tables import cluster_of
 from tacit.simulation.scripts.run import simulate_script
 
 STEP_S, NUMBERS = 0.5, 1000

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tacit.cli import units
-from tacit.cli.settings import Settings, Table, read_cluster, read_file, settle
+from tacit.cli.settings import Settings, read_cluster, read_file, settle
 from tacit.registry import find_alias, parse
+from tacit.registry.tables import Table
 
 _SAME_NAME: Final = (
     "workload",

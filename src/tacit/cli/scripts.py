@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tacit.cli.option_tables import table_from
-from tacit.cli.settings import Table, check_keys, checked, cluster_of, parsed_strategy, read_cluster, read_toml
+from tacit.cli.settings import parsed_strategy, read_cluster
 from tacit.cli.terminal import Screen
 from tacit.cluster import Cluster
 from tacit.cluster.joins import check_script_joins
@@ -22,6 +22,7 @@ from tacit.errors import require
 from tacit.record.files import toml_text
 from tacit.record.run import Run
 from tacit.record.step_times import moved_to_files
+from tacit.registry.tables import Table, check_keys, checked, cluster_of, read_toml
 from tacit.simulation.scripts.run import compiled, simulate_script
 from tacit.strategies import Strategy
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,19 +11,16 @@ from typing import Any, Final
 import torch
 
 from tacit.cluster import Cluster
-from tacit.cluster.measured import measured_cluster
 from tacit.core.compatibility.deprecation import SERVER_VALUES
-from tacit.errors import TacitError, nearest, require
+from tacit.errors import nearest, require
+from tacit.profiles import Profile
 from tacit.record.files import toml_text
-from tacit.record.run import Run
-from tacit.record.step_times import moved_to_files, read_from_files
-from tacit.registry import modules_in, parse
+from tacit.record.step_times import moved_to_files
+from tacit.registry import modules_in
+from tacit.registry.tables import Table, check_keys, checked, cluster_of, listed, parsed, read_toml
 from tacit.strategies import Strategy
 from tacit.training.schedules import Schedule
 from tacit.workloads import Workload
-
-Table = dict[str, Any]
-"""Settings as TOML holds them: texts in the notation, numbers, lists, and the table ``cluster``."""
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     "workload": 'digits(model="mlp")',
@@ -133,19 +129,6 @@ def read_file(path: Path, *, single: bool) -> Table:
     return table
 
 
-def read_toml(path: Path, option: str) -> Table:
-    """Return the table in the TOML file that ``option`` names."""
-    try:
-        table: Table = read_from_files(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
-    except OSError as error:
-        raise TacitError(
-            f"{option} {path} cannot be read: {error.strerror or error}; give the path of a TOML file."
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TacitError(f"{option} {path} is not TOML: {error}.") from error
-    return table
-
-
 def import_notes(path: Path) -> list[str]:
     """Return a note that names the modules that reading the TOML file of a run folder imports, if any."""
     modules = list(dict.fromkeys(name for text in _texts(read_toml(path, "")) for name in modules_in(text)))
@@ -164,7 +147,7 @@ def _texts(value: Any) -> Iterator[str]:
 def read_cluster(path: Path) -> Table:
     """Return the cluster of a TOML file (its table [cluster], or all of it), or the measured one of a run folder."""
     if path.is_dir():
-        return measured_cluster(Run.load(path)).table()
+        return Profile.load(path).cluster().table()
     table = read_toml(path, "--cluster")
     if isinstance(table.get("cluster"), dict):
         table = table["cluster"]
@@ -184,11 +167,11 @@ def settle(*tables: Table) -> Settings:
     require(given["threads"] >= 1, f"threads={given['threads']} must be at least 1.")
     schedule = merged["schedule"]
     return Settings(
-        workload=_parsed("workload", merged["workload"], "workloads"),
-        strategies=tuple(_parsed("strategies", text, "strategies") for text in _listed(merged, "strategies")),
+        workload=parsed("workload", merged["workload"], "workloads"),
+        strategies=tuple(parsed("strategies", text, "strategies") for text in listed(merged, "strategies")),
         cluster=cluster_of(merged["cluster"]),
-        seeds=tuple(checked("seeds", seed, int) for seed in _listed(merged, "seeds")),
-        schedule=None if schedule is None else _parsed("schedule", schedule, "schedules"),
+        seeds=tuple(checked("seeds", seed, int) for seed in listed(merged, "seeds")),
+        schedule=None if schedule is None else parsed("schedule", schedule, "schedules"),
         rates=rates,
         **given,
     )
@@ -207,14 +190,6 @@ _KINDS: Final[Mapping[str, Any]] = {
     "device": str,
     "threads": int,
     "timing_only": bool,
-}
-_WORDS: Final[Mapping[Any, str]] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    list: "a list",
-    dict: "a table",
 }
 
 
@@ -242,97 +217,15 @@ def renamed_value_notes(*tables: Table) -> list[str]:
     ]
 
 
-def checked(name: str, value: Any, kind: Any) -> Any:
-    """Return ``value`` if it is of ``kind``; a whole number is accepted as a float."""
-    if not isinstance(value, int | float if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{name}={value!r} must be {_WORDS[kind]}.")
-    return float(value) if kind is float else value
-
-
 def _rates(value: Any) -> list[Any]:
     require(value != [], "lr=[] is empty; name at least one learning rate.")
     return value if isinstance(value, list) else [value]
 
 
-def _listed(table: Table, name: str) -> list[Any]:
-    return list(checked(name, table[name], list))
-
-
-def _keyed(table: Table, name: str) -> Iterable[tuple[str, Any]]:
-    return list(checked(name, table[name], dict).items())
-
-
-def _parsed(name: str, text: Any, family: str) -> Any:
-    if not isinstance(text, str):
-        raise ValueError(f"{name}={text!r} must be a text such as {_EXAMPLES[family]!r}.")
-    return parse(text, family)
-
-
 def parsed_strategy(text: Any) -> Strategy[Any]:
     """Return the strategy for the text of an option or a TOML file."""
-    strategy: Strategy[Any] = _parsed("strategies", text, "strategies")
+    strategy: Strategy[Any] = parsed("strategies", text, "strategies")
     return strategy
-
-
-_EXAMPLES: Final = {
-    "workloads": 'digits(model="mlp")',
-    "strategies": "LocalSGD(period=Every(8))",
-    "schedules": "Cosine()",
-    "delays": "Exponential(mean_s=0.02)",
-    "faults": "Crash(rank=3, at_s=2.0)",
-    "cluster": "Link(latency_s=0.01)",
-}
-
-
-def cluster_of(table: Table) -> Cluster:
-    """Return the cluster of a TOML table, with texts in the notation parsed and ranks as numbers."""
-    readers: Mapping[str, Callable[[Any], Any]] = {
-        "compute": _compute,
-        "faults": lambda _: [_parsed("faults", text, "faults") for text in _listed(table, "faults")],
-        "speed": lambda _: {_rank("speed", r): checked("speed", v, float) for r, v in _keyed(table, "speed")},
-        "costs": lambda _: {name: _cost(value) for name, value in _keyed(table, "costs")},
-        "hosts": lambda value: value if isinstance(value, list) else checked("hosts", value, int),
-        "collectives": _collectives,
-        "nics": lambda _: {_rank("nics", r): _parsed("nics", v, "cluster") for r, v in _keyed(table, "nics")},
-        "links": lambda _: {_pair(pair): _parsed("links", v, "cluster") for pair, v in _keyed(table, "links")},
-    }
-    kinds = {"workers": int, "cores": int, "cancel": str, "server": str}
-    values = {
-        key: readers[key](value) if key in readers else checked(key, value, kinds.get(key, float))
-        for key, value in table.items()
-    }
-    return Cluster(**values)
-
-
-def _cost(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else checked("costs", value, float)
-
-
-def _compute(value: Any) -> Any:
-    """Return the delay of a text, or the delays by rank of a list or table of texts."""
-    if isinstance(value, list):
-        return [_parsed("compute", text, "delays") for text in value]
-    if isinstance(value, dict):
-        return {_rank("compute", rank): _parsed("compute", text, "delays") for rank, text in value.items()}
-    return _parsed("compute", value, "delays")
-
-
-def _collectives(text: Any) -> Any:
-    """Return the name of a library in lower case, or the object of a call such as ``Measured({1000: 0.0004})``."""
-    is_name = isinstance(text, str) and "(" not in text
-    return text.lower() if is_name else _parsed("collectives", text, "cluster")
-
-
-def _rank(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f'{name}: {text!r} is not a rank; write {name} = {{ "3" = … }} for worker 3.') from None
-
-
-def _pair(text: str) -> tuple[int, int]:
-    source, _, target = text.partition(",")
-    return _rank("links", source), _rank('links of two ranks such as "0,3"', target)
 
 
 def check_device(settings: Settings) -> None:
@@ -349,11 +242,6 @@ def check_device(settings: Settings) -> None:
             (device.index or 0) < found,
             f"device={name!r}: torch finds {found} GPUs on this machine; write cuda:0 to cuda:{found - 1}.",
         )
-
-
-def check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
-    unknown = next((key for key in table if key not in known), None)
-    require(unknown is None, f"{where}: unknown key {unknown!r}{nearest(str(unknown), known)}")
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -24,7 +24,6 @@ class Alias:
 
 
 ALIASES: Final = (
-    Alias("DDP", "AllReduce()", "synchronous SGD, as DistributedDataParallel does it"),
     Alias("SyncSGD", "AllReduce()", "synchronous SGD"),
     Alias("LUPA-SGD", _EVERY, "Haddadpour et al., arXiv 1910.13598"),
     Alias("LUPA", _EVERY, "Haddadpour et al., arXiv 1910.13598"),

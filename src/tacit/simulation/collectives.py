@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from tacit.core.network import DeferredMessage, Gathered
 from tacit.errors import TimedOut
 from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
+from tacit.simulation.backward_overlap import BackwardOverlap
 from tacit.simulation.engine.means import FindMatrix, Given, Means, check_equal, means_of, own_values
 from tacit.simulation.links import Fabric, Price
 from tacit.simulation.rendezvous import Call, Group, Rendezvous
@@ -60,6 +62,7 @@ class Collectives(Rendezvous[Collective]):
         self._agenda, self._fabric, self._trace, self._timeout_s = agenda, fabric, trace, timeout_s
         self._awake_from, self._is_timing = awake_from, is_timing
         self.find_matrix: FindMatrix | None = None  # of a world whose workers' parameters are rows of a matrix
+        self.overlap: BackwardOverlap | None = None  # of all-reduces with the backward pass
         self.rounds = 0
 
     def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Collective:
@@ -133,7 +136,11 @@ class Collectives(Rendezvous[Collective]):
         else:
             collective.means = means_of(group, given, weights, self.find_matrix)
         elements = first.elements + 1  # with the weight
-        price = self._fabric.price_all_reduce(group, elements, first.tensor.element_size())
+        price_of, element_bytes = partial(self._fabric.price_all_reduce, group), first.tensor.element_size()
+        if self.overlap is None:
+            return price_of(elements, element_bytes), [collective.means] * len(group)
+        joined_s = {rank: time_s for rank, (_, _, time_s) in collective.joined.items()}
+        price = self.overlap.exposed(joined_s, elements, element_bytes, price_of)
         return price, [collective.means] * len(group)
 
 

@@ -11,12 +11,14 @@ from torch import Tensor
 from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import RunsAhead, Strategy
 from tacit.session.server_model import ServerModel
+from tacit.simulation.backward_overlap import BackwardOverlap
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.endpoints import SimulatedServer
 from tacit.simulation.engine.engine import Engine
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.evaluation import Evaluator
 from tacit.simulation.workers import SimulatedWorker
+from tacit.strategies.ddp import DDP
 from tacit.workloads.workload import Problem, Token
 
 
@@ -45,6 +47,7 @@ class World(BaseWorld):
         self.cancels = strategy.cancels
         self.collectives.skips_lost = strategy.skips_lost_workers
         self.collectives.find_matrix = None if isinstance(engine, TimingEngine) else engine.matrix_of
+        self.collectives.overlap = BackwardOverlap(strategy, cluster) if isinstance(strategy, DDP) else None
         evaluator.evaluates_each_worker = strategy.keeps_models_apart
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step

@@ -3,6 +3,7 @@
 from tacit.core.strategy import Strategy
 from tacit.strategies.all_reduce import AllReduce
 from tacit.strategies.compressed_gradient import CompressedGradient
+from tacit.strategies.ddp import DDP
 from tacit.strategies.gossip import CHOCO, DPSGD, SGP, AsynchronousDPSGD
 from tacit.strategies.local_sgd.strategy import LocalSGD
 from tacit.strategies.message_use import may_send
@@ -11,6 +12,7 @@ from tacit.strategies.swarm import PullSwarm, SwarmSGD
 
 __all__ = [
     "CHOCO",
+    "DDP",
     "DPSGD",
     "SGP",
     "AdaSync",

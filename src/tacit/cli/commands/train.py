@@ -15,7 +15,6 @@ from tacit.cli import run_folders as folders
 from tacit.cli.commands.train_worker import CHECKPOINT, Plan, report_end, run_worker, what_is_left
 from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, explained
 from tacit.cli.settings import (
-    Table,
     changes,
     check_device,
     import_notes,
@@ -27,6 +26,7 @@ from tacit.cli.settings import (
 from tacit.cli.terminal import console, print_notes
 from tacit.errors import TacitError, require
 from tacit.record.files import toml_text, write_text
+from tacit.registry.tables import Table
 from tacit.runtime.launch import FailedWorker, launch, torchrun_line
 from tacit.session.checkpoints import step_of
 

@@ -1,0 +1,107 @@
+"""The fields of a profile from one or several measurements: step times, costs of hooks, network and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from tacit.cluster.costs import Cost
+from tacit.cluster.delays import Recorded
+from tacit.errors import require
+from tacit.profiles.measurement import Measurement, Work
+from tacit.profiles.network_fit import network_of
+from tacit.profiles.warnings import warnings_of
+
+_MOST_TIMES: Final = 200
+"""Step times of a rank in a profile: means of as many equal parts of its sorted measured times."""
+_LINE: Final = 4.0
+"""Largest over smallest number of elements from which the cost of work is fitted as a line."""
+_DIGITS: Final = 4
+_FACTS: Final = ("parameters", "parameter_bytes", "dtype", "batch", "optimizer", "backend")
+
+
+def combined(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Return the fields of the profile of these measurements."""
+    require(bool(measurements), "runs is empty; give at least one run on real processes: Profile.of(run).")
+    first = measurements[0].run
+    seen: dict[str, list[Any]] = {
+        "workers": [m.run.workers for m in measurements],
+        "parameters": [m.facts.get("parameters") for m in measurements],
+    }
+    for name, values in seen.items():
+        require(
+            len(set(values)) == 1,
+            f"the runs have {name} {', '.join(map(str, values))}; give runs of one model on the same workers.",
+        )
+    hosts = _hosts(measurements[0].facts.get("hosts"), first.workers)
+    facts = {name: value for name in _FACTS if (value := measurements[-1].facts.get(name)) is not None}
+    return {
+        "workers": first.workers,
+        "compute": [_step_times(measurements, rank) for rank in range(first.workers)],
+        "costs": costs_of(measurements),
+        "hosts": hosts,
+        **network_of(measurements, hosts, str(facts.get("backend", "gloo"))),
+        **facts,
+        "peak_memory_bytes": _peak_memory(measurements),
+        "warnings": tuple(warnings_of(measurements)),
+    }
+
+
+def _step_times(measurements: Iterable[Measurement], rank: int) -> Recorded:
+    """Return the step times of a rank in all runs, thinned."""
+    times_s = np.sort(np.concatenate([m.steps_s[rank] for m in measurements]))
+    edges = np.linspace(0, len(times_s), min(_MOST_TIMES, len(times_s)) + 1)
+    parts = np.diff(np.interp(edges, np.arange(len(times_s) + 1), np.cumsum([0.0, *times_s]))) / np.diff(edges)
+    return Recorded(times_s=[short(max(time_s, 1e-9)) for time_s in parts])
+
+
+def costs_of(measurements: Iterable[Measurement]) -> dict[str, Cost]:
+    """Return the seconds per number of each kind of work in hooks, and of a server's update."""
+    work: dict[str, list[Work]] = {}
+    for measurement in measurements:
+        for label, done in measurement.work.items():
+            work.setdefault(label, []).extend(done)
+        parameters = measurement.facts.get("parameters")
+        if parameters and measurement.updates_s:  # the optimizer of a server is like that of a worker
+            work.setdefault("update", []).extend(Work(parameters, seconds) for seconds in measurement.updates_s)
+    return {label: _cost(done) for label, done in sorted(work.items()) if any(one.numbers for one in done)}
+
+
+def _cost(done: Iterable[Work]) -> Cost:
+    """Return seconds per number; with the seconds of each call if the sizes are different enough to fit a line."""
+    by_size: dict[int, list[float]] = {}
+    for numbers, seconds in done:
+        if numbers:
+            by_size.setdefault(numbers, []).append(seconds)
+    sizes = sorted(by_size)
+    times_s = [median(by_size[size]) for size in sizes]
+    if sizes[-1] >= _LINE * sizes[0]:
+        per_number_s, constant_s = np.polyfit(sizes, times_s, 1, w=[len(by_size[size]) ** 0.5 for size in sizes])
+        if per_number_s >= 0 and constant_s >= 0:
+            return short(per_number_s), short(constant_s)
+    return short(sum(times_s) / sum(sizes))
+
+
+def _hosts(ranks_by_host: Sequence[Sequence[int]] | None, workers: int) -> list[int] | None:
+    """Return the host of each rank; None if each has its own, or if hosts are not known."""
+    if ranks_by_host is None or len(ranks_by_host) == workers:
+        return None
+    host_of = {rank: number for number, ranks in enumerate(ranks_by_host) for rank in ranks}
+    return [host_of[rank] for rank in range(workers)] if len(host_of) == workers else None
+
+
+def _peak_memory(measurements: Iterable[Measurement]) -> dict[int, int]:
+    peaks: dict[int, int] = {}
+    for measurement in measurements:
+        found: Mapping[str, int | None] = measurement.facts.get("peak_memory_bytes", {})
+        for rank, peak in found.items():
+            peaks[int(rank)] = max(peak or 0, peaks.get(int(rank), 0))
+    return peaks
+
+
+def short(value: float) -> float:
+    """Return ``value`` with four digits."""
+    return float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,149 @@
+"""What one run on real processes tells about its cluster: step times, rounds and work in hooks.
+
+Times are taken from the trace, whose events cover each worker's time: a step is computation and update, a hook is the
+work of the strategy, an exchange is the time on the wire. The time of a round is that of the rank that entered it last,
+on that rank's own clock, so clocks of different machines need not agree.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from tacit.errors import require
+from tacit.record.run import Run
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, WAIT, Event
+
+_WARM_UP: Final = 2
+"""First steps of a run that do not count: memory is allocated and caches are filled. Short runs drop fewer."""
+_UPDATE, _OTHER = "update", "other"
+COLLECTIVES: Final = ("all-reduce", "all-gather", "all-to-all")
+
+
+class Exchange(NamedTuple):
+    """One collective of all ranks: its label, the most bytes that a rank sent, and the seconds on the wire."""
+
+    label: str
+    sent_bytes: int
+    seconds: float
+
+
+class Work(NamedTuple):
+    """Work of a hook on so many numbers, and its seconds."""
+
+    numbers: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured in one run."""
+
+    run: Run
+    steps_s: Mapping[int, list[float]]  # by rank: computation and update, without hooks, waits and exchanges
+    exchanges: list[Exchange]
+    work: Mapping[str, list[Work]]  # by label
+    updates_s: list[float]  # of the optimizer alone, on workers
+
+    @classmethod
+    def of(cls, run: Run) -> Measurement:
+        """Return the measurement of ``run``, or raise if it is not a complete run on real processes."""
+        require(
+            run.record.get("world") == "processes",
+            f"this run of {run.strategy} was not on real processes, so it has no measured step times; "
+            f"give a run that tacit train or tacit.attach made.",
+        )
+        by_rank: dict[int, list[Event]] = defaultdict(list)
+        for event in run.trace.of(COMPUTE, CANCELLED, HOOK, WAIT, EXCHANGE):
+            if event.rank >= 0 and event.time_s >= 0:
+                by_rank[event.rank].append(event)
+        steps_s, work, updates_s = dict[int, list[float]](), defaultdict[str, list[Work]](list), list[float]()
+        for rank, events in by_rank.items():
+            steps = _after_warm_up(list(_steps(events)))
+            if steps:
+                steps_s[rank] = [step.seconds for step in steps]
+                updates_s += [step.update_s for step in steps if step.update_s]
+            for step in steps:
+                for label, done in step.work:
+                    work[label].append(done)
+        require(
+            len(steps_s) == run.workers,
+            f"the trace of this run has steps of {len(steps_s)} of {run.workers} workers; give a complete run.",
+        )
+        return cls(run, steps_s, list(_exchanges(by_rank, run.workers)), work, updates_s)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The record of the run."""
+        return self.run.record
+
+
+class _Step(NamedTuple):
+    """A step of one worker: seconds of computation and update, those of the update alone, and the work in its hooks."""
+
+    seconds: float
+    update_s: float
+    work: list[tuple[str, Work]]
+
+
+def _after_warm_up(steps: list[_Step]) -> list[_Step]:
+    return steps[min(_WARM_UP, len(steps) // 4) :]
+
+
+def _steps(events: list[Event]) -> Iterator[_Step]:
+    """Yield the steps of one rank: from the start of a computation to the start of the next one."""
+    current: list[Event] = []
+    for event in sorted(events, key=lambda event: (event.start_s, event.time_s)):
+        if event.kind in (COMPUTE, CANCELLED) and current:
+            yield _step(current)
+            current = []
+        current.append(event)
+    if current and current[0].kind in (COMPUTE, CANCELLED):
+        yield _step(current)
+
+
+def _step(events: list[Event]) -> _Step:
+    """Return the step of these events. Unnamed work belongs to the named work before it, or to the first one."""
+    compute_s = sum(e.time_s - e.start_s for e in events if e.kind in (COMPUTE, CANCELLED))
+    update_s, unnamed_s, work = 0.0, 0.0, list[tuple[str, Work]]()
+    for event in events:
+        if event.kind != HOOK:
+            continue
+        seconds = event.time_s - event.start_s
+        if event.label == _UPDATE:
+            update_s += seconds
+        elif event.label != _OTHER:
+            work.append((event.label, Work(int(event.value), seconds + unnamed_s)))
+            unnamed_s = 0.0
+        elif work:
+            label, done = work[-1]
+            work[-1] = (label, Work(done.numbers, done.seconds + seconds))
+        else:
+            unnamed_s += seconds
+    return _Step(compute_s + update_s + unnamed_s, update_s, work)
+
+
+def _exchanges(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[Exchange]:
+    """Yield the collectives of all ranks, but for overlapped ones and the first of each kind."""
+    entered_s: dict[tuple[str, int, int], float] = {}
+    found: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)  # bytes and seconds of each rank
+    for rank, events in by_rank.items():
+        for event in events:
+            if event.kind == WAIT and event.round:
+                key = (event.label, event.round, rank)
+                entered_s[key] = min(event.start_s, entered_s.get(key, event.start_s))
+        for event in events:
+            if event.kind == EXCHANGE and event.label in COLLECTIVES and not event.value:
+                since_s = entered_s.get((event.label, event.round, rank), event.start_s)
+                found[event.label, event.round].append((event.size_bytes, event.time_s - min(since_s, event.start_s)))
+    seen: dict[str, int] = defaultdict(int)
+    total: dict[str, int] = defaultdict(int)
+    for label, _ in found:
+        total[label] += 1
+    for (label, _), parts in sorted(found.items(), key=lambda item: item[0][1]):
+        seen[label] += 1
+        is_warm = seen[label] > min(_WARM_UP, total[label] // 4)
+        if is_warm and len(parts) == workers:
+            yield Exchange(label, max(sent for sent, _ in parts), min(seconds for _, seconds in parts))
