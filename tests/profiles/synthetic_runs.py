@@ -21,26 +21,25 @@ def real_run(
     all_reduce_s: float = 0.5,
     gather_s: float | None = None,
     gather_bytes: int = 400,
-    clock_offset_s: Sequence[float] | None = None,
+    late_s: float = 0.0,
     hosts: Sequence[Sequence[int]] | None = None,
     **record: object,
 ) -> Run:
     """Return a run with rounds: flatten 0.02 s, all-reduce, divide 0.01 s, update 0.05 s. The first steps are slow.
 
-    gather_s: instead of the all-reduce, encode 0.2 s, an all-gather of this time, decode 0.1 s.
+    late_s: rank 0 has the result later by this time. gather_s: instead of the all-reduce, encode 0.2 s, an all-gather of this time, decode 0.1 s.
     """
     workers = len(step_s)
-    offset = clock_offset_s or [0.0] * workers
     trace, clock = Trace(), np.zeros(workers)
     sent = ring_all_reduce_bytes(PARAMETERS + 1, 8, workers)
     for number in range(1, rounds + 1):
         for rank in range(workers):
             for step in range(steps_per_round):
                 seconds = step_s[rank] * (10 if number == 1 else 1)
-                start = clock[rank] + offset[rank]
+                start = clock[rank]
                 trace.compute(rank, (number - 1) * steps_per_round + step + 1, start, start + seconds)
                 clock[rank] += seconds
-            start = clock[rank] + offset[rank]
+            start = clock[rank]
             work = (
                 (("flatten", 0.02, PARAMETERS),)
                 if gather_s is None
@@ -51,19 +50,19 @@ def real_run(
                 start, clock[rank] = start + seconds, clock[rank] + seconds
         begun, took = float(clock.max()), all_reduce_s if gather_s is None else gather_s
         for rank in range(workers):
-            at, label = offset[rank], "all-reduce" if gather_s is None else "all-gather"
+            label = "all-reduce" if gather_s is None else "all-gather"
             if clock[rank] < begun:
-                trace.wait(rank, clock[rank] + at, begun + at, label, number)
+                trace.wait(rank, clock[rank], begun, label, number)
             size = sent[rank] if gather_s is None else gather_bytes * (workers - 1)
-            trace.exchange(rank, begun + at, begun + took + at, label, number, size)
-            end = begun + took + at
+            end = begun + took + (late_s if rank == 0 else 0.0)
+            trace.exchange(rank, begun, end, label, number, size)
             for what, seconds, numbers in (
                 ("divide", 0.01, PARAMETERS) if gather_s is None else ("decode TopK", 0.1, PARAMETERS * workers),
                 ("update", 0.05, 0),
             ):
                 trace.hook(rank, end, end + seconds, what, numbers)
                 end += seconds
-        clock[:] = begun + took + (0.06 if gather_s is None else 0.15)
+        clock[:] = begun + took + late_s + (0.06 if gather_s is None else 0.15)
     facts = {"world": "processes", "parameters": PARAMETERS, "backend": "gloo", **record}
     if hosts is not None:
         facts["hosts"] = hosts

@@ -57,9 +57,9 @@ def test_four_workers_and_two_kinds_of_rounds() -> None:
     assert step_s(profile.cluster(), tacit.LocalSGD(period=tacit.Every(5))) == pytest.approx(3.05 + 0.53 / 5, rel=1e-3)
 
 
-def test_clocks_of_different_machines_need_not_agree() -> None:
-    same, apart = real_run([1.0, 2.0]), real_run([1.0, 2.0], clock_offset_s=[0.0, 0.3])
-    assert tacit.Profile.of(apart) == tacit.Profile.of(same)
+def test_a_round_lasts_until_its_last_rank_has_the_result() -> None:
+    profile = tacit.Profile.of(real_run([1.0, 2.0], late_s=0.25))
+    assert step_s(profile.cluster(), tacit.AllReduce()) == pytest.approx(2.05 + 0.02 + 0.75 + 0.01, rel=1e-3)
 
 
 def test_fewer_workers_on_a_measured_network_send_less() -> None:

@@ -1,8 +1,8 @@
 """What one run on real processes tells about its cluster: step times, rounds and work in hooks.
 
 Times are taken from the trace, whose events cover each worker's time: a step is computation and update, a hook is the
-work of the strategy, an exchange is the time on the wire. The time of a round is that of the rank that entered it last,
-on that rank's own clock, so clocks of different machines need not agree.
+work of the strategy, an exchange is the time on the wire. A round takes from the entry of the last rank to the end on
+the last rank. All ranks start their clocks after a common barrier, so their clocks agree up to the latency.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _step(events: list[Event]) -> _Step:
 def _exchanges(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[Exchange]:
     """Yield the collectives of all ranks, but for overlapped ones and the first of each kind."""
     entered_s: dict[tuple[str, int, int], float] = {}
-    found: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)  # bytes and seconds of each rank
+    found: dict[tuple[str, int], list[tuple[int, float, float]]] = defaultdict(list)  # bytes, entry, end of each rank
     for rank, events in by_rank.items():
         for event in events:
             if event.kind == WAIT and event.round:
@@ -137,7 +137,7 @@ def _exchanges(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[Exc
         for event in events:
             if event.kind == EXCHANGE and event.label in COLLECTIVES and not event.value:
                 since_s = entered_s.get((event.label, event.round, rank), event.start_s)
-                found[event.label, event.round].append((event.size_bytes, event.time_s - min(since_s, event.start_s)))
+                found[event.label, event.round].append((event.size_bytes, min(since_s, event.start_s), event.time_s))
     seen: dict[str, int] = defaultdict(int)
     total: dict[str, int] = defaultdict(int)
     for label, _ in found:
@@ -146,4 +146,5 @@ def _exchanges(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[Exc
         seen[label] += 1
         is_warm = seen[label] > min(_WARM_UP, total[label] // 4)
         if is_warm and len(parts) == workers:
-            yield Exchange(label, max(sent for sent, _ in parts), min(seconds for _, seconds in parts))
+            sent, entered, ended = zip(*parts, strict=True)
+            yield Exchange(label, max(sent), max(0.0, max(ended) - max(entered)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from statistics import median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,7 +30,10 @@ _DIGITS: Final = 4
 
 
 class Round(NamedTuple):
-    """A kind of collective of one size, as ``Measured`` and ``Calibrated`` count sizes, and its median time."""
+    """A kind of collective of one size, as ``Measured`` and ``Calibrated`` count sizes, and its mean time.
+
+    The mean, not the median: some collectives of gloo take one of two times, depending on who enters first.
+    """
 
     label: str
     size_bytes: float
@@ -63,7 +65,7 @@ def network_of(measurements: Sequence[Measurement], hosts: Sequence[int] | None,
 
 
 def rounds_of(exchanges: Iterable[Exchange], workers: int) -> list[Round]:
-    """Return the median time of each kind and size of collective, smallest first."""
+    """Return the mean time of each kind and size of collective, smallest first."""
     by_label: dict[str, list[tuple[float, float]]] = {}
     for label, sent_bytes, seconds in exchanges:
         if sent_bytes and seconds > 0:
@@ -88,7 +90,7 @@ def _size_bytes(label: str, sent_bytes: int, workers: int) -> float:
 
 
 def _round(label: str, group: Sequence[tuple[float, float]]) -> Round:
-    return Round(label, float(np.mean([size for size, _ in group])), median(seconds for _, seconds in group))
+    return Round(label, float(np.mean([size for size, _ in group])), float(np.mean([seconds for _, seconds in group])))
 
 
 class _Model(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from tacit.cluster.cluster import Cluster
 from tacit.errors import FolderExists, TacitError, require
 from tacit.profiles.combined import combined
 from tacit.profiles.measurement import Measurement
+from tacit.profiles.subset import fields_of_ranks
 from tacit.record.files import replacing_folder, toml_text
 from tacit.record.run import Run
 from tacit.record.step_times import moved_to_files
@@ -69,6 +70,14 @@ class Profile(Cluster):
     def cluster(self, **changes: Any) -> Cluster:
         """Return the cluster to simulate; ``changes`` replace fields: ``profile.cluster(latency_s=0.01)``."""
         return Cluster(**{**{one.name: getattr(self, one.name) for one in fields(Cluster)}, **changes})
+
+    def of_ranks(self, ranks: Sequence[int]) -> Profile:
+        """Return the profile of some of the workers, numbered from 0: ``profile.of_ranks([0, 1, 2])``."""
+        return replace(self, **fields_of_ranks(self, ranks))
+
+    def mean_step_s(self, rank: int) -> float:
+        """Return the mean time of a step of worker ``rank``."""
+        return self.delay(rank).expected_s * self.slowdown(rank) / self.speed.get(rank, 1.0)
 
     def table(self) -> Table:
         """Return the profile as the tables of profile.toml: warnings, the job, and the cluster."""
