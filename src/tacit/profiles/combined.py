@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +39,7 @@ def combined(measurements: Sequence[Measurement]) -> dict[str, Any]:
     facts = {name: value for name in _FACTS if (value := measurements[-1].facts.get(name)) is not None}
     return {
         "workers": first.workers,
-        "compute": [_step_times(measurements, rank) for rank in range(first.workers)],
+        "compute": [_step_times(_dense(measurements), rank) for rank in range(first.workers)],
         "costs": costs_of(measurements),
         "hosts": hosts,
         **network_of(measurements, hosts, str(facts.get("backend", "gloo"))),
@@ -50,24 +49,40 @@ def combined(measurements: Sequence[Measurement]) -> dict[str, Any]:
     }
 
 
+def _dense(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+    """Return the runs without compression, or all if there is none: their step times are those of computation alone."""
+    return [one for one in measurements if one.is_dense] or measurements
+
+
 def _step_times(measurements: Iterable[Measurement], rank: int) -> Recorded:
-    """Return the step times of a rank in all runs, thinned."""
+    """Return the step times of a rank in these runs, thinned."""
     times_s = np.sort(np.concatenate([m.steps_s[rank] for m in measurements]))
     edges = np.linspace(0, len(times_s), min(_MOST_TIMES, len(times_s)) + 1)
     parts = np.diff(np.interp(edges, np.arange(len(times_s) + 1), np.cumsum([0.0, *times_s]))) / np.diff(edges)
     return Recorded(times_s=[short(max(time_s, 1e-9)) for time_s in parts])
 
 
-def costs_of(measurements: Iterable[Measurement]) -> dict[str, Cost]:
-    """Return the seconds per number of each kind of work in hooks, and of a server's update."""
+def costs_of(measurements: Sequence[Measurement]) -> dict[str, Cost]:
+    """Return the seconds per number of each kind of work in hooks, and of a server's update.
+
+    Compression can also lengthen the computation, where workers share cores or memory bandwidth. What steps of a
+    compressed run take longer than those of the dense ones is part of the cost of encoding.
+    """
     work: dict[str, list[Work]] = {}
+    usual_s = _mean_step_s(_dense(measurements))
     for measurement in measurements:
+        longer_s = 0.0 if measurement.is_dense else max(0.0, _mean_step_s([measurement]) - usual_s)
         for label, done in measurement.work.items():
-            work.setdefault(label, []).extend(done)
+            extra_s = longer_s if label.startswith("encode") else 0.0
+            work.setdefault(label, []).extend(Work(one.numbers, one.seconds + extra_s) for one in done)
         parameters = measurement.facts.get("parameters")
         if parameters and measurement.updates_s:  # the optimizer of a server is like that of a worker
             work.setdefault("update", []).extend(Work(parameters, seconds) for seconds in measurement.updates_s)
     return {label: _cost(done) for label, done in sorted(work.items()) if any(one.numbers for one in done)}
+
+
+def _mean_step_s(measurements: Iterable[Measurement]) -> float:
+    return float(np.mean([np.mean(times_s) for one in measurements for times_s in one.steps_s.values()]))
 
 
 def _cost(done: Iterable[Work]) -> Cost:
@@ -77,7 +92,7 @@ def _cost(done: Iterable[Work]) -> Cost:
         if numbers:
             by_size.setdefault(numbers, []).append(seconds)
     sizes = sorted(by_size)
-    times_s = [median(by_size[size]) for size in sizes]
+    times_s = [float(np.mean(by_size[size])) for size in sizes]
     if sizes[-1] >= _LINE * sizes[0]:
         per_number_s, constant_s = np.polyfit(sizes, times_s, 1, w=[len(by_size[size]) ** 0.5 for size in sizes])
         if per_number_s >= 0 and constant_s >= 0:

@@ -7,8 +7,9 @@ the last rank. All ranks start their clocks after a common barrier, so their clo
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -39,13 +40,19 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured in one run."""
+    """What was measured in one run.
+
+    - ``steps_s``: by rank, computation and update, without hooks, waits and exchanges.
+    - ``work``: in hooks, by label. Of the work before an exchange only that of the rank which enters last is kept,
+      because all others wait for it.
+    - ``updates_s``: of the optimizer alone, on workers.
+    """
 
     run: Run
-    steps_s: Mapping[int, list[float]]  # by rank: computation and update, without hooks, waits and exchanges
+    steps_s: Mapping[int, list[float]]
     exchanges: list[Exchange]
-    work: Mapping[str, list[Work]]  # by label
-    updates_s: list[float]  # of the optimizer alone, on workers
+    work: Mapping[str, list[Work]]
+    updates_s: list[float]
 
     @classmethod
     def of(cls, run: Run) -> Measurement:
@@ -59,33 +66,42 @@ class Measurement:
         for event in run.trace.of(COMPUTE, CANCELLED, HOOK, WAIT, EXCHANGE):
             if event.rank >= 0 and event.time_s >= 0:
                 by_rank[event.rank].append(event)
-        steps_s, work, updates_s = dict[int, list[float]](), defaultdict[str, list[Work]](list), list[float]()
-        for rank, events in by_rank.items():
-            steps = _after_warm_up(list(_steps(events)))
-            if steps:
-                steps_s[rank] = [step.seconds for step in steps]
-                updates_s += [step.update_s for step in steps if step.update_s]
-            for step in steps:
-                for label, done in step.work:
-                    work[label].append(done)
+        steps = {rank: found for rank, events in by_rank.items() if (found := _after_warm_up(list(_steps(events))))}
         require(
-            len(steps_s) == run.workers,
-            f"the trace of this run has steps of {len(steps_s)} of {run.workers} workers; give a complete run.",
+            len(steps) == run.workers,
+            f"the trace of this run has steps of {len(steps)} of {run.workers} workers; give a complete run.",
         )
-        return cls(run, steps_s, list(_exchanges(by_rank, run.workers)), work, updates_s)
+        return cls(
+            run,
+            {rank: [step.seconds for step in own] for rank, own in steps.items()},
+            list(_exchanges(by_rank, run.workers)),
+            _work_of(steps.values()),
+            [step.update_s for own in steps.values() for step in own if step.update_s],
+        )
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """The record of the run."""
         return self.run.record
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether no vector was compressed."""
+        return not any(label.startswith("encode") for label in self.work)
+
 
 class _Step(NamedTuple):
-    """A step of one worker: seconds of computation and update, those of the update alone, and the work in its hooks."""
+    """A step of one worker: seconds of computation and update, those of the update alone, and the work in its hooks.
 
+    entered_s: when it entered its first exchange; None: it had none. before, after: the work before and after that.
+    """
+
+    number: int
     seconds: float
     update_s: float
-    work: list[tuple[str, Work]]
+    entered_s: float | None
+    before: list[tuple[str, Work]]
+    after: list[tuple[str, Work]]
 
 
 def _after_warm_up(steps: list[_Step]) -> list[_Step]:
@@ -107,7 +123,8 @@ def _steps(events: list[Event]) -> Iterator[_Step]:
 def _step(events: list[Event]) -> _Step:
     """Return the step of these events. Unnamed work belongs to the named work before it, or to the first one."""
     compute_s = sum(e.time_s - e.start_s for e in events if e.kind in (COMPUTE, CANCELLED))
-    update_s, unnamed_s, work = 0.0, 0.0, list[tuple[str, Work]]()
+    entered_s = next((e.start_s for e in events if e.round and e.kind in (WAIT, EXCHANGE) and not e.value), None)
+    update_s, unnamed_s, work = 0.0, 0.0, list[tuple[float, str, Work]]()
     for event in events:
         if event.kind != HOOK:
             continue
@@ -115,14 +132,37 @@ def _step(events: list[Event]) -> _Step:
         if event.label == _UPDATE:
             update_s += seconds
         elif event.label != _OTHER:
-            work.append((event.label, Work(int(event.value), seconds + unnamed_s)))
+            work.append((event.start_s, event.label, Work(int(event.value), seconds + unnamed_s)))
             unnamed_s = 0.0
         elif work:
-            label, done = work[-1]
-            work[-1] = (label, Work(done.numbers, done.seconds + seconds))
+            start_s, label, done = work[-1]
+            work[-1] = (start_s, label, Work(done.numbers, done.seconds + seconds))
         else:
             unnamed_s += seconds
-    return _Step(compute_s + update_s + unnamed_s, update_s, work)
+    is_before = [entered_s is not None and start_s < entered_s for start_s, _, _ in work]
+    named = [(label, done) for _, label, done in work]
+    return _Step(
+        max(event.step for event in events),
+        compute_s + update_s + unnamed_s,
+        update_s,
+        entered_s,
+        [one for one, is_early in zip(named, is_before, strict=True) if is_early],
+        [one for one, is_early in zip(named, is_before, strict=True) if not is_early],
+    )
+
+
+def _work_of(steps: Iterable[list[_Step]]) -> dict[str, list[Work]]:
+    """Return the work in hooks by label: before an exchange that of the last rank to enter, after it that of all."""
+    by_number: dict[int, list[_Step]] = defaultdict(list)
+    for own in steps:
+        for step in own:
+            by_number[step.number].append(step)
+    found: dict[str, list[Work]] = defaultdict(list)
+    for same in by_number.values():
+        last = max(same, key=lambda step: -math.inf if step.entered_s is None else step.entered_s)
+        for label, done in [*last.before, *(one for step in same for one in step.after)]:
+            found[label].append(done)
+    return found
 
 
 def _exchanges(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[Exchange]:
