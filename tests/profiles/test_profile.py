@@ -62,6 +62,25 @@ def test_a_round_lasts_until_its_last_rank_has_the_result() -> None:
     assert step_s(profile.cluster(), tacit.AllReduce()) == pytest.approx(2.05 + 0.02 + 0.75 + 0.01, rel=1e-3)
 
 
+def test_what_compression_adds_to_a_step_is_a_cost_of_encoding() -> None:
+    dense, compressed = real_run([1.0, 1.0]), real_run([1.5, 1.5], gather_s=0.3)
+    profile = tacit.Profile.of(dense, compressed)
+    assert [delay.expected_s for delay in profile.compute] == pytest.approx([1.05, 1.05])
+    assert profile.costs["encode TopK"] == pytest.approx((0.2 + 0.5) / PARAMETERS, rel=1e-3)
+    alone = tacit.Profile.of(compressed)
+    assert [delay.expected_s for delay in alone.compute] == pytest.approx([1.55, 1.55])
+
+
+def test_of_the_work_before_a_round_that_of_the_last_rank_counts() -> None:
+    run = real_run([1.0, 3.0])
+    rows = [
+        (e, r, k, s - 1.0 * (k == "hook" and label == "flatten" and r == 0), *rest, label)
+        for e, r, k, s, *rest, label in run.trace.rows
+    ]
+    run.trace.rows = rows  # rank 0, which waits, takes a second longer to flatten
+    assert tacit.Profile.of(run).costs["flatten"] == pytest.approx(0.02 / PARAMETERS, rel=1e-3)
+
+
 def test_fewer_workers_on_a_measured_network_send_less() -> None:
     profile = tacit.Profile.of(real_run([1.0] * 4))
     three = profile.cluster(workers=3, compute=profile.compute[:3])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit.cluster.costs import Cost
 from tacit.cluster.delays import Recorded
@@ -18,7 +19,10 @@ _MOST_TIMES: Final = 200
 """Step times of a rank in a profile: means of as many equal parts of its sorted measured times."""
 _LINE: Final = 4.0
 """Largest over smallest number of elements from which the cost of work is fitted as a line."""
+_CLEARLY: Final = 2.0
+"""Standard errors by which the steps of a compressed run must be longer to count as lengthened."""
 _DIGITS: Final = 4
+Seconds = NDArray[np.float64]
 _FACTS: Final = ("parameters", "parameter_bytes", "dtype", "batch", "optimizer", "backend")
 
 
@@ -35,11 +39,12 @@ def combined(measurements: Sequence[Measurement]) -> dict[str, Any]:
             len(set(values)) == 1,
             f"the runs have {name} {', '.join(map(str, values))}; give runs of one model on the same workers.",
         )
+    undisturbed = [one for one in measurements if not _lengthening_s(one, measurements)]
     hosts = _hosts(measurements[0].facts.get("hosts"), first.workers)
     facts = {name: value for name in _FACTS if (value := measurements[-1].facts.get(name)) is not None}
     return {
         "workers": first.workers,
-        "compute": [_step_times(_dense(measurements), rank) for rank in range(first.workers)],
+        "compute": [_step_times(undisturbed, rank) for rank in range(first.workers)],
         "costs": costs_of(measurements),
         "hosts": hosts,
         **network_of(measurements, hosts, str(facts.get("backend", "gloo"))),
@@ -49,9 +54,22 @@ def combined(measurements: Sequence[Measurement]) -> dict[str, Any]:
     }
 
 
-def _dense(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Return the runs without compression, or all if there is none: their step times are those of computation alone."""
-    return [one for one in measurements if one.is_dense] or measurements
+def _lengthening_s(measurement: Measurement, measurements: Sequence[Measurement]) -> float:
+    """Return by how much compression lengthens the steps of a run, against the runs without it; 0 if not clearly."""
+    dense = [one for one in measurements if one.is_dense]
+    if measurement.is_dense or not dense:
+        return 0.0
+    own, usual = _deviations_s([measurement], dense), _deviations_s(dense, dense)
+    longer_s = float(own.mean() - usual.mean())
+    error_s = float(np.sqrt(own.var() / len(own) + usual.var() / len(usual)))
+    return longer_s if longer_s > _CLEARLY * error_s else 0.0
+
+
+def _deviations_s(measurements: Iterable[Measurement], usual: Sequence[Measurement]) -> Seconds:
+    """Return the step times of all ranks, less the rank's mean in the ``usual`` runs."""
+    ranks = usual[0].steps_s
+    mean_s = {rank: float(np.mean(np.concatenate([one.steps_s[rank] for one in usual]))) for rank in ranks}
+    return np.concatenate([np.asarray(one.steps_s[rank]) - mean_s[rank] for one in measurements for rank in ranks])
 
 
 def _step_times(measurements: Iterable[Measurement], rank: int) -> Recorded:
@@ -69,9 +87,8 @@ def costs_of(measurements: Sequence[Measurement]) -> dict[str, Cost]:
     compressed run take longer than those of the dense ones is part of the cost of encoding.
     """
     work: dict[str, list[Work]] = {}
-    usual_s = _mean_step_s(_dense(measurements))
     for measurement in measurements:
-        longer_s = 0.0 if measurement.is_dense else max(0.0, _mean_step_s([measurement]) - usual_s)
+        longer_s = _lengthening_s(measurement, measurements)
         for label, done in measurement.work.items():
             extra_s = longer_s if label.startswith("encode") else 0.0
             work.setdefault(label, []).extend(Work(one.numbers, one.seconds + extra_s) for one in done)
@@ -79,10 +96,6 @@ def costs_of(measurements: Sequence[Measurement]) -> dict[str, Cost]:
         if parameters and measurement.updates_s:  # the optimizer of a server is like that of a worker
             work.setdefault("update", []).extend(Work(parameters, seconds) for seconds in measurement.updates_s)
     return {label: _cost(done) for label, done in sorted(work.items()) if any(one.numbers for one in done)}
-
-
-def _mean_step_s(measurements: Iterable[Measurement]) -> float:
-    return float(np.mean([np.mean(times_s) for one in measurements for times_s in one.steps_s.values()]))
 
 
 def _cost(done: Iterable[Work]) -> Cost:
