@@ -6,6 +6,7 @@ import tacit
 from tacit.testing import Row
 
 TOP = tacit.TopK(fraction=0.2)
+TIMED = {"is_asynchronous": True}  # times differ between the worlds, and periods with them
 ALONE = {"survives_a_crash": True, "is_asynchronous": True}  # nobody waits for anybody
 
 TABLE = [
@@ -16,6 +17,10 @@ TABLE = [
     Row(tacit.LocalSGD(period=tacit.LossPeriod(initial=3)), depends_on_data=True),
     Row(tacit.LocalSGD(period=tacit.VariancePeriod(initial=3)), depends_on_data=True),
     Row(tacit.LocalSGD(period=tacit.AdaCommPeriod(initial=8)), depends_on_data=True),
+    Row(tacit.LocalSGD(period=tacit.RatePeriod(initial=3))),
+    Row(tacit.LocalSGD(period=tacit.PacePeriod(communication=0.005)), **TIMED),
+    Row(tacit.LocalSGD(period=tacit.PacePeriod(communication=0.005), overlap_steps=1), **TIMED),
+    Row(tacit.LocalSGD(period=tacit.PacePeriod(), compressor=tacit.QSGD(bits=8)), **TIMED),
     Row(tacit.LocalSGD(period=tacit.PeriodList([2, 7]))),
     Row(tacit.LocalSGD(period=tacit.OneShot())),
     Row(tacit.LocalSGD(period=tacit.Every(5), warmup_steps=7)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 import tacit
 from tacit.strategies.local_sgd.periods import UNTIL_THE_END, Period, Round
@@ -133,6 +134,16 @@ def test_rules_that_need_the_number_of_steps_say_so(rule: Period):
         (lambda: tacit.PeriodList([]), r"periods=\[\] is empty"),
         (lambda: tacit.PeriodList([3, 0]), "period=0 must be"),
         (lambda: tacit.VariancePeriod(lower=1.4), "lower=1.4 must be positive and below upper=1.3"),
+        (lambda: tacit.RatePeriod(initial=0), "initial=0 must be a whole number, at least 1"),
+        (lambda: tacit.RatePeriod(power=0), r"power=0 must be positive and finite; .* use Every\(4\)"),
+        (lambda: tacit.RatePeriod(power=float("inf")), "power=inf must be positive and finite"),
+        (lambda: tacit.RatePeriod(power=float("nan")), "power=nan must be positive and finite"),
+        (lambda: tacit.RatePeriod(initial=8, maximum=4), "maximum=4 must be at least initial=8"),
+        (lambda: tacit.RatePeriod(maximum=8.5), "maximum=8.5 must be a whole number"),
+        (lambda: tacit.PacePeriod(communication=0), "communication=0 must be a share of the time, above 0 and below 1"),
+        (lambda: tacit.PacePeriod(communication=10), "communication=10 must be a share"),
+        (lambda: tacit.PacePeriod(communication=float("nan")), "communication=nan must be a share"),
+        (lambda: tacit.PacePeriod(maximum=0), "maximum=0 must be a whole number, at least 1"),
         (
             lambda: tacit.VariancePeriod(initial=8, sampling_steps=4),
             "sampling_steps=4 must hold at least one period of 8",
@@ -163,3 +174,72 @@ def test_a_rule_that_sets_no_valid_period_is_named(init, update, error, text):
     rule = dataclasses.dataclass(frozen=True)(type("Wrong", (tacit.Every,), hooks))(4)
     with pytest.raises(error, match=f"Wrong.*: {text}"):
         tacit.simulate(tacit.workloads.quadratic(dimension=3), tacit.LocalSGD(period=rule), steps=12)
+
+
+def rates(rule: tacit.RatePeriod, sequence: list[float]) -> list[int]:
+    """Feed the learning rate of each round."""
+    return trajectory(rule, [Round(i, 0, rate) for i, rate in enumerate(sequence)])
+
+
+def test_rate_period_of_power_one_doubles_when_the_rate_halves():
+    """STL-SGD: k ← 2 k with η ← η/2; the floor in between."""
+    assert rates(tacit.RatePeriod(initial=4), [0.8, 0.4, 0.2, 0.3, 0.1]) == [4, 4, 8, 16, 10, 32]
+    assert rates(tacit.RatePeriod(initial=2, power=0.5), [0.8, 0.4, 0.2, 0.1]) == [2, 2, 2, 4, 5]
+
+
+def test_rate_period_of_power_two_is_qsr():
+    """QSR: H = max(H_base, ⌊(α/η)²⌋) with H_base = 4, and α = η₀ √H_base."""
+    sequence, alpha = [0.1, 0.09, 0.07, 0.05, 0.03], 0.1 * 4**0.5
+    expected = [max(4, int((alpha / rate) ** 2 * (1 + 1e-9))) for rate in sequence]
+    assert rates(tacit.RatePeriod(initial=4, power=2), sequence)[1:] == expected == [4, 4, 8, 16, 44]
+
+
+def test_rate_period_keeps_its_first_period_while_the_rate_rises():
+    """The largest rate so far is η₀: a warm-up, from 0 or not, does not shorten or lengthen the period."""
+    assert rates(tacit.RatePeriod(initial=4), [0.0, 0.1, 0.2, 0.4, 0.4, 0.2]) == [4] * 6 + [8]
+
+
+def test_rate_period_is_clipped():
+    rule = tacit.RatePeriod(initial=4, power=2, maximum=20)
+    assert rates(rule, [0.1, 0.02, 0.0, 1e-300, 5e-324, 0.1]) == [4, 4, 20, 20, 20, 20, 4]
+    assert rates(tacit.RatePeriod(initial=4, power=500), [1e300, 1e299, 1e300]) == [4, 4, 64, 4]
+    assert rates(tacit.RatePeriod(), [0.2, 0.1, float("nan"), float("inf"), 0.1]) == [4, 4, 8, 8, 8, 8]
+
+
+def test_rate_period_does_not_fall_below_the_exact_ratio():
+    """0.3 and 0.1 in float32 have a ratio just below 3."""
+    single = [float(torch.tensor(rate, dtype=torch.float32)) for rate in (0.3, 0.1, 0.7, 0.1, 0.01)]
+    assert rates(tacit.RatePeriod(initial=5), single) == [5, 5, 15, 5, 35, 64]
+
+
+def paces(rule: tacit.PacePeriod, times: list[tuple[float | None, float | None]]) -> list[int]:
+    """Feed (round_s, step_s) per round."""
+    return trajectory(rule, [Round(i, 0, 0.1, round_s=r, step_s=s) for i, (r, s) in enumerate(times)])
+
+
+def test_pace_period_is_the_smallest_with_the_share():
+    """H = ⌈r(1 − c)/(c s)⌉: with H steps rounds take at most the share c, with H − 1 steps more."""
+    rule = tacit.PacePeriod(communication=0.1)
+    assert rule.period_of(0.1, 0.03) == 30
+    for round_s, step_s in ((0.1, 0.03), (0.017, 0.02), (0.3, 0.05), (1.0, 0.2)):
+        period = rule.period_of(round_s, step_s)
+        assert round_s / (period * step_s + round_s) <= 0.1 + 1e-12 < round_s / ((period - 1) * step_s + round_s)
+
+
+def test_pace_period_is_clipped_between_one_and_the_maximum():
+    rule = tacit.PacePeriod(communication=0.5, maximum=10)
+    assert [rule.period_of(*times) for times in ((1e-9, 1.0), (0.0, 1.0), (0.0, 0.0))] == [1, 1, 1]
+    assert [rule.period_of(*times) for times in ((9.5, 1.0), (11.0, 1.0), (1.0, 0.0), (1e300, 1e-300))] == [10] * 4
+
+
+def test_pace_period_measures_three_rounds_first():
+    """The first one opens connections, and the median of three leaves it out. Rounds without times do not count."""
+    rule = tacit.PacePeriod(communication=0.5)
+    assert paces(rule, [(None, None), (9.0, 1.0), (4.0, 1.0), (None, None), (4.0, 1.0)]) == [1] * 5 + [4]
+
+
+def test_pace_period_follows_a_change_within_three_rounds_and_ignores_one_outlier():
+    rule = tacit.PacePeriod(communication=0.5)
+    steady, faster = [(4.0, 1.0)] * 5, [(4.0, 0.5)] * 3
+    assert paces(rule, [*steady, (60.0, 1.0), (4.0, 9.0), *steady])[3:] == [4] * 10
+    assert paces(rule, [*steady, *faster])[5:] == [4, 4, 4, 8]

@@ -69,6 +69,7 @@ def test_resuming_in_the_middle_of_a_period_is_bit_exact(tmp_path):
         tacit.LocalSGD(period=tacit.Every(7), overlap_steps=4),
         tacit.LocalSGD(period=tacit.VariancePeriod(initial=3), outer=tacit.OuterSGD(lr=0.7, momentum=0.9)),
         tacit.LocalSGD(period=tacit.LossPeriod(initial=3), outer=tacit.OuterAdam()),
+        tacit.LocalSGD(period=tacit.PacePeriod(communication=1e-6, maximum=3)),  # the same period at any speed
         *COMPRESSED,
     ]
     for pairs in together(2, with_and_without_interruption, str(tmp_path), strategies):

@@ -80,6 +80,34 @@ def test_real_processes_reach_the_simulators_parameters(workload, workers, argum
         assert first["status"] == "finished"
 
 
+def periods(rows: list[Strategy], workload: workloads.Workload, settings: dict) -> list[list[float]]:
+    runs = [train(workload, strategy, **settings) for strategy in rows]
+    return [[event.value for event in run.trace if event.label == "period"] for run in runs]
+
+
+def test_periods_from_rates_and_from_measured_times_on_processes():
+    """No round takes more than a million steps, or less than a millionth of one: the two paces are known beforehand."""
+    rate = tacit.LocalSGD(period=tacit.RatePeriod(initial=2, power=2, maximum=9))
+    longest, shortest = (tacit.PacePeriod(communication=share, maximum=3) for share in (1e-6, 1 - 1e-6))
+    quantized = tacit.QSGD(bits=8)
+    strategies = [
+        rate,
+        tacit.LocalSGD(period=longest),
+        tacit.LocalSGD(period=longest, compressor=quantized),
+        tacit.LocalSGD(period=longest, overlap_steps=2),
+        tacit.LocalSGD(period=shortest),
+    ]
+    settings = {"seed": SEED, "steps": 20, "schedule": tacit.StepDecay(by=0.5)}
+    workload = workloads.quadratic(dimension=7)
+    found, others = together(2, periods, strategies, workload, settings)
+    simulated = tacit.simulate(workload, rate, cluster=tacit.Cluster(workers=2), **settings)
+    assert found[0] == [event.value for event in simulated.trace if event.label == "period"]
+    assert found[1] == found[2] == [1] * 4 + [3] * 6
+    assert found[3][-1] == 3
+    assert found[4] == [1] * 20
+    assert others == [[]] * 5  # rank 0 alone notes them
+
+
 @pytest.mark.parametrize("weights", ["size", "equal"])
 def test_unequal_shards_weigh_the_same_in_both_worlds(weights):
     """Shards of 2, 2 and 4 samples, full gradients."""

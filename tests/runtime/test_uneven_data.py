@@ -24,6 +24,7 @@ UNEVEN = [
     tacit.LocalSGD(period=tacit.Every(3), overlap_steps=2),
     tacit.LocalSGD(period=tacit.LossPeriod(initial=2)),
     tacit.LocalSGD(period=tacit.VariancePeriod(initial=2, sampling_steps=4)),
+    tacit.LocalSGD(period=tacit.PacePeriod(communication=0.3, maximum=4)),
     tacit.LocalSGD(period=tacit.OneShot()),
     tacit.LocalSGD(period=tacit.Every(2), outer=tacit.SlowMo()),
     tacit.LocalSGD(period=tacit.Every(3), weights="equal"),

@@ -20,6 +20,8 @@ PERIODS = [
     tacit.LossPeriod(initial=3),
     tacit.AdaCommPeriod(initial=16),
     tacit.VariancePeriod(initial=4),
+    tacit.RatePeriod(initial=4, power=2),
+    tacit.PacePeriod(communication=0.2),
 ]
 _COUNTER = itertools.count(1)
 
@@ -55,6 +57,8 @@ class Flawed(tacit.Period):
                 state.period = state.times
             case "rate":
                 state.period = 1 + int(10 * reduced.learning_rate)
+            case "time":
+                state.period = 1 if reduced.round_s is None else 2 + int(100 * reduced.round_s)
             case "variance":
                 state.period = 1 if reduced.variance is None else 2 + int(reduced.variance)
 
@@ -67,8 +71,9 @@ class Flawed(tacit.Period):
         ("global", "equal rounds give other periods"),
         ("text", "the memory holds name='x'"),
         ("attribute", "a checkpoint changes the periods"),
-        ("rate", "set needs_variance, needs_loss or needs_rate"),
-        ("variance", "set needs_variance, needs_loss or needs_rate"),
+        ("rate", "set needs_variance, needs_loss, needs_rate or reads_time"),
+        ("time", "set needs_variance, needs_loss, needs_rate or reads_time"),
+        ("variance", "set needs_variance, needs_loss, needs_rate or reads_time"),
     ],
 )
 def test_a_broken_promise_is_found(flaw: str, message: str) -> None:

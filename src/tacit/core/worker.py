@@ -109,6 +109,12 @@ class Worker(Protocol):
         ``Cluster.costs`` pass. All-reduces and encoded all-gathers account for their own work.
         """
 
+    def now_s(self) -> float:
+        """Return the time on the run's clock when all work given to this worker's device has ended.
+
+        Virtual in the simulator. Evaluations and checkpoints take no time on it.
+        """
+
     def note(self, name: str, value: float) -> None:
         """Record a number in the trace, for tables and figures."""
 

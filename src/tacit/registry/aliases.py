@@ -44,6 +44,12 @@ ALIASES: Final = (
         "adaptive periods, Jiang & Agrawal, arXiv 2007.06134; not AD-PSGD",
     ),
     Alias("AdaComm", "LocalSGD(period=AdaCommPeriod(initial=16))", "Wang & Joshi, arXiv 1810.08313"),
+    Alias(
+        "STL-SGD",
+        "LocalSGD(period=RatePeriod(initial=4, power=1))",
+        "Shen et al., arXiv 2006.06377; for workers with different data power=0.5",
+    ),
+    Alias("QSR", "LocalSGD(period=RatePeriod(initial=4, power=2))", "Gu et al., arXiv 2310.14423"),
     Alias("FedAvg", _EVERY, "McMahan et al., arXiv 1602.05629, with all clients in every round"),
     Alias(
         "FedAdam",

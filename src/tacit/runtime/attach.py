@@ -43,6 +43,7 @@ def attach(
     interface: str | None = None,
     security: str | None = None,
     server: str = "rank0",
+    live: bool = False,
     rescue: str | Path | None = None,
 ) -> Session:
     """Run ``strategy`` in every ``optimizer.step()``, together with the other workers that torchrun started.
@@ -58,7 +59,8 @@ def attach(
     times, at least five minutes. interface: network interface for traffic between machines; None: the one that leads to
     the master. security: of messages: "token" (default on one machine), "curve" (default between machines), "plain"
     (trusted links). server: where the server of a server strategy runs: "rank0", in rank 0's process, or "process", a
-    process of its own that ``tacit serve`` starts. rescue: deprecated name of rescue_folder.
+    process of its own that ``tacit serve`` starts. live: send two more numbers per rank with every round of all ranks,
+    compute and hook seconds, for ``session.live_round``. rescue: deprecated name of rescue_folder.
     """
     folder = renamed_keyword("rescue", rescue, "rescue_folder", rescue_folder, stacklevel=5)
     server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
@@ -72,6 +74,7 @@ def attach(
         calibration=calibration,
         rescue_folder=None if folder is None else Path(folder),
         log=log,
+        live=live,
     )
     if SERVE in os.environ:
         table = common_table(model, optimizers, strategy, steps, seed, options)
@@ -80,7 +83,13 @@ def attach(
     simulated, device = script_context(), next(model.parameters()).device
     backend = (
         ProcessBackend(
-            strategy, device=device, interface=interface, security=security, timeout_s=timeout_s, server=server
+            strategy,
+            device=device,
+            interface=interface,
+            security=security,
+            timeout_s=timeout_s,
+            server=server,
+            live=live,
         )
         if simulated is None
         else simulated.open_backend()

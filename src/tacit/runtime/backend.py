@@ -24,6 +24,7 @@ from tacit.runtime.failures.causes import Cause, FailureCauses
 from tacit.runtime.failures.liveness import Liveness
 from tacit.runtime.failures.signals import TerminationSignal
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
+from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.rendezvous import rendezvous
@@ -31,6 +32,7 @@ from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
 from tacit.session.agreement import first_difference
+from tacit.session.backend import LiveRound
 from tacit.session.server_model import ServerLoop, ServerModel
 from tacit.strategies import may_send
 
@@ -53,6 +55,7 @@ class ProcessBackend:
         timeout_s: float | None = None,
         attach_timeout_s: float = 300.0,
         server: str = "rank0",
+        live: bool = False,
     ) -> None:
         self._environment = Environment(attach_timeout_s)
         self.rank, self.size = self._environment.rank, self._environment.size
@@ -71,6 +74,8 @@ class ProcessBackend:
         rows = (self._trace_rows, host.trace_rows)
         self.step = ProcessStep(self.rank, self.clock, self._trace, self.hook_lock, rows, self._raise_failure)
         self.network = ProcessNetwork(self)
+        if live:
+            self.network.live = LiveTimes(self.step, self.rank, self.size)
         self._causes = FailureCauses(self._environment, self.now_s)
         self._has_rounds = self.size > 1 and not (
             strategy.handles or strategy.has_server or strategy.keeps_models_apart
@@ -178,6 +183,10 @@ class ProcessBackend:
     def record_wait(self, started_s: float, label: str) -> None:
         """Add a wait of this rank that ends now."""
         self.step.waited(started_s, self.clock.stamp_s(), label)
+
+    @property
+    def live_round(self) -> LiveRound | None:
+        return None if self.network.live is None else self.network.live.latest
 
     def facts(self) -> dict[str, Any]:
         return {"machine": machine(), "backend": self._backend_name, **process_facts(self._device)}

@@ -16,6 +16,7 @@ from tacit.core.network import DeferredMessage, Parts, check_one_for_each, joine
 from tacit.errors import MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
+from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.process_groups import Group
 from tacit.runtime.reused_buffers import ReusedBuffers
 
@@ -34,6 +35,7 @@ class ProcessNetwork:
         self._pool = ReusedBuffers()
         self._to_itself: list[Message] = []  # messages that a single process has sent to itself
         self._rounds: dict[tuple[int, ...], int] = {}
+        self.live: LiveTimes | None = None  # sends the ranks' times with rounds of all ranks
 
     # Collectives.
 
@@ -64,19 +66,28 @@ class ProcessNetwork:
         members = self.enter("all-gather", group)
         if members is None:
             return [message.snapshot()]
-        packed = [message.pack()] * members.size
-        return self._exchange("all-gather", members, packed, [type(message)], continues)
+        live = None if continues else self._live_in(members)
+        packed = [message.pack() + (live.tail() if live is not None else b"")] * members.size
+        return self._exchange("all-gather", members, packed, [type(message)], live, continues)
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
         check_one_for_each(messages, self.size if group is None else len(group))
         members = self.enter("all-to-all", group)
         if members is None:
             return [messages[0].snapshot()]
-        packed = [message.pack() for message in messages]
-        return self._exchange("all-to-all", members, packed, [type(message) for message in messages])
+        live = self._live_in(members)
+        tail = b"" if live is None else live.tail()
+        packed = [message.pack() + tail for message in messages]
+        return self._exchange("all-to-all", members, packed, [type(message) for message in messages], live)
 
     def _exchange(
-        self, name: str, members: Group, packed: list[bytes], kinds: list[type[Message]], continues: bool = False
+        self,
+        name: str,
+        members: Group,
+        packed: list[bytes],
+        kinds: list[type[Message]],
+        live: LiveTimes | None,
+        continues: bool = False,
     ) -> list[Any]:
         """Send each member its message; record the bytes that leave this process."""
         label, index = self.next_round(name, members, continues)
@@ -84,6 +95,7 @@ class ProcessNetwork:
         received = members.exchange_bytes(packed, lambda call: self.collectives.wait_for(call, label))
         sent = handed_out_bytes([len(part) for part in packed], members.place)
         self._backend.record_exchange(started_s, label, index, sent)
+        received = received if live is None else live.read_tails(received)
         return [unpack(part).received_as(kinds) for part in received]
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
@@ -141,6 +153,10 @@ class ProcessNetwork:
 
     # For collectives.
 
+    def _live_in(self, members: Group) -> LiveTimes | None:
+        """Return the times to send with a collective of ``members``; None: it carries none."""
+        return self.live if members.size == self.size else None
+
     def enter(self, what: str, group: Sequence[int] | None) -> Group | None:
         """Return the group of the collective; None if this worker is its only member."""
         if self._backend.is_handling:
@@ -193,7 +209,10 @@ class Mean:
         first = given[0]
         wire, numbers = members.wire_device(first), sum(part.numel() for part in given)
         is_staged = first.is_cuda and wire.type == "cpu"
-        self._buffer = buffer = self._network._pool.take(numbers + 1, first.dtype, wire, pinned=is_staged)
+        self._live = live = self._network._live_in(members)
+        places = 0 if live is None else live.places
+        self._sent = self._network._pool.take(numbers + 1 + places, first.dtype, wire, pinned=is_staged)
+        self._buffer = buffer = self._sent[: numbers + 1]
         at = 0
         for part in given:
             buffer[at : at + part.numel()].copy_(part.reshape(-1))
@@ -202,8 +221,10 @@ class Mean:
             buffer[:-1].mul_(weight)
         buffer[-1] = weight
         self._backend.step.spend("flatten", numbers)
+        if live is not None:
+            live.fill(self._sent[numbers + 1 :])
         self._started_s = self._backend.now_s()
-        self._work = members.all_reduce(buffer)
+        self._work = members.all_reduce(self._sent)
         # Eight bits of mantissa cannot hold a sum of weights, so those of half-precision tensors are sent separately.
         is_half = first.dtype in _HALVES
         self._weights = torch.tensor([weight], dtype=torch.float64, device=wire) if is_half else None
@@ -250,13 +271,15 @@ class Mean:
             self._backend.step.means_in_progress.remove(self)
             if has_waited:
                 self._backend.step.waited(from_s, now_s, self._label, self._round)
-        size, elements = self._members.size, self._buffer.numel()
+        size, elements = self._members.size, self._sent.numel()
         sent = ring_all_reduce_bytes(elements, self._buffer.element_size(), size)[self._members.place]
         end_s = self._done_s or now_s
         self._backend.step.exchanged(
             self._started_s, end_s, self._label, self._round, sent, is_overlapped=self._overlaps
         )
         mean = self._result(into)
+        if self._live is not None:
+            self._live.read(self._sent[self._buffer.numel() :])
         self._backend.step.spend("divide", elements)
         return mean
 

@@ -39,6 +39,7 @@ class ProcessStep:
         self._hooks = 0  # entered and not left
         self._keeps_lock = False
         self.boundaries = 0  # completed steps: collectives become ready only when this changes
+        self.computed, self.compute_s, self.hook_s = 0, 0.0, 0.0  # steps, and seconds that events cover, so far
         self.means_in_progress: list[Mean] = []
         self.total_weight, self.is_abandoned = 0.0, False
 
@@ -72,6 +73,7 @@ class ProcessStep:
         since_s = self._clock.recorded_until_s
         self._trace.rows.append((now_s, self._rank, kind, since_s, step, 0, -2, 0, 0.0, ""))
         self._clock.recorded_until_s = now_s
+        self.computed, self.compute_s = self.computed + 1, self.compute_s + now_s - since_s
 
     def spend(self, what: str, numbers: int = 0) -> None:
         """Record the time since the last event as ``what``. Handlers are not recorded."""
@@ -83,6 +85,7 @@ class ProcessStep:
         if until_s - since_s > (_SHORT_S if what == _OTHER else 0.0):
             self._trace.rows.append((until_s, self._rank, HOOK, since_s, 0, 0, -2, 0, float(numbers), what))
             self._clock.recorded_until_s = until_s
+            self.hook_s += until_s - since_s
 
     def exchanged(
         self, start_s: float, end_s: float, label: str, round: int, size_bytes: int, *, is_overlapped: bool = False

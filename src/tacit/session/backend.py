@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -20,6 +20,14 @@ from tacit.session.steps.step_context import StepContext
 
 if TYPE_CHECKING:
     from tacit.session.session import Session
+
+
+class LiveRound(NamedTuple):
+    """The times of all ranks between the latest round and the one before, in rank order."""
+
+    steps: int  # that this rank has computed in between
+    compute_s: tuple[float, ...]  # seconds in which each rank computed
+    hook_s: tuple[float, ...]  # seconds of each rank's hooks, without waits and exchanges
 
 
 class SessionBackend(Protocol):
@@ -74,6 +82,10 @@ class SessionBackend(Protocol):
 
     def restore_trace(self, rows: list[PlainEvent]) -> None:
         """Insert the events of a checkpoint before those of this process."""
+
+    @property
+    def live_round(self) -> LiveRound | None:
+        """The times of all ranks in the latest round; None where they do not travel, and before the first round."""
 
     def facts(self) -> dict[str, Any]:
         """Return what the record of the run says about this worker's process: cores, memory, machine, backend."""

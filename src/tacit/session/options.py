@@ -12,13 +12,14 @@ from tacit.session.model.batch_norm import Calibration
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """How buffers and optimizer state are treated, and where checkpoints and logs are written."""
+    """How buffers and optimizer state are treated, where checkpoints and logs are written, what rounds carry."""
 
     buffers: str = "average"
     optimizer_state: str = "keep"
     calibration: Calibration | None = None
     rescue_folder: Path | None = None  # for the checkpoint of the remaining workers when one is lost
     log: str | Log | None = None
+    live: bool = False  # whether the ranks' times travel with rounds
 
     def __post_init__(self) -> None:
         require(

@@ -17,7 +17,7 @@ from tacit.core.strategy import Strategy
 from tacit.errors import require
 from tacit.record.run import Run
 from tacit.session.attaching import make_parts
-from tacit.session.backend import SessionBackend
+from tacit.session.backend import LiveRound, SessionBackend
 from tacit.session.ending import SessionEnd
 from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_for_all
 from tacit.session.model.reported_model import ModelSwap
@@ -92,6 +92,14 @@ class Session:
     def now_s(self) -> float:
         """Return the seconds since the run began, without evaluations and checkpoints."""
         return self._backend.now_s()
+
+    @property
+    def live_round(self) -> LiveRound | None:
+        """The times of all ranks between the latest round and the one before, with ``attach(…, live=True)``.
+
+        None before the first round, without ``live``, in the simulator, and for strategies without rounds of all ranks.
+        """
+        return self._backend.live_round
 
     # Losses and metrics.
 

@@ -14,7 +14,7 @@ from tacit.errors import TimedOut
 from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.backward_overlap import BackwardOverlap
-from tacit.simulation.engine.means import FindMatrix, Given, Means, check_equal, means_of, own_values
+from tacit.simulation.engine.means import FindMatrix, Given, Means, check_equal, means_of, timing_means
 from tacit.simulation.links import Fabric, Price
 from tacit.simulation.rendezvous import Call, Group, Rendezvous
 
@@ -132,7 +132,7 @@ class Collectives(Rendezvous[Collective]):
         group, first = collective.group, given[0]
         if self._is_timing:
             check_equal(group, given)
-            collective.means = own_values(group, given)
+            collective.means = timing_means(group, given, weights)
         else:
             collective.means = means_of(group, given, weights, self.find_matrix)
         elements = first.elements + 1  # with the weight

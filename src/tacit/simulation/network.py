@@ -46,8 +46,11 @@ class SimulatedNetwork:
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> SimulatedPending:
         numbers = self._flatten(parts)
-        snapshot = parts.clone() if isinstance(parts, Tensor) else joined(parts)
-        collective = self.channel.collectives.join(self.rank, "all-reduce", Given(snapshot), weight, group)
+        if self._end.world.is_timing:  # no step changes the parts
+            given = Given(parts)
+        else:
+            given = Given(parts.clone() if isinstance(parts, Tensor) else joined(parts))
+        collective = self.channel.collectives.join(self.rank, "all-reduce", given, weight, group)
         return SimulatedPending(self, collective, numbers)
 
     def _flatten(self, parts: Parts) -> int:

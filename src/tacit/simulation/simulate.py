@@ -101,7 +101,7 @@ def simulate(
     first = _start(problem, start.parameters if isinstance(start, Run) else start, target)
     factor = factors(schedule, steps)
     if timing_only:
-        made: Engine | TimingEngine = TimingEngine(first, lr, problem.layout)
+        made: Engine | TimingEngine = TimingEngine(first, lr, factor, problem.layout)
         evaluator = Evaluator(None, first.expand(cluster.workers, -1), steps, every, progress)
     else:
         made = _engine(problem, first, factory, factor, engine, cluster.workers, streams)

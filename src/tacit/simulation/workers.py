@@ -102,6 +102,9 @@ class SimulatedWorker(Endpoint):
     def set_model_version(self, updates: int) -> None:
         self._updates = updates
 
+    def now_s(self) -> float:
+        return self.world.agenda.now_s
+
     def skip_update(self) -> None:
         self._update_is_skipped = True
 

@@ -27,7 +27,7 @@ def check_period(period: Period, *, steps: int = STEPS) -> None:
 
     The checks: it prints as the call that makes it; every period is a whole number, at least 1; equal rounds give equal
     periods, so that all ranks agree; the memory holds plain numbers; a state that went through a checkpoint continues
-    as before; numbers that the rule does not ask for (``needs_…``) have no influence.
+    as before; numbers that the rule does not ask for (``needs_…``, ``reads_time``) have no influence.
     """
     assert parse(str(period)) == period, f"{period} does not read back what it prints."
     for name, rounds in _scenarios(period):
@@ -41,43 +41,58 @@ def check_period(period: Period, *, steps: int = STEPS) -> None:
     undemanding = [_periods(period, steps, rounds) for _, rounds in _unasked(period)]
     assert all(periods == undemanding[0] for periods in undemanding), (
         f"{period}: the periods depend on a number that the rule does not ask for; "
-        f"set needs_variance, needs_loss or needs_rate."
+        f"set needs_variance, needs_loss, needs_rate or reads_time."
     )
 
 
-Numbers = tuple[float, float | None, float | None]
-"""The learning rate, the variance and the first loss of a round."""
+Numbers = tuple[float, float | None, float | None, float | None, float | None]
+"""The learning rate, the variance, the first loss and the times of a round and of a step."""
 
 
 def _scenarios(period: Period) -> Iterator[tuple[str, list[Numbers]]]:
     """Yield names and numbers of rounds; what the rule does not ask for is missing."""
     rounds = range(STEPS)
-    yield "falling numbers", [_asked(period, (0.1, 1 / (1 + i), 2 * math.exp(-i / 9))) for i in rounds]
-    yield "constant numbers", [_asked(period, (0.1, 0.5, 1.0)) for _ in rounds]
-    yield "a lower rate", [_asked(period, (0.1 if i < 5 else 0.01, 0.5 + i % 3, 1.0 + i % 2)) for i in rounds]
+    falling = [(0.1, 1 / (1 + i), 2 * math.exp(-i / 9), 0.1 / (1 + i), 0.02) for i in rounds]
+    yield "falling numbers", [_asked(period, numbers) for numbers in falling]
+    yield "constant numbers", [_asked(period, (0.1, 0.5, 1.0, 0.1, 0.02)) for _ in rounds]
+    lower = [(0.1 if i < 5 else 0.01, 0.5 + i % 3, 1.0 + i % 2, 0.1 + i % 5, 0.02 + i % 2) for i in rounds]
+    yield "a lower rate", [_asked(period, numbers) for numbers in lower]
+    yield "a rate of 0", [_asked(period, (0.1 * (i % 2), 0.5, 1.0, 0.1, 0.02)) for i in rounds]
     if period.needs_loss:
-        yield "a missing loss", [_asked(period, (0.1, 0.5, None if i % 2 else 1.0)) for i in rounds]
+        yield "a missing loss", [_asked(period, (0.1, 0.5, None if i % 2 else 1.0, 0.1, 0.02)) for i in rounds]
+    if period.reads_time:
+        yield "missing times", [(0.1, None, None, *((None, None) if i % 2 else (0.1, 0.02))) for i in rounds]
+        yield "steps that take no time", [_asked(period, (0.1, 0.5, 1.0, 0.1, 0.0)) for _ in rounds]
+        yield "rounds that take no time", [_asked(period, (0.1, 0.5, 1.0, 0.0, 0.02)) for _ in rounds]
 
 
 def _unasked(period: Period) -> Iterator[tuple[str, list[Numbers]]]:
     """Yield rounds that differ only in numbers that the rule does not ask for."""
     for factor in (1.0, 3.0):
-        rate, variance, loss = (
-            1.0 if needs else factor for needs in (period.needs_rate, period.needs_variance, period.needs_loss)
+        rate, variance, loss, seconds = (
+            1.0 if needs else factor
+            for needs in (period.needs_rate, period.needs_variance, period.needs_loss, period.reads_time)
         )
-        yield f"{factor}", [(0.1 * rate, variance / (1 + i), loss * math.exp(-i / 9)) for i in range(STEPS)]
+        yield (
+            f"{factor}",
+            [
+                (0.1 * rate, variance / (1 + i), loss * math.exp(-i / 9), 0.1 * seconds, 0.02 / seconds)
+                for i in range(STEPS)
+            ],
+        )
 
 
 def _asked(period: Period, numbers: Numbers) -> Numbers:
-    rate, variance, loss = numbers
-    return rate, variance if period.needs_variance else None, loss if period.needs_loss else None
+    rate, variance, loss, *times = numbers
+    round_s, step_s = times if period.reads_time else (None, None)
+    return rate, variance if period.needs_variance else None, loss if period.needs_loss else None, round_s, step_s
 
 
 def _periods(period: Period, steps: int, rounds: list[Numbers], checkpoint_at: int | None = None) -> list[int]:
     """Return the periods of a run of ``steps``; at round ``checkpoint_at`` the state goes through a checkpoint."""
     state = _valid(first_period, period, steps)
     step, found = 0, []
-    for index, (rate, variance, loss) in enumerate(rounds):
+    for index, numbers in enumerate(rounds):
         _check_state(period, state)
         found.append(state.period)
         step += state.period
@@ -85,7 +100,7 @@ def _periods(period: Period, steps: int, rounds: list[Numbers], checkpoint_at: i
             break
         if index == checkpoint_at:
             state = restore(period.init(steps), copy.deepcopy(store(state)), None)
-        _valid(next_period, period, state, Round(index, step, rate, variance, loss))
+        _valid(next_period, period, state, Round(index, step, *numbers))
     return found
 
 

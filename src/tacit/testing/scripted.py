@@ -129,7 +129,7 @@ class ScriptedPending:
 
 @dataclass
 class ScriptedWorker:
-    """A ``Worker`` around a ``ScriptedNetwork``; set ``step``, ``gradient`` and ``observed`` before a hook is called.
+    """A ``Worker`` around a ``ScriptedNetwork``; set ``step``, ``gradient``, ``observed`` and ``time_s`` before a hook.
 
     ``notes`` holds what the strategy notes; ``was_skipped`` and ``was_abandoned`` whether it skips the update.
     """
@@ -143,6 +143,7 @@ class ScriptedWorker:
     weight: float = 1.0
     seed: int = 0
     observed: ObservedLosses = ObservedLosses(1, 1.0, None, None)
+    time_s: float = 0.0
     notes: list[tuple[str, float]] = field(default_factory=list)
     was_skipped: bool = False
     was_abandoned: bool = False
@@ -184,6 +185,9 @@ class ScriptedWorker:
 
     def abandon_step(self) -> None:
         self.was_abandoned = True
+
+    def now_s(self) -> float:
+        return self.time_s
 
     def note(self, name: str, value: float) -> None:
         self.notes.append((name, value))

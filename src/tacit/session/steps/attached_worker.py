@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tacit.core.parameter_layout import Layout
@@ -101,6 +102,11 @@ class AttachedWorker:
 
     def spend(self, what: str, numbers: int) -> None:
         self._step_context.spend(what, numbers)
+
+    def now_s(self) -> float:
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
+        return self._backend.now_s()
 
     def note(self, name: str, value: float) -> None:
         self._backend.trace.note(self.rank, self._backend.now_s(), name, value)

@@ -96,6 +96,15 @@ def own_values(group: Sequence[int], given: Sequence[Given]) -> Means:
     return Means({rank: one.tensor for rank, one in zip(group, given, strict=True)}, numbers)
 
 
+def timing_means(group: Sequence[int], given: Sequence[Given], weights: Sequence[float]) -> Means:
+    """Return each rank's own tensor, for runs without models, and the means of the numbers that travel with it."""
+    values = own_values(group, given)
+    if len(given[0].numbers) > 1 and any(weights):  # a number alone is the period, which is equal on all ranks
+        means = mean_of_rows(_table(given), weights)
+        values.numbers = dict(zip(group, means.expand(len(group), -1).clone().unbind(0), strict=True))
+    return values
+
+
 def means_of(
     group: Sequence[int], given: Sequence[Given], weights: Sequence[float], find_matrix: FindMatrix | None
 ) -> Means:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,9 +17,12 @@ from tacit.workloads.workload import Token
 class TimingEngine:
     """An engine without gradients: parameters never change, only time and bytes are simulated."""
 
-    def __init__(self, parameters: Tensor, learning_rate: float, layout: Layout) -> None:
+    def __init__(
+        self, parameters: Tensor, learning_rate: float, schedule: Callable[[int], float], layout: Layout
+    ) -> None:
         self.layout = layout
-        self._parameters, self._gradient, self._rate = parameters, torch.zeros_like(parameters), learning_rate
+        self._parameters, self._gradient = parameters, torch.zeros_like(parameters)
+        self._rate, self._schedule = learning_rate, schedule
         self.choice = Choice("timing", "timing_only=True")
 
     def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None: ...
@@ -47,4 +50,4 @@ class TimingEngine:
         return 1.0
 
     def learning_rate(self, step: int) -> float:
-        return self._rate
+        return self._rate * self._schedule(step)

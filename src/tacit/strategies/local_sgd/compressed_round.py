@@ -15,6 +15,7 @@ from tacit.compression.feedback.updates import statistics_of, weighted_mean
 from tacit.core.worker import Worker
 from tacit.strategies.compressed_all_reduce import CompressedAllReduce
 from tacit.strategies.local_sgd.model_round import ModelRound, RoundResult
+from tacit.strategies.local_sgd.rank_times import WIDTH, RankTimes, extremes, row_of
 from tacit.strategies.local_sgd.round_report import RoundReport
 from tacit.strategies.local_sgd.state import LocalSGDState
 from tacit.strategies.local_sgd.variance_sketch import sketch, variance_of
@@ -40,7 +41,8 @@ class CompressedRound(ModelRound):
     def start(self, statistics: Mapping[str, float], weight: float) -> None:
         self._parameters, self._weight = self.worker.parameters, weight
         self._change = self._parameters - self.common
-        self._numbers = self._parameters.new_tensor(self.report.pack(statistics))
+        times = row_of(self.times) if self.report.times else ()
+        self._numbers = self._parameters.new_tensor([*self.report.pack(statistics), *times])
         if self._needs_variance:
             self._numbers = torch.cat([self._numbers, sketch(self._change, self.worker.shared_random)])
 
@@ -51,11 +53,13 @@ class CompressedRound(ModelRound):
             worker, state.feedback, self._change, self._weight, 1.0, "change", numbers
         )
         rows, weights = statistics_of(updates, numbers), [update.weight for update in updates]
-        width = len(self.report.names)  # sketches stand behind the report
-        variance = variance_of(list(rows[:, width:]), weights) if self._needs_variance else None
+        width = len(self.report.names)  # times and sketches stand behind the report
+        begin = width + WIDTH * self.report.times
+        variance = variance_of(list(rows[:, begin:]), weights) if self._needs_variance else None
         worker.average_extra_state(self._weight)
         means = weighted_mean(rows[:, :width], weights, worker.rank)
-        return RoundResult(self.common + mean, self.report.unpack(means), variance)
+        times = extremes(rows[:, width:begin].tolist()) if self.report.times else RankTimes()
+        return RoundResult(self.common + mean, self.report.unpack(means), variance, times)
 
     def put(self, model: Tensor) -> None:
         self._parameters.copy_(model)

@@ -6,12 +6,12 @@ The variance (1/n) Σ ‖x_i − x̄‖² is computed as mean‖x_i − r‖² �
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tacit.strategies.local_sgd.model_round import ModelRound, RoundResult
+from tacit.strategies.local_sgd.rank_times import extremes, placed, rows_in
 
 
 class DenseRound(ModelRound):
@@ -35,7 +35,7 @@ class DenseRound(ModelRound):
 class OverlappedRound(ModelRound):
     """All-reduce a snapshot of the models while training continues. The state holds the round until it ends."""
 
-    overlaps: ClassVar[bool] = True
+    overlaps = True
 
     def start(self, statistics: Mapping[str, float], weight: float) -> None:
         state, parameters = self.state, self.worker.parameters
@@ -61,15 +61,19 @@ def _packed(current: ModelRound, parameters: Tensor, statistics: Mapping[str, fl
     """Return the report of a round whose models travel uncompressed."""
     if "squared_distance" in current.report.names:
         statistics = {**statistics, "squared_distance": _squared_distance(parameters, current.common)}
-    return current.report.pack(statistics)
+    numbers = current.report.pack(statistics)
+    return (
+        numbers + placed(current.times, current.worker.rank, current.worker.size) if current.report.times else numbers
+    )
 
 
 def _result(current: ModelRound, mean: Tensor, numbers: Tensor) -> RoundResult:
     """Return the result of a round whose models travel uncompressed."""
-    statistics, variance = current.report.unpack(numbers.tolist()), None
+    received, width, variance = numbers.tolist(), len(current.report.names), None
+    statistics = current.report.unpack(received[:width])
     if "squared_distance" in statistics:
         variance = max(0.0, statistics["squared_distance"] - _squared_distance(mean, current.common))
-    return RoundResult(mean, statistics, variance)
+    return RoundResult(mean, statistics, variance, extremes(rows_in(received[width:])))
 
 
 def _squared_distance(a: Tensor, b: Tensor) -> float:

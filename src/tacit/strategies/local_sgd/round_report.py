@@ -6,7 +6,7 @@
     squared_distance   ‖x_i − r‖², r being the last common model
 
 A report is a few numbers behind the model's, in this order and in the model's dtype. Only those that a run needs
-travel. The means over ranks come back in the same order.
+travel. The means over ranks come back in the same order. Times of ranks, if they travel, follow (``rank_times``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class RoundReport:
     """Which statistics travel with a round. Packs this rank's values and unpacks the means over ranks."""
 
     names: tuple[str, ...]  # in the order of STATISTICS
+    times: bool = False  # whether the times of each rank travel as well
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -41,10 +42,12 @@ class RoundReport:
         )
 
     @classmethod
-    def of(cls, *, rate: bool = False, loss: bool = False, squared_distance: bool = False) -> RoundReport:
+    def of(
+        cls, *, rate: bool = False, loss: bool = False, squared_distance: bool = False, times: bool = False
+    ) -> RoundReport:
         """Return the report of a run that needs these statistics; the period always travels."""
         needed = {"period": True, "rate": rate, "loss": loss, "has_loss": loss, "squared_distance": squared_distance}
-        return cls(tuple(name for name in STATISTICS if needed[name]))
+        return cls(tuple(name for name in STATISTICS if needed[name]), times)
 
     def pack(self, statistics: Mapping[str, float]) -> list[float]:
         """Return the numbers to send. Statistics that do not travel are left out."""

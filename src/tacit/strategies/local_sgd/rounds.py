@@ -27,6 +27,7 @@ from tacit.strategies.local_sgd.outer import Outer
 from tacit.strategies.local_sgd.periods import Period
 from tacit.strategies.local_sgd.round_report import RoundReport
 from tacit.strategies.local_sgd.state import LocalSGDState
+from tacit.strategies.local_sgd.timed_round import TimedRound
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,22 @@ class Rounds:
             rate=period.needs_rate or (outer is not None and outer.needs_rate),
             loss=period.needs_loss,
             squared_distance=period.needs_variance and changes is None,
+            times=period.reads_time,
         )
         return cls(report, changes, period.needs_variance)
 
     def new(self, worker: Worker, state: LocalSGDState, *, overlaps: bool) -> ModelRound:
         """Return a round to start."""
         if self.changes is not None:
-            return CompressedRound(worker, state, self.report, self.changes, self.needs_variance)
-        return OverlappedRound(worker, state, self.report) if overlaps else DenseRound(worker, state, self.report)
+            return self._timed(CompressedRound(worker, state, self.report, self.changes, self.needs_variance))
+        return self._timed((OverlappedRound if overlaps else DenseRound)(worker, state, self.report))
 
     def pending(self, worker: Worker, state: LocalSGDState) -> ModelRound:
         """Return the round that ``state`` holds, to wait for."""
-        return OverlappedRound(worker, state, self.report)
+        return self._timed(OverlappedRound(worker, state, self.report))
+
+    def _timed(self, made: ModelRound) -> ModelRound:
+        return TimedRound(made) if self.report.times else made
 
     def init_feedback(self, worker: Worker) -> FeedbackState | None:
         """Return the state of the feedback before the first round; None where rounds are not compressed."""

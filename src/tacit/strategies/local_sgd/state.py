@@ -11,6 +11,7 @@ from tacit.core.network import Pending
 from tacit.strategies.local_sgd.interval import Interval
 from tacit.strategies.local_sgd.outer import OuterState
 from tacit.strategies.local_sgd.periods import PeriodState
+from tacit.strategies.local_sgd.rank_times import RoundClock
 
 
 @dataclass
@@ -27,3 +28,4 @@ class LocalSGDState:
     snapshot: Tensor | None = None  # s, the model that the overlapped round averages
     feedback: FeedbackState | None = None  # of compressed rounds
     interval: Interval = field(default_factory=Interval)  # what this rank observed since the latest round started
+    clock: RoundClock = field(default_factory=RoundClock)  # of rounds for a rule that reads time

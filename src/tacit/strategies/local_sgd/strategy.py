@@ -10,6 +10,7 @@ Between rounds, models differ only by the noise of their own gradients, so few a
     ADA-LUPA           period=LinearPeriod or LossPeriod    the same paper
     ADPSGD             period=VariancePeriod                Jiang & Agrawal, arXiv 2007.06134
     AdaComm            period=AdaCommPeriod                 Wang & Joshi, arXiv 1810.08313
+    STL-SGD, QSR       period=RatePeriod                    Shen et al., arXiv 2006.06377; Gu et al., arXiv 2310.14423
     post-local SGD     warmup_steps                         Lin et al., arXiv 1808.07217
     SlowMo             outer=SlowMo                         Wang et al., arXiv 1910.00643
     DiLoCo             outer=OuterSGD                       Douillard et al., arXiv 2311.08105
@@ -34,8 +35,8 @@ from tacit.strategies.aggregation import Aggregate
 from tacit.strategies.local_sgd.interval import Interval
 from tacit.strategies.local_sgd.model_round import ModelRound
 from tacit.strategies.local_sgd.outer import Outer
-from tacit.strategies.local_sgd.periods import UNTIL_THE_END, Every, Period, Round, first_period, next_period
-from tacit.strategies.local_sgd.round_report import check_period, mean_loss, period_on_wire
+from tacit.strategies.local_sgd.periods import UNTIL_THE_END, Every, Period, first_period, next_period
+from tacit.strategies.local_sgd.round_report import check_period, period_on_wire
 from tacit.strategies.local_sgd.rounds import Rounds
 from tacit.strategies.local_sgd.state import LocalSGDState
 from tacit.strategies.weights import Weights, check_weights, weigh
@@ -66,10 +67,8 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
             require(self.compressor is not None or is_default, needs)
         parts = (self.period, self.outer, self.compressor, self.feedback, self.aggregate)
         object.__setattr__(self, "_rounds", Rounds.of(*parts))
-        require(
-            self.compressor is None or self.overlap_steps == 0,
-            f"overlap_steps={self.overlap_steps} must be 0 with a compressor; leave out one of the two.",
-        )
+        clash = f"overlap_steps={self.overlap_steps} must be 0 with a compressor; leave out one of the two."
+        require(self.compressor is None or self.overlap_steps == 0, clash)
 
     def init(self, worker: Worker) -> LocalSGDState:
         keeps_common = self.period.needs_variance or self.outer is not None or self.compressor is not None
@@ -124,7 +123,8 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
 
     def _end(self, worker: Worker, state: LocalSGDState, current: ModelRound) -> None:
         """Wait for the mean, apply the outer step, put the model, update the period."""
-        mean, statistics, variance = current.wait()
+        result = current.wait()
+        mean, statistics = result.mean, result.statistics
         if current.overlaps and self.period.needs_loss:
             state.interval.observe(worker, self.period)
             state.interval.is_averaged = True
@@ -136,7 +136,7 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
         current.put(model)
         if state.last_round > self.warmup_steps:  # the variance of the warm-up would mislead the rule
             step = state.last_round - self.warmup_steps
-            next_period(self.period, state.period, Round(state.rounds, step, rate, variance, mean_loss(statistics)))
+            next_period(self.period, state.period, result.reduced(state.rounds, step, rate))
             state.rounds += 1
         state.due = max(self._next_due(state), worker.step)  # an overlapped round may outlast the period
         self._note_period(worker, state)

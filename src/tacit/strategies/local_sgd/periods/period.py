@@ -26,6 +26,8 @@ class Round:
     learning_rate: float  # γ of the last step
     variance: float | None = None  # (1/n) Σ ‖w_i − w̄‖² just before averaging; None: the rule does not ask for it
     first_loss: float | None = None  # F(x̄), from the first step after the previous averaging; None: not known
+    round_s: float | None = None  # seconds of the previous round, on the rank that waited least; None: not known
+    step_s: float | None = None  # seconds per step since then, of the slowest rank; None: not known
 
 
 @dataclass
@@ -41,8 +43,8 @@ class Period(Spec, ABC):
 
     Derive a frozen dataclass. Override ``init``, which returns the first period, and ``update``, which sets the next
     after every round, unless the period is constant. All ranks must compute the same period: use the state and the
-    ``Round`` alone. Set ``needs_variance``, ``needs_loss`` or ``needs_rate`` for the numbers of the ``Round`` that
-    ``update`` reads. ``tacit.testing.check_period`` tests the result.
+    ``Round`` alone. Set ``needs_variance``, ``needs_loss``, ``needs_rate`` or ``reads_time`` for the numbers of the
+    ``Round`` that ``update`` reads. ``tacit.testing.check_period`` tests the result.
 
     >>> from dataclasses import dataclass
     >>> import tacit
@@ -61,6 +63,9 @@ class Period(Spec, ABC):
     needs_variance: ClassVar[bool] = False
     needs_loss: ClassVar[bool] = False
     needs_rate: ClassVar[bool] = False
+
+    reads_time: ClassVar[bool] = False
+    """Whether ``update`` reads measured times, so that the models depend on the speed of network and workers."""
 
     @abstractmethod
     def init(self, steps: int | None) -> PeriodState:
