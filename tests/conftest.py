@@ -8,10 +8,13 @@ names, names one of ``LAUNCHERS``. Any other test fails when it starts a process
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
@@ -20,6 +23,8 @@ import torch
 from hypothesis import settings
 
 from tests.processor_time import ProcessorTime
+from tests.runtime.forked_python import forked_python
+from tests.runtime.processes import start_fork_server
 
 LAUNCHERS = {"together", "outcomes", "Module", "subprocess"}
 WAITING = ("runtime", "scripts", "cli", "test_examples.py", "test_documentation.py", "test_benchmarks.py")
@@ -52,6 +57,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if any(_names_a_launcher(inspect.unwrap(function)) for function in used):
                 item.add_marker(pytest.mark.processes)
     items.sort(key=lambda item: not any(name in item.path.parts for name in WAITING))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what exists before the first test, torch and thousands of tests, out of later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @functools.cache
@@ -92,3 +103,16 @@ def _no_process_without_the_marker(request: pytest.FixtureRequest, monkeypatch: 
 
     monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
     monkeypatch.setattr(BaseProcess, "start", refuse)
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> None:
+    """Start the fork server of the tests before ``tacit.compare`` starts one that has not loaded pytest."""
+    start_fork_server()
+
+
+@pytest.fixture(scope="session")
+def python(fork_server: None) -> Iterator[Path]:
+    """Return an executable that stands for ``sys.executable`` and has torch loaded."""
+    with tempfile.TemporaryDirectory() as folder, forked_python(Path(folder)) as executable:
+        yield executable

@@ -92,12 +92,13 @@ def test_the_speed_benchmark_measures_what_it_compares():
 
 @pytest.mark.processes
 def test_the_end_to_end_benchmark_runs_every_method_on_its_slow_network(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: Path
 ):
     out, script = tmp_path / "end_to_end.json", str(BENCHMARKS / "end_to_end.py")
     if (reason := runpy.run_path(script)["namespaces"].refused()) is not None:
         pytest.skip(reason)
     monkeypatch.setattr(sys, "argv", [script, "--quick", "--out", str(out)])
+    monkeypatch.setattr(sys, "executable", str(python))
     before = signal.getsignal(signal.SIGTERM)
     try:
         runpy.run_path(script, run_name="__main__")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 import warnings
 
@@ -79,13 +78,6 @@ def test_an_unknown_path_is_not_found() -> None:
         importlib.import_module("tacit.peroids")
     with pytest.raises(ImportError, match="Nonsense"):
         from tacit.strategies.local_sgd import Nonsense  # type: ignore[attr-defined]  # noqa: F401
-
-
-def test_importing_tacit_imports_no_old_path() -> None:
-    show = "from tacit.core.compatibility.moved_modules import MOVED; print(MOVED.keys() & sys.modules.keys())"
-    code = f"import sys, tacit, tacit.cli.app; {show}"
-    shown = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
-    assert (shown.stdout, shown.stderr) == ("set()\n", "")
 
 
 @pytest.mark.parametrize("old", DEPRECATED)

@@ -37,11 +37,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def run(line: str) -> str:
-    """Return what a command prints; real processes are started by the installed command."""
+def run(line: str, python: Path) -> str:
+    """Return what a command prints; real processes are started by the installed command, which ``python`` runs."""
     arguments = shlex.split(line)[1:]
     if arguments[0] == "train":
-        installed = [str(Path(sys.executable).with_name("tacit")), *arguments]
+        installed = [str(python), str(Path(sys.executable).with_name("tacit")), *arguments]
         done = subprocess.run(installed, capture_output=True, text=True, timeout=100)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
@@ -51,11 +51,11 @@ def run(line: str) -> str:
     return answer.stdout
 
 
-def test_the_commands_of_the_readme(folder: Path) -> None:
+def test_the_commands_of_the_readme(folder: Path, python: Path) -> None:
     block = re.search(r"```sh\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     assert block is not None
     lines = block[1].replace("\\\n", " ").splitlines()
-    printed = {shlex.split(line)[1]: run(line) for line in lines}
+    printed = {shlex.split(line)[1]: run(line, python) for line in lines}
     assert list(printed) == ["list", "simulate", "compare", "train", "replay"]
     assert "average the own model with that of the previous rank" in " ".join(printed["list"].split())
     assert printed["compare"].count("my_package.") >= 3
@@ -69,9 +69,10 @@ def test_the_commands_of_the_readme(folder: Path) -> None:
     torch.testing.assert_close(replayed.parameters, real.parameters, rtol=1e-9, atol=1e-9)
     assert tomllib.loads(Path("runs/real/run.toml").read_text())["strategy"] == STRATEGY
 
-    run("tacit simulate --config runs/simulated/run.toml --out runs/again")
+    run("tacit simulate --config runs/simulated/run.toml --out runs/again", python)
     assert tacit.Run.load("runs/again").digest == simulated.digest
-    assert "which are imported: my_package.strategy" in run("tacit compare --resume runs/compared --seeds 2")
+    resumed = run("tacit compare --resume runs/compared --seeds 2", python)
+    assert "which are imported: my_package.strategy" in resumed
     assert len(list(Path("runs/compared/runs").iterdir())) == 8
 
 

@@ -183,9 +183,15 @@ def _is_inside(path: Path, home: str) -> bool:
     return path.relative_to(SOURCE).as_posix().startswith(home)
 
 
-def test_importing_tacit_loads_no_package_for_figures_tables_or_messages():
+def test_importing_tacit_loads_no_package_for_figures_tables_or_messages_and_no_old_path() -> None:
     """``import tacit`` takes part in every start of a process; what only reports or messages need comes later."""
     heavy = ("plotly", "jinja2", "rich", "typer", "sklearn", "networkx", "zmq")
-    listed = f"import sys, tacit; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[]"
+    code = f"""
+import sys, tacit
+print([name for name in {heavy} if name in sys.modules])
+import tacit.cli.app
+from tacit.core.compatibility.moved_modules import MOVED
+print(MOVED.keys() & sys.modules.keys())
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("[]\nset()\n", "")

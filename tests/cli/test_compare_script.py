@@ -93,6 +93,7 @@ def test_files_make_the_comparison_and_each_run_again(tacit: Command, script: st
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("fork_server")
 def test_runs_of_a_script_do_not_depend_on_the_number_of_processes(tacit: Command, script: str) -> None:
     strategies = ("-s", "LocalSGD(period=Every(2))", "-s", "script", *TWO)
     for jobs in ("1", "2"):

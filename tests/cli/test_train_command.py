@@ -26,12 +26,12 @@ TRAIN = ("tacit", "train")
 LONGEST_S = 100  # of one launch; most of it is importing torch
 
 
-def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> None:
+def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command, python: Path) -> None:
     options = ("--workload", "quadratic(dimension=5)", "--lr", "0.05", "--steps", "12", "--seed", "3", "--workers", "2")
     cluster = ("--latency", "2ms", "--strategy", "LocalSGD(period=Every(5))")
     assert tacit("simulate", *options, *cluster, "--out", "simulated").exit_code == 0
     options = ("--config", "simulated/run.toml", "--out", "real", "--json", "real.json", "--timeout", "50s")
-    with Module(*TRAIN, *options) as process:
+    with Module(*TRAIN, *options, python=python) as process:
         code, shown, errors = process.end(LONGEST_S)
     assert (code, errors) == (0, "")
     assert "latency_s, bandwidth_bytes_per_s" in shown and "of [cluster] are settings of the simulator" in shown
@@ -70,11 +70,11 @@ def test_a_simulated_run_becomes_real_and_is_predicted_again(tacit: Command) -> 
 
 
 @pytest.mark.timeout(3 * LONGEST_S)
-def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Command) -> None:
+def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Command, python: Path) -> None:
     out, manifest = tmp_path / "run", tmp_path / "run" / "checkpoint" / "manifest.json"
     options = ("--workload", "quadratic(dimension=5)", "--strategy", "LocalSGD(period=Every(4))", "--lr", "1e-3")
     options += ("--steps", "10000000", "--evaluate-every", "10000000", "--checkpoint-every", "200", "--out", str(out))
-    with Module(*TRAIN, *options, "--workers", "2") as process:
+    with Module(*TRAIN, *options, "--workers", "2", python=python) as process:
         until = time.monotonic() + LONGEST_S
         while not manifest.exists() and process.exit_code is None and time.monotonic() < until:
             time.sleep(0.05)
@@ -99,7 +99,8 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Comma
     assert (out / "run.toml").read_text() == before
 
     steps = rescued["step"] + 10
-    with Module(*TRAIN, "--resume", str(out), "--steps", str(steps), "--evaluate-every", "5", "--quiet") as process:
+    extended = ("--resume", str(out), "--steps", str(steps), "--evaluate-every", "5", "--quiet")
+    with Module(*TRAIN, *extended, python=python) as process:
         assert process.end(LONGEST_S) == (0, "", "")
     run = Run.load(out)
     assert run.status == "finished" and run.workers == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import gc
 import io
 import multiprocessing
 import os
@@ -24,8 +25,8 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch._dynamo", "tacit", "sklearn.datasets", "pytest", "hypothesis"])
+context = multiprocessing.get_context("forkserver")
+_PRELOADED = ["torch", "torch._dynamo", "tacit", "sklearn.datasets", "pytest", "hypothesis"]
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 
 
@@ -54,11 +55,11 @@ def together(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
 
 def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
     """Return the results by rank as ``together`` does, with a ``Failed`` for each rank that raised or died."""
-    _start_fork_server()
+    start_fork_server()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes, pipes = [], []
     for rank in range(size):
-        mine, theirs = _context.Pipe(duplex=False)
+        mine, theirs = context.Pipe(duplex=False)
         environment = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -68,7 +69,7 @@ def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "OMP_NUM_THREADS": "1",
         }
-        process = _context.Process(
+        process = context.Process(
             target=_run_worker, args=(theirs, environment, function, arguments, timeout_s), daemon=True
         )
         process.start()
@@ -90,9 +91,10 @@ def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
 
 
 @functools.cache
-def _start_fork_server() -> None:
+def start_fork_server() -> None:
     """Wait until the server has its modules: on a busy machine that takes longer than a test may."""
-    process = _context.Process(target=_do_nothing, daemon=True)
+    context.set_forkserver_preload(_PRELOADED)
+    process = context.Process(target=_do_nothing, daemon=True)
     process.start()
     process.join()
 
@@ -119,6 +121,7 @@ def _run_worker(
     arguments: tuple[Any, ...],
     timeout_s: float,
 ) -> None:
+    gc.freeze()  # a collection would examine, and thereby copy, all objects of the fork server
     os.environ.update(environment)
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(timeout_s - 2, file=sys.__stderr__)  # where it hangs, if it does
@@ -152,16 +155,20 @@ def run_script_alone(path: str, *arguments: str) -> str:
 class Module:
     """Process that runs ``python -m module …arguments`` in ``folder``, forked as those of ``together``.
 
-    Use it in a ``with`` block, whose end ends the process if it still runs.
+    Use it in a ``with`` block, whose end ends the process if it still runs. python: what it starts as
+    ``sys.executable``.
     """
 
-    def __init__(self, module: str, *arguments: str, folder: Path | None = None, **environment: str) -> None:
-        _start_fork_server()
-        (output, its_output), (errors, its_errors) = (_context.Pipe(duplex=False) for _ in range(2))
+    def __init__(
+        self, module: str, *arguments: str, folder: Path | None = None, python: Path | None = None, **environment: str
+    ) -> None:
+        start_fork_server()
+        (output, its_output), (errors, its_errors) = (context.Pipe(duplex=False) for _ in range(2))
         self._pipes = output, errors
         self.output, self._errors = (os.fdopen(pipe.fileno(), closefd=False) for pipe in self._pipes)
-        self._process = _context.Process(
-            target=_run_module, args=(module, arguments, str(folder or Path.cwd()), environment, its_output, its_errors)
+        self._process = context.Process(
+            target=_run_module,
+            args=(module, arguments, str(folder or Path.cwd()), environment, str(python or ""), its_output, its_errors),
         )
         self._process.start()
         its_output.close()
@@ -197,10 +204,13 @@ def _run_module(
     arguments: tuple[str, ...],
     folder: str,
     environment: dict[str, str],
+    python: str,
     output: Connection,
     errors: Connection,
 ) -> None:
+    gc.freeze()
     os.chdir(folder)
+    sys.executable = python or sys.executable
     os.environ.update(environment, OMP_NUM_THREADS="1")
     for pipe, number in ((output, 1), (errors, 2)):
         os.dup2(pipe.fileno(), number)

@@ -29,6 +29,7 @@ from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.memory import keep_memory
 from tacit.runtime.messaging.receiver import Purpose, stamp
+from tests.runtime.processes import start_fork_server
 
 pytestmark = pytest.mark.timeout(30)
 TIMEOUT_S = 10.0
@@ -497,7 +498,8 @@ def _doomed(port: int) -> None:
 @pytest.mark.processes
 def test_a_killed_peer_is_noticed_by_receive_and_does_not_hold_up_close():
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    victim = multiprocessing.get_context("spawn").Process(target=_doomed, args=(store.port,))
+    start_fork_server()
+    victim = multiprocessing.get_context("forkserver").Process(target=_doomed, args=(store.port,))
     victim.start()
     end = End(store, 0, [1], timeout_s=25.0)
     assert end.endpoint.receive(Note) == (1, Note(1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -58,11 +57,11 @@ def is_running(process: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.timeout(150)
-def test_sigint_to_torchrun_ends_workers_that_wait_in_different_calls(tmp_path: Path):
+def test_sigint_to_torchrun_ends_workers_that_wait_in_different_calls(tmp_path: Path, python: Path):
     script, places = tmp_path / "script.py", tmp_path / "places"
     script.write_text(SCRIPT)
     places.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
+    command = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
     log = tmp_path / "log.txt"
     with log.open("w") as output:
         torchrun = subprocess.Popen(

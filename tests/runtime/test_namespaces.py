@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +36,11 @@ def on_its_host(hosts: list[Host], function: Callable[..., Any], *arguments: Any
     return function(*arguments)
 
 
-def test_torchrun_on_two_hosts_trains_one_model():
+def test_torchrun_on_two_hosts_trains_one_model(python: Path):
     """The walk-through of docs/how-to/several-machines.md, with two workers on one host and one on the other."""
     with namespaces.hosts(2) as hosts:
         launch = (
-            sys.executable,
+            str(python),
             "-m",
             "torch.distributed.run",
             "--nnodes",

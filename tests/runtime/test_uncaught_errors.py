@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
+from tests.runtime.processes import Module
+
 SCRIPT = """
 import torch, tacit
 
@@ -27,19 +29,15 @@ session.close()
 
 @pytest.mark.timeout(120)
 def test_others_hear_the_error_that_ended_a_script_without_with(tmp_path: Path) -> None:
+    """Rank 0 is a new interpreter, whose way to print an error and to end is the subject."""
     (tmp_path / "train.py").write_text(SCRIPT)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(tmp_path / "train.py")],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **common, "RANK": str(rank), "TORCHELASTIC_USE_AGENT_STORE": "True"},
-        )
-        for rank in range(2)
-    ]
-    first, second = (process.communicate(timeout=100)[1] for process in processes)
-    assert "KeyError: 'my own bug'" in first
-    assert "session.close() was never called" not in first
+    common["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    with Module("train", folder=tmp_path, RANK="1", **common) as other:
+        command, environment = [sys.executable, str(tmp_path / "train.py")], {**os.environ, **common, "RANK": "0"}
+        failed = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+        _, _, second = other.end(timeout_s=100)
+    assert "KeyError: 'my own bug'" in failed.stderr
+    assert "session.close() was never called" not in failed.stderr
     assert "PeerLost: worker 0 was lost" in second and "KeyError: 'my own bug'" in second
