@@ -105,14 +105,14 @@ def test_links_lead_from_the_readme_to_every_guide() -> None:
     assert [page.name for page in GUIDES if page not in reached] == []
 
 
-def _simulate_briefly(*arguments: Any, steps: int = 40, **settings: Any) -> Run:
-    return simulate(*arguments, steps=min(steps, 40), **settings)
+def _simulate_briefly(*arguments: Any, steps: int = 16, **settings: Any) -> Run:
+    return simulate(*arguments, steps=min(steps, 16), **settings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", EXAMPLES, ids=place)
 def test_it_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulations take at most 40 steps, unless the block asserts something; ``make check`` runs every block in full."""
+    """Simulations take at most 16 steps, unless the block asserts something; ``make check`` runs every block in full."""
     if not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(block.body))):
         monkeypatch.setattr(tacit, "simulate", _simulate_briefly)
     code = compile("\n" * (block.line - 1) + block.body, str(block.path), "exec", dont_inherit=True)

@@ -335,7 +335,7 @@ def _seeds(chosen: argparse.Namespace) -> list[int]:
 
 
 def _cases(chosen: argparse.Namespace, split: str, momentum: float = 0.0) -> list[Case]:
-    return [Case(split, momentum, seed, 64 if chosen.quick else 2000) for seed in _seeds(chosen)]
+    return [Case(split, momentum, seed, 32 if chosen.quick else 2000) for seed in _seeds(chosen)]
 
 
 def _setting(chosen: argparse.Namespace) -> str:

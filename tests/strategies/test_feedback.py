@@ -187,7 +187,7 @@ def test_momentum_goes_below_the_floor_of_ef21_with_small_batches():
         draws = torch.Generator().manual_seed(0)
         exact = quadratics(([1] * 10, [4] + [0] * 9), ([2] * 10, [0] * 9 + [3]), ([1] * 10, [-1] * 10))
         noisy = [lambda x, f=f: f(x) + sigma * torch.randn(10, generator=draws, dtype=torch.float64) for f in exact]
-        path = descend(feedback, Largest(1), noisy, [0.0] * 10, 0.02, 3000)[1500:]
+        path = descend(feedback, Largest(1), noisy, [0.0] * 10, 0.02, 1800)[900:]
         return float(torch.stack([sum(f(x) for f in exact) / 3 for x in path]).square().sum(1).mean())
 
     plain, louder, momentum = (

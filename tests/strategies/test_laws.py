@@ -159,6 +159,7 @@ def test_one_shot_averages_once_and_linear_period_ends_on_time():
         workload=workloads.quadratic(dimension=3),
         steps=5469,
         workers=2,
+        timing_only=True,
     )
     assert linear.summary()["rounds"] == 10  # not 11: the last round absorbs what truncation left
 

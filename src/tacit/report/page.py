@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from tacit.report.exchanges import HEADINGS, exchanges_of
 from tacit.report.timeline import Strip
 from tacit.report.verdict import remarks, verdict
 
+_HERE: Final = Path(__file__).parent
 _WIDE: Final = 0.12
 """The least share of time whose number stands in its part of a bar, also on a phone."""
 
@@ -51,20 +53,25 @@ def write_page(text: str, path: str | os.PathLike[str]) -> Path:
 
 def fill_in(template: str, drawn: Mapping[str, figures.Figure], /, **values: object) -> str:
     """Return a template with its values, and with everything that the figures ``drawn`` need: style, script, plotly."""
-    here = FileSystemLoader(Path(__file__).parent)
+    return _templates().get_template(template).render(**values, figures=_embedded(drawn), **_embedded_files())
+
+
+@functools.cache
+def _templates() -> Environment:
+    """Return the environment that keeps compiled templates: to compile one takes as long as to draw the figures."""
     environment = Environment(
-        loader=here, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["breakable"] = _breakable
     environment.filters["activity_name"] = figures.activity_name
-    read = {name: Markup(here.get_source(environment, name)[0]) for name in ("page.css", "page.js")}
-    return environment.get_template(template).render(
-        **values,
-        figures=_embedded(drawn),
-        css=read["page.css"],
-        script=read["page.js"],
-        plotly=Markup(get_plotlyjs()),
-    )
+    return environment
+
+
+@functools.cache
+def _embedded_files() -> dict[str, Markup]:
+    """Return the style, the script and plotly, which are the same on every page."""
+    files = {"css": (_HERE / "page.css").read_text("utf-8"), "script": (_HERE / "page.js").read_text("utf-8")}
+    return {name: Markup(text) for name, text in {**files, "plotly": get_plotlyjs()}.items()}
 
 
 def render(comparison: Comparison) -> str:

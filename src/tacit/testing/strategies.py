@@ -35,7 +35,7 @@ from tacit.strategies import may_send
 
 QUADRATIC: Final = workloads.quadratic(dimension=7, heterogeneity=0.5)
 WORKERS: Final = 5
-_CRASH: Final = Crash(rank=3, at_s=0.35)
+_CRASH: Final = Crash(rank=3, at_s=0.2)
 _RUNS: Final[dict[tuple[type, str], Run]] = {}
 _MOST_RUNS: Final = 100
 _SCRIPT: Final = """
@@ -178,7 +178,7 @@ def check_crash(row: Row) -> None:
     except PeerLost as error:
         assert not row.survives_a_crash, f"{row}: does not survive a crash: {error}"
         assert error.run is not None and error.run.history, f"{row}: {error} carries no run."
-        assert "worker 3 was lost at 0.35 s" in str(error), f"{row}: {error} names another worker."
+        assert "worker 3 was lost at 0.2 s" in str(error), f"{row}: {error} names another worker."
         return
     assert row.survives_a_crash and run.status == "finished", f"{row}: a crash left a run that {run.status}."
 
@@ -248,7 +248,7 @@ def _simulated(
     *,
     workers: int = WORKERS,
     faults: tuple[Fault, ...] = (),
-    steps: int = 29,
+    steps: int = 19,
     seed: int = 2,
     **rest: Any,
 ) -> Run:
