@@ -61,7 +61,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what exists before the first test, torch and thousands of tests, out of later garbage collections."""
-    gc.collect()
     gc.freeze()
 
 

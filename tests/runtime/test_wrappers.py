@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import tacit
@@ -50,6 +49,8 @@ def wrap(model: nn.Module, kind: str) -> nn.Module:
         return DistributedDataParallel(model)
     if kind == "compiled DistributedDataParallel":
         return torch.compile(DistributedDataParallel(model), backend="eager")
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard  # takes a second
+
     if kind == "FullyShardedDataParallel":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
     return fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
