@@ -117,7 +117,7 @@ def test_pull_only_does_not_preserve_the_mean():
     away = []
     for seed in range(8):
         watched = Watched(tacit.PullSwarm(local_steps=1), 8, seed)
-        run = watched.run(steps=64, seed=seed)
+        run = watched.run(steps=32, seed=seed)
         away.append(float((run.parameters - watched.starts.mean(0)).square().sum()))
     assert np.sqrt(np.mean(away) / DIMENSION) > 0.1  # of models that are 1 apart
 
