@@ -23,19 +23,21 @@ def real_run(
     gather_bytes: int = 400,
     late_s: float = 0.0,
     hosts: Sequence[Sequence[int]] | None = None,
+    jitter: float = 0.0,
+    seed: int = 0,
     **record: object,
 ) -> Run:
     """Return a run with rounds: flatten 0.02 s, all-reduce, divide 0.01 s, update 0.05 s. The first steps are slow.
 
-    late_s: rank 0 has the result later by this time. gather_s: instead of the all-reduce, encode 0.2 s, an all-gather of this time, decode 0.1 s.
+    jitter: relative range of step times. late_s: rank 0 has the result later by this time. gather_s: instead of the all-reduce, encode 0.2 s, an all-gather of this time, decode 0.1 s.
     """
     workers = len(step_s)
-    trace, clock = Trace(), np.zeros(workers)
+    trace, clock, random = Trace(), np.zeros(workers), np.random.default_rng(seed)
     sent = ring_all_reduce_bytes(PARAMETERS + 1, 8, workers)
     for number in range(1, rounds + 1):
         for rank in range(workers):
             for step in range(steps_per_round):
-                seconds = step_s[rank] * (10 if number == 1 else 1)
+                seconds = step_s[rank] * (10 if number == 1 else 1) * (1 + jitter * random.uniform(-1, 1))
                 start = clock[rank]
                 trace.compute(rank, (number - 1) * steps_per_round + step + 1, start, start + seconds)
                 clock[rank] += seconds

@@ -62,6 +62,13 @@ def test_a_round_lasts_until_its_last_rank_has_the_result() -> None:
     assert step_s(profile.cluster(), tacit.AllReduce()) == pytest.approx(2.05 + 0.02 + 0.75 + 0.01, rel=1e-3)
 
 
+def test_ranks_that_do_not_differ_clearly_share_their_times() -> None:
+    runs = [real_run([1.0, 1.0, 3.0], jitter=0.5, seed=seed) for seed in range(3)]
+    first, second, slow = tacit.Profile.of(*runs).compute
+    assert first == second != slow
+    assert first.expected_s == pytest.approx(1.05, rel=0.15) and slow.expected_s == pytest.approx(3.05, rel=0.15)
+
+
 def test_what_compression_adds_to_a_step_is_a_cost_of_encoding() -> None:
     dense, compressed = real_run([1.0, 1.0]), real_run([1.5, 1.5], gather_s=0.3)
     profile = tacit.Profile.of(dense, compressed)

@@ -44,7 +44,7 @@ def combined(measurements: Sequence[Measurement]) -> dict[str, Any]:
     facts = {name: value for name in _FACTS if (value := measurements[-1].facts.get(name)) is not None}
     return {
         "workers": first.workers,
-        "compute": [_step_times(undisturbed, rank) for rank in range(first.workers)],
+        "compute": _step_times(undisturbed, first.workers),
         "costs": costs_of(measurements),
         "hosts": hosts,
         **network_of(measurements, hosts, str(facts.get("backend", "gloo"))),
@@ -72,11 +72,25 @@ def _deviations_s(measurements: Iterable[Measurement], usual: Sequence[Measureme
     return np.concatenate([np.asarray(one.steps_s[rank]) - mean_s[rank] for one in measurements for rank in ranks])
 
 
-def _step_times(measurements: Iterable[Measurement], rank: int) -> Recorded:
-    """Return the step times of a rank in these runs, thinned."""
-    times_s = np.sort(np.concatenate([m.steps_s[rank] for m in measurements]))
-    edges = np.linspace(0, len(times_s), min(_MOST_TIMES, len(times_s)) + 1)
-    parts = np.diff(np.interp(edges, np.arange(len(times_s) + 1), np.cumsum([0.0, *times_s]))) / np.diff(edges)
+def _step_times(measurements: Sequence[Measurement], workers: int) -> list[Recorded]:
+    """Return the step times of each rank in these runs. Ranks that do not differ clearly share all their times."""
+    times_s = [np.concatenate([one.steps_s[rank] for one in measurements]) for rank in range(workers)]
+    middle_s = float(np.median([own.mean() for own in times_s]))
+    alike = [rank for rank, own in enumerate(times_s) if abs(own.mean() - middle_s) <= _CLEARLY * _error_s(own)]
+    shared = _recorded(np.concatenate([times_s[rank] for rank in alike])) if len(alike) > 1 else None
+    return [shared if shared is not None and rank in alike else _recorded(own) for rank, own in enumerate(times_s)]
+
+
+def _error_s(times_s: Seconds) -> float:
+    """Return the standard error of the mean."""
+    return float(times_s.std() / np.sqrt(len(times_s)))
+
+
+def _recorded(times_s: Seconds) -> Recorded:
+    """Return the times, thinned: means of equal parts of the sorted ones."""
+    in_order = np.sort(times_s)
+    edges = np.linspace(0, len(in_order), min(_MOST_TIMES, len(in_order)) + 1)
+    parts = np.diff(np.interp(edges, np.arange(len(in_order) + 1), np.cumsum([0.0, *in_order]))) / np.diff(edges)
     return Recorded(times_s=[short(max(time_s, 1e-9)) for time_s in parts])
 
 
