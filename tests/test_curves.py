@@ -21,18 +21,18 @@ LOCAL = tacit.LocalSGD(period=tacit.Every(6))
 
 
 def curve_of(curves: LossCurves, strategy: tacit.Strategy[Any] = LOCAL, **given: Any) -> Curve:
-    settings = {"workers": 4, "steps": 60, "lr": 0.05, **given}
+    settings = {"workers": 4, "steps": 30, "lr": 0.05, "evaluate_every": 3, **given}
     return curves.curve(settings.pop("workload", TASK), strategy, **settings)
 
 
 def simulated(strategy: tacit.Strategy[Any] = LOCAL, **given: Any) -> tacit.Run:
     cluster = tacit.Cluster(workers=4, speed={1: 0.4}, bandwidth_bytes_per_s=3e4)
-    return tacit.simulate(TASK, strategy, **{"cluster": cluster, "steps": 60, "lr": 0.05, "evaluate_every": 5, **given})
+    return tacit.simulate(TASK, strategy, **{"cluster": cluster, "steps": 30, "lr": 0.05, "evaluate_every": 3, **given})
 
 
 def test_a_curve_has_the_losses_of_a_run_on_another_cluster() -> None:
     curve, run = curve_of(LossCurves()), simulated()
-    assert curve.status == "finished" and curve.steps == tuple(range(0, 61, 5))
+    assert curve.status == "finished" and curve.steps == tuple(range(0, 31, 3))
     assert curve.loss == pytest.approx([row["loss"] for row in run.history], rel=1e-12)
     assert curve.metric == tuple(row["metric"] for row in run.history)
 
@@ -59,13 +59,13 @@ def test_an_equal_request_is_simulated_once() -> None:
 
 
 def test_a_longer_curve_answers_a_shorter_request_as_a_new_simulation_would() -> None:
-    for strategy in (LOCAL, tacit.LocalSGD(period=tacit.Every(25), outer=tacit.OuterSGD(lr=0.7))):
+    for strategy in (LOCAL, tacit.LocalSGD(period=tacit.Every(13), outer=tacit.OuterSGD(lr=0.7))):
         curves = LossCurves()
         curve_of(curves, strategy)
-        for steps in (40, 37, 5, 2):
+        for steps in (21, 20, 2):
             assert curve_of(curves, strategy, steps=steps) == curve_of(LossCurves(), strategy, steps=steps)
         assert curves.simulated == 1
-        curve_of(curves, strategy, steps=61)
+        curve_of(curves, strategy, steps=31)
         assert curves.simulated == 2
 
 
@@ -78,13 +78,13 @@ def test_lengths_that_make_a_difference_are_simulated_apart() -> None:
     for one in given:
         curves = LossCurves()
         curve_of(curves, **one)
-        shorter = curve_of(curves, steps=40, **one)
-        assert curves.simulated == 2 and shorter == curve_of(LossCurves(), steps=40, **one)
-        run = simulated(one.get("strategy", LOCAL), steps=40, schedule=one.get("schedule"))
+        shorter = curve_of(curves, steps=20, **one)
+        assert curves.simulated == 2 and shorter == curve_of(LossCurves(), steps=20, **one)
+        run = simulated(one.get("strategy", LOCAL), steps=20, schedule=one.get("schedule"))
         assert shorter.loss == pytest.approx([row["loss"] for row in run.history], rel=1e-9)
     curves = LossCurves()
     curve_of(curves, schedule=tacit.InverseTime(offset=20.0))
-    curve_of(curves, schedule=tacit.InverseTime(offset=20.0), steps=40)
+    curve_of(curves, schedule=tacit.InverseTime(offset=20.0), steps=20)
     assert curves.simulated == 1
 
 
@@ -99,7 +99,7 @@ def test_a_curve_that_has_reached_the_loss_answers() -> None:
     assert curve_of(curves, until_loss=loss, steps=10_000) == part
     higher = whole.loss[3]
     assert higher is not None and curve_of(curves, until_loss=higher).steps[-1] == whole.first_step_reaching(higher)
-    assert curve_of(curves, steps=10).steps == (0, 5, 10)
+    assert curve_of(curves, steps=10).steps == (0, 3, 6, 9)
     assert curves.simulated == 1
     assert curve_of(curves) == whole and curves.simulated == 2  # the run that ended early does not reach this far
     assert whole.first_step_reaching(-1.0) is None
@@ -119,7 +119,7 @@ def test_a_folder_serves_other_processes(tmp_path: Path) -> None:
     folder = tmp_path / "curves"
     first, second = LossCurves(folder), LossCurves(folder)
     made = curve_of(first)
-    assert curve_of(second) == made and curve_of(second, steps=30) == curve_of(LossCurves(), steps=30)
+    assert curve_of(second) == made and curve_of(second, steps=20) == curve_of(LossCurves(), steps=20)
     assert second.simulated == 0
     [path] = folder.iterdir()
     content = json.loads(path.read_text())

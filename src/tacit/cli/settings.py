@@ -48,7 +48,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "timing_only": False,
 }
 _COMPARE_ONLY: Final = ("strategies", "seeds", "target", "tune")
-_SIMULATE_ONLY: Final = ("timing_only", "evaluate_every_s", "until_loss")
+_SIMULATE_ONLY: Final = ("timing_only", "until_loss")
 _CLUSTER_KEYS: Final = tuple(field.name for field in dataclasses.fields(Cluster))
 _TRAIN_KEYS: Final[Mapping[str, Any]] = {
     "checkpoint_every": int,
@@ -90,7 +90,7 @@ class Settings:
     def training(self) -> dict[str, Any]:
         """Return the arguments that ``simulate`` and ``compare`` share."""
         names = ("cluster", "steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "evaluate_every")
-        return {name: getattr(self, name) for name in (*names, "engine", "device")}
+        return {name: getattr(self, name) for name in (*names, "evaluate_every_s", "engine", "device")}
 
     def toml(self, folder: Path | None = None) -> str:
         """Return the TOML file that ``tacit compare --config`` reads; long lists are written into ``folder``."""

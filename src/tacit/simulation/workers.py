@@ -234,7 +234,8 @@ class SimulatedWorker(Endpoint):
         agenda.at(times_s[-1], self.fiber.resume)
         self.waiting = ("a step", agenda.now_s)
         self.fiber.park()
-        self.release_steps()
+        if self._held is not None:
+            self._held.release(math.inf)
         self.waiting, self.step, self._queued = None, done, wanted - steps
 
     def _steps_to_queue(self, steps: int) -> int:
@@ -257,15 +258,15 @@ class SimulatedWorker(Endpoint):
         world, rank, number = self.world, self.rank, self.step + self._ahead
         has_hooks = len(batches) > 0
         if has_hooks and not world.cancels:
-            queue = partial(world.queue_step, rank, number, batches[0])
             if self._held is None:
-                queue()
+                world.queue_step(rank, number, batches[0])
             else:
-                self._held.hold_last(end_s, queue)
+                self._held.hold_last(end_s, partial(world.queue_step, rank, number, batches[0]))
                 self._held.release(world.next_evaluation_s)
         step = self._step_in_progress = StepInProgress(self, start_s, number + 1, world.trace)
         end_s = self._wait_for_end(step, end_s, has_hooks=has_hooks)
-        self.release_steps()
+        if self._held is not None:
+            self._held.release(math.inf)
         self._step_in_progress, self.step = None, number
         if not has_hooks:
             return

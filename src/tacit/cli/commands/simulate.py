@@ -114,7 +114,6 @@ def _simulate(settings: Settings, watcher: Screen) -> Run:
         seed=seed,
         progress=watcher.step,
         timing_only=settings.timing_only,
-        evaluate_every_s=settings.evaluate_every_s,
         until_loss=settings.until_loss,
         **settings.training(),
     )
