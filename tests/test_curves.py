@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +216,11 @@ def test_the_time_to_a_loss_is_that_of_the_run_itself(strategy: tacit.Strategy[A
             rel=1e-12,  # type: ignore[index]
         )
     assert time_to_loss(curve, times, -1.0) is None
+
+
+def test_the_example_of_the_class_is_true() -> None:
+    [example] = doctest.DocTestFinder(recurse=False).find(LossCurves, "LossCurves", globs={})
+    assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
 
 
 def test_times_of_another_strategy_are_refused() -> None:
