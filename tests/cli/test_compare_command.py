@@ -17,6 +17,15 @@ from tests.cli.command_line import Command
 TWO = ("-s", "AllReduce", "-s", "local-sgd(period=Every(4))")
 
 
+def test_strategies_are_compared_at_times(tiny: Command) -> None:
+    both = ("-s", "AllReduce", "-s", "SwarmSGD", "--evaluate-every-s", "0.05", "--target", "0.5")
+    answer = tiny("compare", *both, "--jobs", "1", "--out", "here")
+    assert answer.exit_code == 0, answer.errors
+    histories = [Run.load(folder).history for folder in Path("here/runs").iterdir()]
+    assert [[row["time_s"] for row in rows[:3]] for rows in histories] == [[0.0, 0.05, 0.1]] * 2
+    assert "evaluate_every_s = 0.05" in Path("here/compare.toml").read_text()
+
+
 def test_it_writes_report_numbers_settings_and_runs(tiny: Command) -> None:
     answer = tiny("compare", *TWO, "--seeds", "2", "--out", "here", "--json", "numbers.json")
     assert answer.exit_code == 0, answer.errors

@@ -48,6 +48,7 @@ def compare(
     weight_decay: float = 0.0,
     schedule: Schedule | Callable[[int], float] | None = None,
     evaluate_every: int | None = None,
+    evaluate_every_s: float | None = None,
     engine: str = "auto",
     device: str = "cpu",
     threads: int = 1,
@@ -87,6 +88,7 @@ def compare(
         "weight_decay": weight_decay,
         "schedule": schedule,
         "evaluate_every": evaluate_every,
+        "evaluate_every_s": evaluate_every_s,
         "engine": engine,
         "device": device,
     }

@@ -66,6 +66,7 @@ def compare_command(
     json_file: options.Json = None,
     quiet: options.Quiet = False,
     evaluate_every: options.EvaluateEvery = None,
+    evaluate_every_s: options.EvaluateEverySeconds = None,
     engine: options.Engine = None,
     device: options.Device = None,
     threads: options.Threads = None,
