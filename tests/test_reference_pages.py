@@ -84,7 +84,8 @@ def test_run_folder_page_names_files_and_keys(tmp_path: Path) -> None:
     assert written == _named("run-folder.md", "A run") - {"report.html", "checkpoint/"}
     described = json.loads((tmp_path / "run" / "run.json").read_text())
     assert {*described} == _named("run-folder.md", "run.json")
-    gossip = tacit.simulate(tacit.workloads.digits(), tacit.SwarmSGD(), cluster=tacit.Cluster(workers=2), steps=2)
+    two = tacit.Cluster(workers=2)
+    gossip = tacit.simulate(tacit.workloads.digits(), tacit.SwarmSGD(), cluster=two, steps=2, until_loss=0.0)
     named = _named("run-folder.md", "summary")
     assert {*described["summary"]} <= named and {*gossip.summary()} <= named
     assert named == {*described["summary"], *gossip.summary(), "logged"}

@@ -23,6 +23,30 @@ def test_a_run_saves_what_makes_it_again_bit_for_bit(tiny: Command, tacit: Comma
     assert Run.load("c").digest != first.digest
 
 
+def test_a_run_ends_at_a_loss(tiny: Command, tacit: Command) -> None:
+    assert tiny("simulate", "--steps", "60", "--out", "whole").exit_code == 0
+    history = Run.load("whole").history
+    loss = str(history[len(history) // 2]["loss"])
+    answer = tiny("simulate", "--steps", "60", "--until-loss", loss, "--out", "a")
+    assert answer.exit_code == 0, answer.errors
+    run = Run.load("a")
+    assert f"reached at step {run.record['target']['step']}, after" in answer.output
+    assert len(run.history) < len(history) and run.summary()["target"] == run.record["target"]
+    assert tacit("simulate", "--config", "a/run.toml", "--out", "b").exit_code == 0
+    assert Run.load("b").digest == run.digest
+    never = tiny("simulate", "--until-loss", "-1", "--out", "c")
+    assert "loss -1 not reached; best loss " in never.output
+
+
+def test_a_run_is_evaluated_at_times(tiny: Command, tacit: Command) -> None:
+    answer = tiny("simulate", "-s", "SwarmSGD", "--evaluate-every-s", "0.05", "--out", "a")
+    assert answer.exit_code == 0, answer.errors
+    run = Run.load("a")
+    assert [row["time_s"] for row in run.history[:3]] == [0.0, 0.05, 0.1]
+    assert tacit("simulate", "--config", "a/run.toml", "--out", "b").exit_code == 0
+    assert Run.load("b").digest == run.digest
+
+
 def test_a_failed_run_is_saved_as_far_as_it_came(tiny: Command) -> None:
     answer = tiny("simulate", "--fault", "Crash(rank=1, at_s=0.05)", "--out", "here")
     assert answer.exit_code == 1

@@ -66,6 +66,9 @@ def test_what_the_script_decides_is_refused(tacit: Command, script: str) -> None
     answer = tacit("simulate", script, "--optimizer", "adam", "--out", "a")
     assert answer.exit_code == 2
     assert "leave out --optimizer, or pass it to the script after --" in answer.errors
+    ended = tacit("simulate", script, "--until-loss", "0.3", "--out", "a")
+    assert ended.exit_code == 2
+    assert "--until-loss cannot be used with a script: the losses of its steps are those of single" in ended.errors
 
 
 def test_an_error_in_the_script_is_shown_with_its_line(tacit: Command, script: str) -> None:

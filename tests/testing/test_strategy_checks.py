@@ -71,6 +71,13 @@ class Hoarder(Mean):
         return {"held": object()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Punctual(tacit.SwarmSGD):
+    """Claims that the order of messages makes no difference."""
+
+    depends_on_time = False
+
+
 def test_a_strategy_without_a_flaw_passes() -> None:
     check_strategy(Mean())
 
@@ -81,6 +88,7 @@ def test_a_strategy_without_a_flaw_passes() -> None:
         (strategies.check_determinism, Mean(flaw="global"), "two runs from one seed differ"),
         (strategies.check_finish, Mean(flaw="finish"), r"rank 1 ends 1 away from the reported model; see finish\(\)"),
         (strategies.check_hook_free_steps, Mean(flaw="quiet"), r"hook_free_steps\(\) counts a step that communicates"),
+        (strategies.check_times, Punctual(), "depends on the cluster; set depends_on_time = True in the class"),
         (strategies.check_bytes, Mean(flaw="data"), "say depends_on_data=True"),
         (strategies.check_learning, Mean(flaw="deaf"), "the loss on digits went from"),
         (strategies.check_checkpoint, Forgetful(), "a resumed run ends .* away; keep all that changes in the state"),

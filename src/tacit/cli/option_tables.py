@@ -20,6 +20,8 @@ _SAME_NAME: Final = (
     "tune",
     "target",
     "evaluate_every",
+    "evaluate_every_s",
+    "until_loss",
     "engine",
     "device",
     "threads",

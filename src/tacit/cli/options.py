@@ -275,6 +275,25 @@ EvaluateEvery = Annotated[
         rich_help_panel=_RUNNING,
     ),
 ]
+EvaluateEverySeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--evaluate-every-s",
+        metavar="SECONDS",
+        help="Seconds of virtual time between evaluations of the model that the strategy would report at that time.",
+        show_default="evaluations at steps",
+        rich_help_panel=_RUNNING,
+    ),
+]
+UntilLoss = Annotated[
+    float | None,
+    typer.Option(
+        metavar="LOSS",
+        help="End the run at the first evaluation whose loss is at most this.",
+        show_default="run all steps",
+        rich_help_panel=_WHAT,
+    ),
+]
 Engine = Annotated[
     str | None,
     typer.Option(

@@ -47,6 +47,16 @@ def _described(run: Run) -> dict[str, Any]:
     }
 
 
+def _target(facts: dict[str, Any]) -> str:
+    """Return how a run with --until-loss ended."""
+    if facts["best_loss"] is None:
+        return f"loss {facts['loss']:.6g} not reached"
+    when = f"at step {facts['step']:,}, after {spelled.seconds(facts['time_s'])}"
+    if facts["is_reached"]:
+        return f"loss {facts['loss']:.6g} reached {when}"
+    return f"loss {facts['loss']:.6g} not reached; best loss {facts['best_loss']:.6g} {when}"
+
+
 def _readable(run: Run) -> dict[str, str]:
     """Return the summary as formatted texts."""
     summary = run.summary()
@@ -59,6 +69,7 @@ def _readable(run: Run) -> dict[str, str]:
         "sent": spelled.size(summary["bytes_sent"])
         + (f" in {summary['messages']:,} messages" if summary["messages"] else ""),
         "loss": "not measured" if summary["loss"] is None else f"{summary['loss']:.6g}",
+        **({"target": _target(summary["target"])} if "target" in summary else {}),
         "computing": f"{summary['computing']:.0%} of the workers' time",
         **({"hooks": f"{summary['hooks']:.0%}"} if summary["hooks"] >= 0.005 else {}),
         "idle": f"{summary['idle']:.0%}"

@@ -39,6 +39,7 @@ _CHOSEN_BY_THE_SCRIPT: Final = {  # with the names of the options
     "weight_decay": "--weight-decay",
     "schedule": "--schedule",
     "evaluate_every": "--evaluate-every",
+    "evaluate_every_s": "--evaluate-every-s",
     "engine": "--engine",
     "device": "--device",
     "timing_only": "--timing-only",
@@ -158,6 +159,11 @@ def _refuse_options(given: dict[str, Any]) -> None:
             f"{option} cannot be used with a script, which creates its own model and optimizer; leave out {option}, "
             f"or pass it to the script after --.",
         )
+    require(
+        given.get("until_loss") is None,
+        "--until-loss cannot be used with a script: the losses of its steps are those of single mini-batches, and only "
+        "the script can end its own loop; leave out --until-loss, and let the script end it.",
+    )
     require(
         not given.get("tune"),
         "--tune cannot be used with a script, which chooses its own learning rate; leave out --tune, "

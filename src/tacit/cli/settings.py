@@ -38,6 +38,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "weight_decay": 0.0,
     "schedule": None,
     "evaluate_every": None,
+    "evaluate_every_s": None,
+    "until_loss": None,
     "target": None,
     "tune": False,
     "engine": "auto",
@@ -46,7 +48,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "timing_only": False,
 }
 _COMPARE_ONLY: Final = ("strategies", "seeds", "target", "tune")
-_SIMULATE_ONLY: Final = ("timing_only",)
+_SIMULATE_ONLY: Final = ("timing_only", "evaluate_every_s", "until_loss")
 _CLUSTER_KEYS: Final = tuple(field.name for field in dataclasses.fields(Cluster))
 _TRAIN_KEYS: Final[Mapping[str, Any]] = {
     "checkpoint_every": int,
@@ -81,6 +83,8 @@ class Settings:
     rates: tuple[float, ...] = ()  # learning rates of a comparison; ``lr`` is the first
     schedule: Schedule | None = None
     evaluate_every: int | None = None
+    evaluate_every_s: float | None = None
+    until_loss: float | None = None
     target: float | None = None
 
     def training(self) -> dict[str, Any]:
@@ -185,6 +189,8 @@ _KINDS: Final[Mapping[str, Any]] = {
     "weight_decay": float,
     "target": float,
     "evaluate_every": int,
+    "evaluate_every_s": float,
+    "until_loss": float,
     "tune": bool,
     "engine": str,
     "device": str,

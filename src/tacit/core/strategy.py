@@ -8,7 +8,8 @@ combines states when a run resumes with another number of workers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from torch import Tensor
@@ -80,6 +81,27 @@ class Strategy(Spec, ABC, Generic[State]):
         super().__init_subclass__(**rest)
         _refuse_old_hooks(cls)
 
+    @property
+    def depends_on_time(self) -> bool:
+        """Whether the model after a given step depends on how long computation and messages take.
+
+        By default this is so for a strategy that has a server, handles messages or abandons steps, and if one of its
+        arguments reads time (``reads_time`` of a period). Override it in a strategy that receives messages from any
+        source, and in one whose handlers have no effect on models.
+        """
+        parts = list(_arguments(self))
+        reads_time = any(getattr(part, "reads_time", False) for part in parts)
+        depends = any(part.depends_on_time for part in parts if isinstance(part, Strategy))
+        return self.has_server or self.cancels or bool(self.handles) or reads_time or depends
+
+    def begins_like(self, steps: int, longer: int) -> bool:
+        """Return whether a run of ``longer`` steps begins with the steps of a run of ``steps`` steps.
+
+        By default this is so unless one of its arguments makes use of the length, such as a period that is a function
+        of the number of steps. Override it in a strategy that uses ``worker.steps`` before the last step.
+        """
+        return all(part.begins_like(steps, longer) for part in _arguments(self) if hasattr(part, "begins_like"))
+
     def init(self, worker: Worker) -> State:
         """Return the worker's state: a dataclass of tensors and numbers, which checkpoints store."""
         return None  # type: ignore[return-value]
@@ -106,6 +128,12 @@ class Strategy(Spec, ABC, Generic[State]):
 
     def finish(self, worker: Worker, state: State) -> None:
         """Write the model to report into ``worker.parameters``, the same on every rank."""
+
+
+def _arguments(strategy: Strategy[Any]) -> Iterator[Any]:
+    """Yield the arguments that ``strategy`` was made with."""
+    if is_dataclass(strategy):
+        yield from (getattr(strategy, field.name) for field in fields(strategy) if field.init)
 
 
 class RunsAhead(ABC):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,6 +100,7 @@ class Run:
             "spread": last.get("spread"),
             **{name: last[name] for name in ("worst_loss", "worst_metric") if name in last},
             **({"logged": logged} if (logged := self.logged()) else {}),
+            **({"target": self.record["target"]} if "target" in self.record else {}),
             "computing": computed / (learners * time_s) if time_s else 0.0,
             "idle": (blocked - finished) / (learners * time_s) if time_s else 0.0,
             "hooks": hooks / (learners * time_s) if time_s else 0.0,
@@ -129,7 +130,7 @@ class Run:
 
     def first_reaching(self, loss: float) -> Row | None:
         """Return the first row of the history whose loss is at most ``loss``, or None."""
-        return next((r for r in self.history if r["loss"] is not None and r["loss"] <= loss), None)
+        return first_row_reaching(self.history, loss)
 
     def model(self, workload: Workload | None = None) -> nn.Module:
         """Return a new module with the reported parameters, on the CPU and in evaluation mode.
@@ -258,6 +259,23 @@ class Tally:
             "bytes_sent": int(self._sent[sent - 1]) if sent else 0,
             "period": float(self._periods[noted - 1]) if noted else None,
         }
+
+
+def first_row_reaching(history: Sequence[Row], loss: float) -> Row | None:
+    """Return the first row whose loss is at most ``loss``, or None."""
+    return next((row for row in history if row["loss"] is not None and row["loss"] <= loss), None)
+
+
+def target_facts(history: Sequence[Row], loss: float) -> dict[str, Any]:
+    """Return whether, at which step and when a run with ``until_loss`` reached it, or its best loss."""
+    reached = first_row_reaching(history, loss)
+    best = reached or min((row for row in history if row["loss"] is not None), key=_loss, default={})
+    facts = {"loss": loss, "is_reached": reached is not None, "best_loss": best.get("loss")}
+    return {**facts, "step": best.get("step"), "time_s": best.get("time_s")}
+
+
+def _loss(row: Row) -> float:
+    return float(row["loss"])
 
 
 def gradient_times_s(trace: Trace) -> np.ndarray:

@@ -16,8 +16,11 @@ class Agenda:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.events = 0  # run so far
+        self.is_stopped = False
         self._sequence = 0
         self._heap: list[tuple[float, int, Action]] = []
+        self._observations: list[tuple[float, int, Action]] = []
+        self._is_observed = False
 
     def at(self, time_s: float, action: Action) -> None:
         """Run ``action`` at ``time_s``, or now if that has passed."""
@@ -33,14 +36,43 @@ class Agenda:
         """Run ``action`` at ``time_s``, which has not passed, as if it had been added when ``place`` was reserved."""
         heapq.heappush(self._heap, (time_s, place, action))
 
+    def allow_observations(self) -> None:
+        """Let ``observe`` and ``stop`` have an effect on ``run``; called before ``run``, which is slower then."""
+        self._is_observed = True
+
+    def observe(self, time_s: float, action: Action) -> None:
+        """Run ``action``, which is no event, after all events up to ``time_s`` and before a later one.
+
+        It is not run if no later event follows.
+        """
+        heapq.heappush(self._observations, (time_s, self.reserve(), action))
+
+    def stop(self) -> None:
+        """End ``run`` before the next event."""
+        self.is_stopped = True
+
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Run events until ``is_over()`` or until no event is left."""
+        """Run events until ``is_over()``, ``stop`` or until no event is left."""
         heap, pop = self._heap, heapq.heappop
         with rare_collections():
+            if self._is_observed:
+                self._run_observed(is_over)
+                return
             while heap and not is_over():
                 self.now_s, _, action = pop(heap)
                 self.events += 1
                 action()
+
+    def _run_observed(self, is_over: Callable[[], bool]) -> None:
+        heap, observations, pop = self._heap, self._observations, heapq.heappop
+        while heap and not self.is_stopped and not is_over():
+            if observations and observations[0][0] < heap[0][0]:
+                time_s, _, action = pop(observations)
+                self.now_s = max(self.now_s, time_s)
+            else:
+                self.now_s, _, action = pop(heap)
+                self.events += 1
+            action()
 
 
 @contextmanager

@@ -90,6 +90,8 @@ class BaseWorld(ABC):
             self._plan_fault(fault)
         try:
             self.agenda.run(self._is_over)
+            if self.agenda.is_stopped:
+                return
             if not self._is_over():
                 self._raise_deadlock()
             self.settle()

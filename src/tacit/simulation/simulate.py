@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from tacit.cluster.cluster import Cluster
-from tacit.cluster.delays import Delay
-from tacit.cluster.faults import Slow
 from tacit.cluster.joins import check_joins
 from tacit.core.randomness import Streams
 from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy, shards_of
-from tacit.errors import Interrupted, NotFinite, RunError, SpeedBias, nearest, require
+from tacit.errors import Interrupted, RunError, require
 from tacit.record.facts import model_facts
 from tacit.record.run import Run
 from tacit.record.versions import versions
@@ -27,19 +23,20 @@ from tacit.simulation.engine.engine import Engine
 from tacit.simulation.engine.flat_optimizer import engine_optimizer
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
-from tacit.simulation.fibers import HOSTS, default_host
+from tacit.simulation.evaluation.results import store_results
+from tacit.simulation.evaluation.timed import TimedEvaluator
+from tacit.simulation.fibers import default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, record_of
 from tacit.simulation.servers.fast_servers import run_fast_servers
 from tacit.simulation.servers.network_servers import run_network_servers
 from tacit.simulation.servers.server_models import server_models
+from tacit.simulation.settings.checks import check_arguments, check_evaluations, check_resumed, warn_of_speeds
+from tacit.simulation.settings.configuration import configuration, default_interval
 from tacit.simulation.world import World
 from tacit.strategies.servers import AdaSync, ParameterServerStrategy
 from tacit.training.optimizers import Factory, optimizer_factory
 from tacit.training.schedules import Schedule, factors
 from tacit.workloads.workload import Problem, Workload
-
-_ROWS = 100
-"""Approximate number of rows of a history without ``evaluate_every``."""
 
 
 @with_python_numbers
@@ -57,6 +54,8 @@ def simulate(
     weight_decay: float = 0.0,
     schedule: Schedule | Callable[[int], float] | None = None,
     evaluate_every: int | None = None,
+    evaluate_every_s: float | None = None,
+    until_loss: float | None = None,
     engine: str = "auto",
     device: str | torch.device = "cpu",
     host: str | None = None,
@@ -71,7 +70,12 @@ def simulate(
         server's optimizer and counters, and ``steps`` includes the updates of that run. None: those of the workload.
     optimizer: a name (with lr, momentum, weight_decay) or a function from parameters to a ``torch.optim`` optimizer.
     schedule: the factor on the learning rate at a step, as a function of the step or a named schedule.
-    evaluate_every: steps between rows of the history; None: about a hundred rows.
+    evaluate_every: steps between rows of the history; None: about a hundred rows. The time of a row is that of the last
+        worker.
+    evaluate_every_s: seconds of virtual time between rows, instead: each has the model that the strategy would report
+        at that time.
+    until_loss: end the run at the first evaluation whose loss is at most this. ``run.record["target"]`` then has its
+        step and time, else the best loss.
     engine: "vmap" evaluates gradients together, "loop" one by one, "captured" together as CUDA graphs, "compiled" with
         torch.compile, for long runs; "auto" chooses by a fixed rule among all but "compiled".
     host: what runs the workers, "greenlet" or "thread". None: greenlet if installed, else thread; a faster method
@@ -83,17 +87,20 @@ def simulate(
 
     An error in the run, and Ctrl-C, has the part of the run up to it as ``error.run``.
     """
-    _check(workload, strategy, steps, evaluate_every, host)
+    check_arguments(workload, strategy, steps, host)
+    check_evaluations(evaluate_every, evaluate_every_s, until_loss, timing_only)
     if replay is not None:
         require(cluster is None, "replay=… has its own times; leave cluster=… out.")
         require(not timing_only, "timing_only=True computes no model, and replay=… repeats one; leave timing_only out.")
+        for name, value in (("evaluate_every_s", evaluate_every_s), ("until_loss", until_loss)):
+            require(value is None, f"{name}={value} cannot be used with replay=…, which has its own end; leave it out.")
         check_replay(strategy, replay)
         cluster = cluster_of(replay)
     cluster = Cluster() if cluster is None else cluster
     check_joins(strategy, cluster)
     if isinstance(strategy, ParameterServerStrategy | AdaSync) and strategy.is_speed_biased(cluster.workers):
-        _warn_of_speeds(workload, strategy, cluster)
-    may_race, host, every = host is None, host or default_host(), evaluate_every or max(1, steps // _ROWS)
+        warn_of_speeds(workload, strategy, cluster)
+    may_race, host, every = host is None, host or default_host(), evaluate_every or default_interval(steps)
     streams, target = Streams(seed), torch.device(device)
     factory = optimizer_factory(optimizer, lr, momentum, weight_decay)
     problem = workload.open(cluster.workers, streams)
@@ -102,10 +109,15 @@ def simulate(
     factor = factors(schedule, steps)
     if timing_only:
         made: Engine | TimingEngine = TimingEngine(first, lr, problem.layout)
-        evaluator = Evaluator(None, first.expand(cluster.workers, -1), steps, every, progress)
+        evaluated, matrix = None, first.expand(cluster.workers, -1)
     else:
         made = _engine(problem, first, factory, factor, engine, cluster.workers, streams)
-        evaluator = Evaluator(problem, made.matrix, steps, every, progress)
+        evaluated, matrix = problem, made.matrix
+    if evaluate_every_s is None:
+        evaluator = Evaluator(evaluated, matrix, steps, every, progress, until_loss)
+    else:
+        evaluator = TimedEvaluator(evaluated, matrix, steps, evaluate_every_s, progress, until_loss)
+    if isinstance(made, Engine):
         evaluator.buffers, evaluator.uses_vmap = made.mean_buffers, partial(_uses_vmap, made)
     model = first.clone() if strategy.has_server else None
     servers = [] if model is None else server_models(model, shards_of(strategy), problem.layout, factory, factor)
@@ -143,6 +155,8 @@ def simulate(
             weight_decay=weight_decay,
             schedule=schedule,
             evaluate_every=evaluate_every,
+            evaluate_every_s=evaluate_every_s,
+            until_loss=until_loss,
             engine=engine,
             device=device,
             timing_only=timing_only,
@@ -157,19 +171,22 @@ def simulate(
     )
     begun = 0
     if isinstance(start, Run) and start.server:
-        _check_resumed(start, strategy, steps)
+        check_resumed(start, strategy, steps)
         world.resume(start.server)
         begun = world.servers[0].updates
     evaluator.measure(begun, 0.0, first)
+    may_race = may_race and replay is None and evaluate_every_s is None
     try:
-        if may_race and replay is None and run_fast_servers(world):
+        if evaluator.target is not None:
+            pass  # the initial model has reached it
+        elif may_race and run_fast_servers(world):
             run.record = {**run.record, "host": "race"}
-        elif may_race and replay is None and run_network_servers(world):
+        elif may_race and run_network_servers(world):
             run.record = {**run.record, "host": "events"}
         else:
             world.run()
     except (RunError, KeyboardInterrupt) as error:
-        _finish(run, world, first, f"failed: {error}" if isinstance(error, RunError) else "interrupted")
+        store_results(run, world, first, f"failed: {error}" if isinstance(error, RunError) else "interrupted")
         if isinstance(error, RunError):
             error.run = run
             raise
@@ -177,39 +194,10 @@ def simulate(
         interrupted.run = run
         raise interrupted from None
     else:
-        _finish(run, world, first, "finished")
+        store_results(run, world, first, "finished")
     finally:
         made.release()
     return run
-
-
-def _check(workload: object, strategy: object, steps: int, evaluate_every: int | None, host: str | None) -> None:
-    if not isinstance(workload, Workload):
-        raise TypeError(f"workload={workload!r} must be a workload; try tacit.workloads.digits().")
-    if not isinstance(strategy, Strategy):
-        raise TypeError(f"strategy={strategy!r} must be a strategy; try tacit.AllReduce().")
-    require(isinstance(steps, int) and steps >= 1, f"steps={steps} must be a whole number, at least 1.")
-    require(
-        evaluate_every is None or evaluate_every >= 1,
-        f"evaluate_every={evaluate_every} must be at least 1; None gives about {_ROWS} rows.",
-    )
-    require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
-
-
-def _warn_of_speeds(workload: Workload, strategy: Strategy[Any], cluster: Cluster) -> None:
-    """Warn if learners differ in speed and in data."""
-    ranks = range(cluster.workers)
-    speeds = {cluster.speed.get(rank, 1.0) / cluster.slowdown(rank) for rank in ranks}
-    delays = {""} if isinstance(cluster.compute, Delay) else {str(cluster.delay(rank)) for rank in ranks}
-    is_slow = any(isinstance(fault, Slow) and fault.factor != 1.0 for fault in cluster.faults)
-    if workload.is_shuffled is False and (len(speeds) > 1 or len(delays) > 1 or is_slow):
-        warnings.warn(
-            f"{strategy} uses fast learners more often than slow ones, and {workload} gives them different data: "
-            f"the data of fast learners have a larger weight. rate=RescaledRate() or Ringleader() weigh all learners "
-            f"equally.",
-            SpeedBias,
-            stacklevel=3,
-        )
 
 
 def _uses_vmap(engine: Engine) -> bool:
@@ -243,99 +231,6 @@ def _engine(
     storage = first.repeat(workers + 1, 1)  # the last row is scratch memory
     optimizer = engine_optimizer(choice, factory, problem, storage, factor)
     return Engine(problem, storage, optimizer, choice, lambda rank: streams.integer("modules", rank))
-
-
-def _check_resumed(start: Run, strategy: Strategy[Any], steps: int) -> None:
-    require(
-        start.strategy == str(strategy),
-        f"start is a run of {start.strategy}, and its server cannot continue as {strategy}; "
-        f"pass start=run.parameters to start from its model.",
-    )
-    made = int(start.server[0]["updates"])
-    require(
-        steps > made,
-        f"steps={steps} includes the updates of start, which has made {made}; pass a larger number.",
-    )
-
-
-def _finish(run: Run, world: World, first: Tensor, status: str) -> None:
-    """Store the results of the world in ``run``: the final model, the trace up to now, the history."""
-    now_s = world.agenda.now_s
-    world.trace.cut(now_s)
-    reported = _reported(world, first)
-    run.status, run.parameters = status, reported.cpu()
-    if run.module is not None:
-        _set_buffers(run.module, world.evaluator.buffers())
-    run.record = {**run.record, "engine": world.engine.choice.engine, "engine_reason": world.engine.choice.reason}
-    if status == "finished" and not (world.servers and world.servers[0].updates == run.steps):
-        try:
-            world.evaluator.measure(run.steps, now_s, reported)
-        except RunError as error:
-            run.status = f"failed: {error}"
-    run.server = [] if world.is_timing else [server.store() for server in world.servers]
-    run.history = world.evaluator.rows(world.trace, now_s)
-    last = run.history[-1]["loss"] if run.history else None
-    if status == "finished" and not world.is_timing and (last is None or not math.isfinite(last)):
-        failure = NotFinite(0, run.steps, math.nan)
-        run.status, failure.run = f"failed: {failure}", run
-        raise failure
-
-
-def _set_buffers(module: nn.Module, values: dict[str, Tensor]) -> None:
-    """Copy buffers into the module of the run."""
-    for name, buffer in module.named_buffers():
-        if name in values:
-            buffer.copy_(values[name])
-
-
-def _reported(world: World, first: Tensor) -> Tensor:
-    if world.is_timing:
-        return first
-    if world.server_model is not None:
-        return world.server_model.detach().clone()
-    assert isinstance(world.engine, Engine)
-    alive = next((w.rank for w in world.workers if not w.is_lost), 0)
-    return world.engine.matrix[alive].detach().clone()
-
-
-def configuration(
-    workload: Workload,
-    strategy: Strategy[Any],
-    *,
-    cluster: Cluster,
-    steps: int,
-    seed: int,
-    optimizer: str | Factory,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    schedule: Schedule | Callable[[int], float] | None,
-    evaluate_every: int | None,
-    engine: str,
-    device: str | torch.device,
-    timing_only: bool = False,
-) -> dict[str, Any]:
-    """Return the settings that reproduce a run, as ``tacit simulate --config`` reads them; functions by name only."""
-    is_own = schedule is not None and not isinstance(schedule, Schedule)
-    return {
-        "workload": str(workload),
-        "strategy": str(strategy),
-        "seed": seed,
-        "steps": steps,
-        "optimizer": optimizer if isinstance(optimizer, str) else f"<{_name_of(optimizer)}>",
-        **({"lr": lr, "momentum": momentum, "weight_decay": weight_decay} if isinstance(optimizer, str) else {}),
-        "schedule": None if schedule is None else f"<{_name_of(schedule)}>" if is_own else str(schedule),
-        "evaluate_every": evaluate_every or max(1, steps // _ROWS),
-        "engine": engine,
-        "device": str(torch.device(device)),
-        "threads": torch.get_num_threads(),
-        "timing_only": timing_only,
-        "cluster": cluster.table(),
-    }
-
-
-def _name_of(function: object) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__)).replace("<", "").replace(">", "")
 
 
 def _record(engine: Engine | TimingEngine, host: str, device: torch.device, cluster: Cluster) -> dict[str, Any]:

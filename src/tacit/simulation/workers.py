@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +19,8 @@ from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
 from tacit.record.trace import Trace
 from tacit.simulation.endpoints import Endpoint
+from tacit.simulation.evaluation.held_steps import HeldSteps
+from tacit.simulation.evaluation.timed import TimedEvaluator
 from tacit.simulation.fibers import is_grad_enabled, set_grad_enabled
 from tacit.workloads.workload import Token
 
@@ -49,6 +52,7 @@ class SimulatedWorker(Endpoint):
         self._update_is_skipped = self._is_abandoned = False
         self._deferred_gradient: Tensor | None = None  # of this step, if its update is skipped
         self._step_in_progress: StepInProgress | None = None
+        self._held = HeldSteps(partial(world.engine.advance, rank)) if world.holds_steps else None
 
     # Interface of strategies.
 
@@ -144,6 +148,9 @@ class SimulatedWorker(Endpoint):
         calls_before, calls_after, evaluator = world.calls_before, world.calls_after, world.evaluator
         while world.has_server or self.step < world.steps:
             if not self._compute():
+                if self.step == world.steps and isinstance(evaluator, TimedEvaluator):
+                    world.engine.snapshot(self.rank, self.step, evaluator.before)
+                    self._report()
                 continue
             if self._is_abandoned:  # the step counts, but its gradient is dropped
                 self._is_abandoned = False
@@ -180,6 +187,19 @@ class SimulatedWorker(Endpoint):
         world = self.world
         return world.strategy.reported(self, self.state) if world.calls_reported and not world.is_timing else None
 
+    def reported_now(self) -> Tensor | None:
+        """Return this worker's share of the model of this moment; None: its parameters."""
+        before, self.step = self.step, self.progress()
+        try:
+            return self._share() if self._is_initialised else None
+        finally:
+            self.step = before
+
+    def release_steps(self, until_s: float = math.inf) -> None:
+        """Queue held steps that end until ``until_s``."""
+        if self._held is not None:
+            self._held.release(until_s)
+
     def _compute(self) -> bool:
         """Let the time of the next hook-free steps and of one step with hooks pass; return whether one has hooks."""
         world, first, times = self.world, self.step, self.compute_times
@@ -211,6 +231,7 @@ class SimulatedWorker(Endpoint):
         agenda.at(times_s[-1], self.fiber.resume)
         self.waiting = ("a step", agenda.now_s)
         self.fiber.park()
+        self.release_steps()
         self.waiting, self.step, self._queued = None, done, wanted - steps
 
     def _steps_to_queue(self, steps: int) -> int:
@@ -219,6 +240,8 @@ class SimulatedWorker(Endpoint):
         Further steps may begin before a hook has run that does not use their results, but not before an evaluation.
         """
         world, first = self.world, self.step
+        if self._held is not None:
+            return steps
         untouched = min(world.untouched_steps(self, self.state), _FARTHEST_AHEAD)
         wanted = max(min(untouched + 1, world.steps - first), self._queued)
         if wanted <= steps or self.compute_times.crash_s < math.inf:
@@ -231,9 +254,15 @@ class SimulatedWorker(Endpoint):
         world, rank, number = self.world, self.rank, self.step + self._ahead
         has_hooks = len(batches) > 0
         if has_hooks and not world.cancels:
-            world.queue_step(rank, number, batches[0])
+            queue = partial(world.queue_step, rank, number, batches[0])
+            if self._held is None:
+                queue()
+            else:
+                self._held.hold_last(end_s, queue)
+                self._held.release(world.next_evaluation_s)
         step = self._step_in_progress = StepInProgress(self, start_s, number + 1, world.trace)
         end_s = self._wait_for_end(step, end_s, has_hooks=has_hooks)
+        self.release_steps()
         self._step_in_progress, self.step = None, number
         if not has_hooks:
             return
@@ -262,15 +291,19 @@ class SimulatedWorker(Endpoint):
         if len(times_s) == 1:
             return
         self.world.trace.record_steps(rank, first + 1, times_s)
+        if self._held is not None:
+            self._held.hold(first, batches, times_s[1:])
+            self._held.release(self.world.next_evaluation_s)
+            return
         begin = queued = first + before
         for due in evaluator.due_between(first + 1, first + ahead):
             engine.advance(rank, queued, batches[queued - begin : due - begin])
+            evaluator.reached(due, times_s[due - first])
             self.step = due  # ``reported`` refers to the worker after this step
             share = self._share()
             engine.snapshot(rank, due, evaluator.both if share is None else evaluator.before)
             if share is not None:
                 evaluator.after(rank, due, share)
-            evaluator.reached(due, times_s[due - first])
             queued = due
         self.step = first
         engine.advance(rank, queued, batches[queued - begin :] if queued > begin else batches)

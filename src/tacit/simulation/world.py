@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from tacit.simulation.endpoints import SimulatedServer
 from tacit.simulation.engine.engine import Engine
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.evaluation import Evaluator
+from tacit.simulation.evaluation.timed import TimedEvaluator
 from tacit.simulation.workers import SimulatedWorker
 from tacit.strategies.ddp import DDP
 from tacit.workloads.workload import Problem, Token
@@ -59,6 +61,8 @@ class World(BaseWorld):
         self.queues_periods = not (self.calls_before or self.cancels or self.has_server)
         self.hook_free_steps = strategy.hook_free_steps if isinstance(strategy, RunsAhead) else _none
         self.untouched_steps = strategy.untouched_steps if isinstance(strategy, RunsAhead) else _none
+        # Steps that are queued in the engine ahead of an evaluation at a time would be part of it.
+        self.holds_steps = isinstance(evaluator, TimedEvaluator) and not (self.is_timing or self.has_server)
         self._rate_of = (-1, 0.0)  # the step that was asked for last, and its learning rate
         self._samplers = None if problem is None or self.is_timing else problem.samplers
         self.server_model = server_model
@@ -66,6 +70,41 @@ class World(BaseWorld):
         self.servers = [self.make_server(shard, model) for shard, model in enumerate(servers)]
         self.set_endpoints(self.workers, self.servers)
         self.is_resumed = False  # whether the run continues another run: workers then join
+        self._plan_observations()
+
+    def _plan_observations(self) -> None:
+        """Let the agenda call evaluations at times, and the test whether the run has reached its target."""
+        agenda, evaluator = self.agenda, self.evaluator
+        if evaluator.until_loss is not None:
+            agenda.allow_observations()
+            evaluator.on_arrival = lambda time_s: agenda.observe(time_s, self._stop_at_target)
+        if isinstance(evaluator, TimedEvaluator):
+            agenda.allow_observations()
+            agenda.observe(evaluator.next_s, self._observe)
+
+    def _stop_at_target(self) -> None:
+        """Compute the models of steps that all workers have completed; end the run if one reaches the target."""
+        self.engine.settle()
+        target = self.evaluator.target
+        if target is not None and target.time_s <= self.agenda.now_s:  # a later one may be computed ahead
+            self.agenda.stop()
+
+    def _observe(self) -> None:
+        """Evaluate the model of this moment, and let steps be queued that end before the next evaluation."""
+        evaluator = self.evaluator
+        assert isinstance(evaluator, TimedEvaluator)
+        evaluator.observe(self)
+        if evaluator.target is not None:
+            self.agenda.stop()
+            return
+        self.agenda.observe(evaluator.next_s, self._observe)
+        for worker in self.workers if self.holds_steps else ():
+            worker.release_steps(evaluator.next_s)
+
+    @property
+    def next_evaluation_s(self) -> float:
+        """The time of the next evaluation at a time."""
+        return self.evaluator.next_s if isinstance(self.evaluator, TimedEvaluator) else math.inf
 
     def make_worker(self, rank: int) -> SimulatedWorker:
         return SimulatedWorker(self, rank)
@@ -83,6 +122,7 @@ class World(BaseWorld):
         self.engine.settle()
 
     def lost(self, rank: int) -> None:
+        self.workers[rank].release_steps()
         self.evaluator.lost(rank)
 
     def is_ending(self) -> bool:
@@ -122,6 +162,9 @@ class World(BaseWorld):
         if self.evaluator.is_due(server.updates):
             assert self.server_model is not None
             self.evaluator.measure(server.updates, self.agenda.now_s, self.server_model)
+            if self.evaluator.target is not None and server.updates < self.steps:
+                self.agenda.stop()
+                server.block("the end of the run")
 
 
 def _none(worker: SimulatedWorker, state: Any) -> int:

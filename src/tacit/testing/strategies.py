@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tacit import workloads
 from tacit.cluster import Cluster
+from tacit.cluster.delays import Pareto
 from tacit.cluster.faults import Crash, Fault
 from tacit.core.strategy import RunsAhead, Strategy
 from tacit.core.worker import Worker
@@ -153,6 +154,21 @@ def check_hook_free_steps(row: Row) -> None:
     torch.testing.assert_close(ahead.parameters, stepwise.parameters, rtol=1e-9, atol=1e-12)
 
 
+def check_times(row: Row) -> None:
+    """Check that losses by step are equal on clusters of other speeds, unless the strategy says ``depends_on_time``."""
+    if row.strategy.depends_on_time:
+        return
+    slow = Cluster(
+        workers=WORKERS, compute=Pareto(minimum_s=0.01, shape=1.5), bandwidth_bytes_per_s=2e4, speed={1: 0.3}
+    )
+    there = simulate(QUADRATIC, row.strategy, cluster=slow, steps=29, seed=2)
+    for here, other in zip(_default_run(row).history, there.history, strict=True):
+        distance = abs(here["loss"] - other["loss"])
+        assert distance <= 1e-12 * abs(here["loss"]), (
+            f"{row}: the loss at step {here['step']} depends on the cluster; set depends_on_time = True in the class."
+        )
+
+
 def check_messages(row: Row) -> None:
     """Check that real processes open a message endpoint for a strategy that sends messages."""
     sends = bool(_default_run(row).trace.of("send"))
@@ -223,6 +239,7 @@ CHECKS: Final[tuple[Callable[[Row], None], ...]] = (
     check_determinism,
     check_finish,
     check_hook_free_steps,
+    check_times,
     check_messages,
     check_bytes,
     check_crash,

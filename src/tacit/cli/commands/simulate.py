@@ -26,6 +26,7 @@ def simulate_command(
     workload: options.Workload = None,
     strategy: options.Strategy = None,
     steps: options.Steps = None,
+    until_loss: options.UntilLoss = None,
     seed: options.Seed = None,
     config: options.Config = None,
     optimizer: options.Optimizer = None,
@@ -47,6 +48,7 @@ def simulate_command(
     json_file: options.Json = None,
     quiet: options.Quiet = False,
     evaluate_every: options.EvaluateEvery = None,
+    evaluate_every_s: options.EvaluateEverySeconds = None,
     engine: options.Engine = None,
     device: options.Device = None,
     threads: options.Threads = None,
@@ -62,6 +64,7 @@ def simulate_command(
 
     \b
       tacit simulate -s 'LocalSGD(period=Every(8))' --steps 1000
+      tacit simulate -s LocalSGD --until-loss 0.2 --steps 5000
       tacit simulate -s AllReduce --compute 'Pareto(minimum_s=0.01, shape=2.5)' --workers 64
       tacit simulate -s LocalSGD --fault 'Slow(rank=5, factor=4.0, at_s=1.0)' --out slow
       tacit simulate --config slow/run.toml --seed 1
@@ -111,5 +114,7 @@ def _simulate(settings: Settings, watcher: Screen) -> Run:
         seed=seed,
         progress=watcher.step,
         timing_only=settings.timing_only,
+        evaluate_every_s=settings.evaluate_every_s,
+        until_loss=settings.until_loss,
         **settings.training(),
     )

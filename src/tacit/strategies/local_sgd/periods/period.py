@@ -66,6 +66,10 @@ class Period(Spec, ABC):
     def init(self, steps: int | None) -> PeriodState:
         """Return the state before the first round of a run of ``steps`` steps (None: unknown)."""
 
+    def begins_like(self, steps: int, longer: int) -> bool:
+        """Return whether the periods of a run of ``longer`` steps begin with those of a run of ``steps`` steps."""
+        return self.init(steps) == self.init(longer)
+
     def update(self, state: PeriodState, reduced: Round) -> None:
         """Set ``state.period`` to the number of steps until the next round. Without override it stays as it is."""
 

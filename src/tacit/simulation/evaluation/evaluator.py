@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,14 @@ from tacit.workloads.workload import Evaluation, Problem
 
 Progress = Callable[[int, int, float, float | None], None]
 """Called regularly with step, steps, virtual time and loss."""
+
+
+class Target(NamedTuple):
+    """The first evaluation whose loss is at most ``until_loss``; the run ends with its model, at its time."""
+
+    step: int
+    time_s: float
+    model: Tensor
 
 
 @dataclass
@@ -32,12 +40,25 @@ class _Models:
 
 
 class Evaluator:
-    """Collects the workers' models of a step and evaluates them when they are complete."""
+    """Collects the workers' models of a step and evaluates them when they are complete.
+
+    until_loss: the loss at which ``target`` is set. ``on_arrival`` is then called with the time of a step that all
+    workers have completed, whose models the engine may not have computed yet.
+    """
 
     def __init__(
-        self, problem: Problem | None, matrix: Tensor, steps: int, every: int, progress: Progress | None
+        self,
+        problem: Problem | None,
+        matrix: Tensor,
+        steps: int,
+        every: int,
+        progress: Progress | None,
+        until_loss: float | None = None,
     ) -> None:
         self._problem, self._matrix, self._steps, self._every, self._progress = problem, matrix, steps, every, progress
+        self.until_loss = until_loss
+        self.target: Target | None = None
+        self.on_arrival: Callable[[float], None] = lambda time_s: None
         self._models: dict[int, _Models] = {}  # by step
         self._spare: list[_Models] = []
         self._alive = set(range(len(matrix)))
@@ -63,6 +84,8 @@ class Evaluator:
         self._arrived[step] = self._arrived.get(step, 0) + 1
         if time_s > self._times.get(step, -1.0):
             self._times[step] = time_s
+        if self.until_loss is not None and self._arrived[step] >= len(self._alive):
+            self.on_arrival(self._times[step])
 
     def before(self, rank: int, step: int, row: Tensor) -> None:
         """Take a worker's model after its local update, before the round of that step."""
@@ -98,6 +121,8 @@ class Evaluator:
         self._alive.discard(rank)
         for step, models in list(self._models.items()):
             self._measure_if_complete(step, models)
+        if self.until_loss is not None:
+            self.on_arrival(0.0)  # others may have waited for this worker alone
 
     def returned(self, rank: int) -> None:
         """Include a worker again that has returned."""
@@ -108,6 +133,7 @@ class Evaluator:
         self.reached(step, time_s)
         spread = self._measured.get(step, (None, None))[1]
         self._measured[step] = (self._evaluate(parameters), spread)
+        self._find_target(step, self._times[step], self._measured[step][0], parameters)
         self._report(step)
 
     def rows(self, trace: Trace, until_s: float) -> list[Row]:
@@ -117,13 +143,14 @@ class Evaluator:
         complete = set(self._measured)
         if self._problem is None:  # a timing-only run has no evaluations, but its steps have times
             complete |= {step for step, count in self._arrived.items() if count >= len(self._alive)}
+        last = self._steps if self.target is None else self.target.step
         for step in sorted(complete):
             time_s = self._times.get(step, 0.0)
-            if time_s > until_s:
+            if time_s > until_s or step > last:
                 continue
             evaluation, spread = self._measured.get(step, (None, None))
-            row = {"time_s": time_s, "step": step, **_numbers(evaluation), "spread": number(spread)}
-            rows.append({**row, **tally.at(time_s), **(self._worst if step == self._steps else {})})
+            row = row_of(time_s, step, evaluation, spread)
+            rows.append({**row, **tally.at(time_s), **(self._worst if step == last else {})})
         return rows
 
     def _models_of(self, step: int) -> _Models:
@@ -149,8 +176,19 @@ class Evaluator:
             self._measured[step] = (None, spread)
             self._evaluate_each(after)
             return
-        self._measured[step] = (self._evaluate(after.mean(0)), spread)
+        model = after.mean(0)
+        self._measured[step] = (self._evaluate(model), spread)
+        if self._find_target(step, self._times.get(step, 0.0), self._measured[step][0], model):
+            self._evaluate_each(after)
         self._report(step)
+
+    def _find_target(self, step: int, time_s: float, evaluation: Evaluation | None, model: Tensor) -> bool:
+        """Set ``target`` if this evaluation is the first whose loss is small enough; return whether it is."""
+        if self.until_loss is None or self.target is not None or evaluation is None:
+            return False
+        if evaluation.loss <= self.until_loss:
+            self.target = Target(step, time_s, model.detach().clone())
+        return self.target is not None
 
     def _evaluate_each(self, models: Tensor) -> None:
         """Evaluate the worst of the workers' models, if workers keep different models."""
@@ -167,6 +205,11 @@ class Evaluator:
         if self._progress is not None:
             evaluation = self._measured[step][0]
             self._progress(step, self._steps, self._times.get(step, 0.0), evaluation.loss if evaluation else None)
+
+
+def row_of(time_s: float, step: int, evaluation: Evaluation | None, spread: float | None) -> Row:
+    """Return the measured part of a row of the history."""
+    return {"time_s": time_s, "step": step, **_numbers(evaluation), "spread": number(spread)}
 
 
 def _numbers(evaluation: Evaluation | None) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Arguments of ``tacit.simulate``: their checks, and the settings that reproduce a run."""
