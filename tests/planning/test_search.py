@@ -24,7 +24,9 @@ def pace(step_s: float) -> Pace:
 def run(task: PlanTask, steps: int | None) -> Run:
     """Return a run that reaches the target at ``steps``, or never."""
     reached = steps is not None and steps <= task.steps
-    history = [{"step": steps, "loss": 0.4, "time_s": math.nan}] if reached else [{"step": 1, "loss": 0.9, "time_s": 0.0}]
+    history = (
+        [{"step": steps, "loss": 0.4, "time_s": math.nan}] if reached else [{"step": 1, "loss": 0.9, "time_s": 0.0}]
+    )
     return Run("w", task.label, 2, task.steps, task.seed, history=history)
 
 
@@ -47,11 +49,10 @@ def test_waves_are_the_baseline_then_the_others_then_rates_then_seeds() -> None:
     paces = {DDP: 1.0, LOCAL[0]: 0.5, LOCAL[1]: 0.4, LOCAL[2]: 0.3}
     made = search(paces)
     done = carry_out(made, {DDP: 100, LOCAL[0]: 110, LOCAL[1]: 120, LOCAL[2]: 200})
-    assert [task.candidate for task in done[:4]] == [DDP, LOCAL[2], LOCAL[1], LOCAL[0]] or {
-        task.candidate for task in done[1:4]
-    } == set(LOCAL)
-    assert {task.lr for task in done[4:20]} == {0.05, 0.2, 0.4}
-    assert {task.seed for task in done[20:]} == {1}
+    assert [task.candidate for task in done[:4]] == [DDP, *LOCAL]
+    assert [task.lr for task in done[:4]] == [0.1] * 4 and {task.seed for task in done[:16]} == {0}
+    assert {task.lr for task in done[4:16]} == {0.05, 0.2, 0.4}
+    assert {task.seed for task in done[16:]} == {1}
     assert made.score(LOCAL[1]) == 48.0
 
 
@@ -65,7 +66,7 @@ def test_candidates_that_cannot_win_are_skipped() -> None:
 def test_no_candidate_is_simulated_for_longer_than_the_baseline_takes() -> None:
     done = carry_out(search({DDP: 1.0, LOCAL[0]: 0.5}), {DDP: 100, LOCAL[0]: None})
     (first,) = [task for task in done if task.candidate == LOCAL[0]]
-    assert first.steps == 220
+    assert first.steps == 221  # 1.1 times 100 s, at 0.5 s a step
 
 
 def test_without_a_baseline_that_reaches_the_target_nothing_is_skipped() -> None:

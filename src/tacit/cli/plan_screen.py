@@ -9,12 +9,34 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.comparison_screen import ComparisonScreen
+from tacit.compare.tasks import Task
 from tacit.planning.candidates import without
 from tacit.planning.plan import Plan, Row
-from tacit.planning.results import Interval
+from tacit.planning.results import Interval, Trial
+from tacit.record.run import Run
 
 _MOST_ROWS: Final = 12
+_SIMULATIONS: Final = 50
 _UNITS: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+_FEWEST: Final = {"h": 2.0, "min": 2.0, "s": 1.0, "ms": 0.0}
+"""From how many on a unit is used."""
+
+
+class PlanScreen(ComparisonScreen):
+    """Shows the simulations of a plan; their number is an estimate, as the search decides on it."""
+
+    def __init__(self, console: Console, target_loss: float | None) -> None:
+        super().__init__(console, _SIMULATIONS)
+        self._target_loss = target_loss
+
+    def result(self, task: Task, run: Run) -> str:
+        assert task.lr is not None
+        trial = Trial.of(run, task.lr, self._target_loss)
+        if trial.steps is None:
+            return trial.status if trial.status.startswith("failed") else f"best loss {trial.best_loss:.4g}"
+        what = f"loss {trial.best_loss:.4g}" if self._target_loss is None else f"loss {self._target_loss:g}"
+        return f"{what} at step {trial.steps}"
 
 
 def print_plan(plan: Plan, screen: Console) -> None:
@@ -118,7 +140,7 @@ def duration(seconds: float) -> str:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    return next(((scale, unit) for scale, unit in _UNITS if seconds >= 2 * scale or scale == 1e-3), _UNITS[-1])
+    return next(((scale, unit) for scale, unit in _UNITS if seconds >= _FEWEST[unit] * scale), _UNITS[-1])
 
 
 def size_text(size_bytes: float) -> str:

@@ -62,15 +62,22 @@ def worker_sets(profile: Profile) -> list[tuple[int, ...]]:
     return sets
 
 
-def candidates(profile: Profile, own: Strategy[Any] | None = None) -> list[Candidate]:
-    """Return all candidates for a profile; ``own``: the strategy that the user has today."""
+def candidates(
+    profile: Profile, own: Strategy[Any] | None = None, wanted: Sequence[Strategy[Any]] | None = None
+) -> list[Candidate]:
+    """Return all candidates for a profile.
+
+    own: the strategy that the user has today. wanted: those to consider besides DDP; None: the usual ones.
+    """
     sets = worker_sets(profile)
     everyone = sets[0]
     found = [Candidate(DDP(), everyone, is_kept=True)]
     if own is not None and not isinstance(own, DDP):
         found.append(Candidate(own, everyone, is_kept=True))
     for ranks in sets:
-        found += [Candidate(strategy, ranks) for strategy in strategies_for(len(ranks), profile.costs)]
+        usual = strategies_for(len(ranks), profile.costs)
+        chosen = usual if wanted is None else [DDP(), *(one for one in wanted if _fits(one, len(ranks)))]
+        found += [Candidate(strategy, ranks) for strategy in chosen]
     seen: dict[tuple[str, tuple[int, ...]], Candidate] = {}
     for one in found:
         seen.setdefault((str(one.strategy), one.ranks), one)
@@ -107,6 +114,11 @@ def strategies_for(workers: int, costs: Mapping[str, object]) -> Iterator[Strate
         yield SwarmSGD(local_steps=8)
     yield KAsync(k=1)
     yield KBatchAsync(k=workers)
+
+
+def _fits(strategy: Strategy[Any], workers: int) -> bool:
+    """Whether a strategy of the user can run with this number of workers."""
+    return workers > 1 and getattr(strategy, "k", 1) <= workers
 
 
 def _is_priced(compressor: Compressor, costs: Mapping[str, object]) -> bool:

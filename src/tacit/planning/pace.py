@@ -36,6 +36,11 @@ class Pace:
         """The share of time that is neither computing nor work in hooks: on the wire, or waiting for others."""
         return max(0.0, 1.0 - self.computing - self.hooks)
 
+    @property
+    def wire(self) -> float:
+        """The share of time in collectives, after the last worker has entered."""
+        return max(0.0, self.communication - self.waiting)
+
 
 def pace(workload: Workload, strategy: Strategy[Any], cluster: Cluster, *, seed: int = 0) -> Pace:
     """Return the pace of ``strategy`` on ``cluster`` for the model of ``workload``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Final
@@ -12,6 +12,7 @@ from tacit.cluster.delays import Constant
 from tacit.compare.runners import LOCAL, check_executor
 from tacit.compare.start import executed
 from tacit.compare.watcher import Watcher
+from tacit.core.randomness import Streams
 from tacit.core.specs import with_python_numbers
 from tacit.errors import require
 from tacit.planning.candidates import Candidate, candidates
@@ -80,12 +81,7 @@ def plan(
     _check(profile, target_loss, within_s, objective, budget_s, steps, seeds)
     check_executor(executor, jobs)
     everyone = tuple(range(profile.workers))
-    found = candidates(profile, own)
-    if strategies is not None:
-        kept = [one for one in found if one.is_kept]
-        sets = list(dict.fromkeys(one.ranks for one in found))
-        found = kept + [Candidate(one, ranks) for one in strategies for ranks in sets if _fits(one, len(ranks))]
-        found = list({(str(one.strategy), one.ranks): one for one in reversed(found)}.values())[::-1]
+    found = candidates(profile, own, strategies)
     paces = {one: _paces(workload, one, profile) for one in found}
     scope = Scope(
         lr=lr,
@@ -105,7 +101,7 @@ def plan(
         "device": device,
     }
     search = Search(found, paces, scope)
-    warnings = list(profile.warnings)
+    warnings = [*profile.warnings, *_differences(profile, workload)]
     if target_loss is not None or within_s is not None:
         work = PlanWork(workload, profile, settings, evaluate_every, target_loss, cache, threads)
         _, notes = executed(
@@ -169,9 +165,16 @@ def _check(
     require(len(set(seeds)) == len(seeds) >= 1, f"seeds={list(seeds)} must be different; give at least one.")
 
 
-def _fits(strategy: Strategy[Any], workers: int) -> bool:
-    """Whether a strategy of the user can run with this number of workers."""
-    return workers > 1 and getattr(strategy, "k", 1) <= workers
+def _differences(profile: Profile, workload: Workload) -> Iterator[str]:
+    """Yield a sentence if the profile was measured with another model than that of the workload."""
+    if profile.parameters is None:
+        return
+    own = sum(p.numel() for p in workload.open(profile.workers, Streams(0)).module.parameters() if p.requires_grad)
+    if own != profile.parameters:
+        yield (
+            f"The profile was measured with {profile.parameters:,} parameters and the workload has {own:,}: its step "
+            f"times are those of the other model."
+        )
 
 
 def _paces(workload: Workload, candidate: Candidate, profile: Profile) -> list[Pace]:

@@ -57,26 +57,26 @@ def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Obje
         return baseline, f"Stay with DDP: {best.strategy} would gain {100 * max(0.0, gain):.0f} % only."
     if objective.name == "time" and ours.overlaps(theirs):
         return baseline, (
-            f"Stay with DDP: {best.strategy} would take {ours.low:.3g} to {ours.high:.3g} s and DDP {theirs.low:.3g} to "
-            f"{theirs.high:.3g} s, which overlap."
+            f"Stay with DDP: {best.strategy} would take {ours.low:.3g} to {ours.high:.3g} s and DDP "
+            f"{theirs.low:.3g} to {theirs.high:.3g} s, which overlap."
         )
     return best, _because(best, baseline, profile)
 
 
 def _by_pace(rows: Sequence[Row], baseline: Row) -> tuple[Row, str]:
-    """Choose without losses: the smallest change whose communication takes at most 10 % of the time."""
-    enough = [row for row in rows if row.pace.communication <= GAIN and len(row.ranks) == len(baseline.ranks)]
+    """Choose without losses: the smallest change whose rounds take at most 10 % of the time."""
+    enough = [row for row in rows if row.pace.wire <= GAIN and len(row.ranks) == len(baseline.ranks)]
     if baseline in enough or not enough:
         return baseline, (
-            f"Stay with DDP: communication takes {100 * baseline.pace.communication:.0f} % of its time."
+            f"Stay with DDP: its rounds take {100 * baseline.pace.wire:.0f} % of the time."
             if baseline in enough
-            else "Stay with DDP: no candidate brings communication below 10 % of the time."
+            else "Stay with DDP: no candidate brings rounds below 10 % of the time."
         )
     best = max(enough, key=lambda row: row.pace.step_s)  # the longest step that is short enough: the smallest period
     return best, (
-        f"Losses were not simulated. {best.strategy} is the smallest change that brings communication from "
-        f"{100 * baseline.pace.communication:.0f} % to {100 * best.pace.communication:.0f} % of the time; no strategy can "
-        f"gain more than that by sending less."
+        f"Losses were not simulated. {best.strategy} is the smallest change that brings the rounds from "
+        f"{100 * baseline.pace.wire:.0f} % to {100 * best.pace.wire:.0f} % of the time; no strategy "
+        f"can gain more than that by sending less."
     )
 
 

@@ -91,7 +91,7 @@ def attach(
         else simulated.open_backend()
     )
     if backend.rank == 0:
-        for remark in plan.remarks(backend.size, optimizers[0].param_groups[0]["lr"]):
+        for remark in plan.remarks(backend.size, next(iter(optimizers)).param_groups[0]["lr"]):
             _log.warning("%s", remark)
     session = Session(backend, model, optimizers, strategy, steps=steps, seed=seed, options=options)
     if plan.predicted:

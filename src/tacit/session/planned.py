@@ -40,7 +40,7 @@ _read_plan: Callable[[Path], Planned] | None = None
 
 def set_plan_reader(read: Callable[[Path], Planned]) -> None:
     """Set the function that reads plan.toml; the planner, which this package must not import, calls it."""
-    global _read_plan  # noqa: PLW0603 - one per process
+    global _read_plan
     _read_plan = read
 
 

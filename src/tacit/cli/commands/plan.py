@@ -11,10 +11,9 @@ import typer
 
 from tacit.cli import options, units
 from tacit.cli import run_folders as folders
-from tacit.cli.comparison_screen import ComparisonScreen
 from tacit.cli.exit_messages import complain, explained
 from tacit.cli.option_tables import settings_from
-from tacit.cli.plan_screen import print_next, print_plan
+from tacit.cli.plan_screen import PlanScreen, print_next, print_plan
 from tacit.cli.settings import check_device, parsed_strategy
 from tacit.cli.terminal import console
 from tacit.compare.runners import LOCAL, check_executor, default_jobs
@@ -120,8 +119,7 @@ def plan_command(
         folders.writable(json_file)
     measured, screen = Profile.load(profile), console(quiet)
     torch.set_num_threads(settings.threads)
-    total = 40 if target_loss is not None or within is not None else 0
-    with ComparisonScreen(screen, total) as watcher:
+    with PlanScreen(screen, target_loss) as watcher:
         made = plan(
             measured,
             settings.workload,
