@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from torch import Tensor
@@ -153,11 +153,13 @@ class Message(Nestable):
                 return True
         return False
 
-    def received_as(self, asked: Iterable[type[Message]], kinds: Kinds | None = None) -> Message:
+    def received_as(self, asked: Collection[type[Message]], kinds: Kinds | None = None) -> Message:
         """Return the message as an instance of the receiver's class: the one ``asked`` for, else the one in ``kinds``.
 
         Raise ``BadMessage`` if that class has other fields.
         """
+        if kinds is None and type(self) in asked:
+            return self
         own = None if kinds is None else kinds.find(self._name)
         for kind in asked:
             if kind.kind == self.kind:
