@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from tacit import workloads
 from tacit.core.randomness import Streams
-from tacit.simulation.engine.recorded_calls import CALLS_BEFORE_RECORDING, RecordedCalls, is_recordable
+from tacit.simulation.engine.recorded_calls import CALLS_BEFORE_RECORDING, GradientCall, RecordedCalls, is_recordable
 from tacit.workloads.array_problem import LossModule
 from tacit.workloads.workload import Problem
 
@@ -18,12 +18,12 @@ from tacit.workloads.workload import Problem
 class Counted:
     """A call that counts how often it is made."""
 
-    def __init__(self, call: object) -> None:
+    def __init__(self, call: GradientCall) -> None:
         self._call, self.calls = call, 0
 
-    def __call__(self, *arguments: object) -> object:
+    def __call__(self, *arguments: object) -> tuple[dict[str, Tensor], Tensor]:
         self.calls += 1
-        return self._call(*arguments)  # type: ignore[operator]
+        return self._call(*arguments)
 
 
 def gradient_of(problem: Problem) -> Counted:
@@ -49,7 +49,8 @@ def test_recorded_calls_equal_vmap_to_the_bit(workload: workloads.Workload):
     with torch.no_grad():
         for replicas in sizes:
             values, batch = inputs(problem, replicas)
-            (gradients, losses), (expected, their_losses) = recorded(values, *batch), plain(values, *batch)
+            gradients, losses = recorded(values, *batch)
+            expected, their_losses = plain(values, *batch)
             assert torch.equal(losses, their_losses)
             for name, part in expected.items():
                 assert torch.equal(gradients[name], part)

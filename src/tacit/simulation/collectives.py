@@ -112,8 +112,7 @@ class Collectives(Rendezvous[Collective]):
                 return self._all_reduce(collective, [given for given, _, _ in joined], [w for _, w, _ in joined])
             case "all-gather":
                 payloads = [payload for payload, _, _ in joined]
-                are_shared = all([isinstance(one, DeferredMessage) for one in payloads])
-                messages = _made(payloads)
+                messages, are_shared = _made(payloads), all(isinstance(one, DeferredMessage) for one in payloads)
                 price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
                 return price, [Gathered(messages)] * len(group) if are_shared else [list(messages) for _ in group]
             case "all-to-all":

@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from tacit.simulation.engine.recording import recorded
+from tacit.simulation.engine.recording import CannotRecord, recorded
 
 GradientCall = Callable[..., tuple[dict[str, Tensor], Tensor]]
 """From parameters by name and a batch, both with a leading dimension of replicas, to gradients and losses."""
@@ -25,6 +25,8 @@ CALLS_BEFORE_RECORDING: Final = 8
 """Calls with batches of one shape before they are recorded, which takes as long as a few of them."""
 
 _PACKAGES: Final = ("torch", "tacit")
+_NOT_RECORDED: Final = (CannotRecord, RuntimeError, TypeError, ValueError, AttributeError, LookupError)
+"""Errors of recording: the call is then made as before."""
 
 
 class RecordedCalls:
@@ -50,7 +52,7 @@ class RecordedCalls:
         if calls >= CALLS_BEFORE_RECORDING and len(batch[0]) > 1:
             try:
                 self._recorded[key] = RecordedCall(self._call, parameters, batch)
-            except Exception:  # whatever the reason: what cannot be recorded is called as before
+            except _NOT_RECORDED:
                 self._is_recordable = False
         return expected
 

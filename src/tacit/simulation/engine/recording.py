@@ -46,11 +46,11 @@ class Numbered(NamedTuple):
     number: int
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records all operations that reach the device, below the layers of ``torch.func``."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tensors: list[Tensor] = []  # kept, so that no two of them have the same identity
         self.constants: dict[int, Tensor] = {}  # by number: those that no recorded operation has made
         self.operations: list[Operation] = []
