@@ -13,7 +13,7 @@ import pytest
 import tacit
 from benchmarks.fidelity.causes import seconds_of, summed
 from benchmarks.fidelity.cells import JUDGED, K_ASYNC, METHODS, OVERLAPPED, PLACES, Method
-from benchmarks.fidelity.predicting import step_s
+from benchmarks.fidelity.timing import step_s
 from benchmarks.fidelity.verdicts import place_claims
 
 
@@ -41,8 +41,9 @@ def test_the_parts_of_a_step_sum_to_its_time(name: str):
         tacit.workloads.quadratic(dimension=50), METHODS[name].strategy, cluster=cluster, steps=45, timing_only=True
     )
     parts = summed(seconds_of(run, METHODS[name]))
-    assert sum(parts.values()) == pytest.approx(step_s(run, METHODS[name]))
-    assert parts["compute"] > 0.005 and abs(parts["rest"]) < 1e-9
+    step = step_s(run, METHODS[name])
+    assert sum(parts.values()) == pytest.approx(step)
+    assert parts["compute"] > 0.003 and abs(parts["rest"]) < 0.01 * step
 
 
 def test_there_are_63_cells_and_their_steps_are_whole_periods():
@@ -87,4 +88,4 @@ def test_a_quick_run_measures_and_predicts_every_method(monkeypatch: pytest.Monk
     for name, cell in found.items():
         assert (cell["measured_ms"] > 2 and cell["predicted_ms"] > 2) or name == K_ASYNC
         assert same[name]["measured_ms"] == cell["measured_ms"]
-    assert "hook encode" in str(repeated["parts"]["1"]["causes"])
+    assert "hook encode" in str(same["EF21 Top 1 %"]["causes"])

@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fidelity.causes import causes_of, causes_table
+from benchmarks.fidelity.causes import causes_table
 from benchmarks.fidelity.cells import COMPUTING, JITTER, METHODS, PLACES, QUICK, Place
 from benchmarks.fidelity.predicting import SEEDS, nominal_cluster, profiled_cluster, result_of
 from benchmarks.fidelity.recording import Recorder, cells_of
@@ -65,37 +65,40 @@ def _places(chosen: argparse.Namespace, number: int) -> list[Place]:
     return [place for place in GROUPS[number] if all(word in str(place) for word in chosen.places)]
 
 
+def _record(chosen: argparse.Namespace) -> dict[int, dict[str, str]]:
+    """Make the real runs that are missing, and return by part the cells that failed, with the reasons."""
+    failures: dict[int, dict[str, str]] = {}
+    for number in chosen.only:
+        for place in _places(chosen, number):
+            with tempfile.TemporaryDirectory() as scratch:
+                recorder = Recorder(Path(scratch))
+                recorder.record(cells_of(place, chosen.folder, chosen.turns))
+                failures.setdefault(number, {}).update(recorder.failures)
+    return failures
+
+
 def _part(chosen: argparse.Namespace, number: int) -> dict[str, Any]:
     root: Path = chosen.predict_only or chosen.folder
     results: dict[str, dict[str, Any]] = {}
-    causes: dict[str, dict[str, Any]] = {}
-    failures: dict[str, str] = {}
     for place in _places(chosen, number):
         cells = cells_of(place, root, chosen.turns)
-        if chosen.predict_only is None:
-            with tempfile.TemporaryDirectory() as scratch:
-                recorder = Recorder(Path(scratch))
-                recorder.record(cells)
-                failures |= recorder.failures
-        profiled = profiled_cluster(place, cells)
-        clusters = {"predicted": profiled, "nominal": nominal_cluster(place)}
-        results[str(place)] = {name: result_of(place, name, cells, clusters) for name in METHODS}
+        clusters = {"predicted": profiled_cluster(place, cells), "nominal": nominal_cluster(place)}
+        results[str(place)] = {
+            name: result_of(place, name, cells, clusters, with_causes=chosen.causes) for name in METHODS
+        }
         for name, found in results[str(place)].items():
             if "predicted_error" in found:
                 said = f"{found['measured_ms']:.2f} ms, predicted {found['predicted_ms']:.2f}"
                 print(f"    {place}: {name}: {said} ({found['predicted_error']:+.1%})", flush=True)
-        if chosen.causes:
-            causes[str(place)] = {name: causes_of(place, name, cells, profiled) for name in METHODS}
-    claims = CLAIMS[number](results)
-    claims += [target("runs", "everything runs to its end", f"{c}: {why}", False) for c, why in failures.items()]
+    claims, failed = CLAIMS[number](results), chosen.failures.get(number, {})
+    claims += [target("runs", "everything runs to its end", f"{c}: {why}", False) for c, why in failed.items()]
     return {
         "date": time.strftime("%Y-%m-%d"),
         "seeds": {"real": list(range(chosen.turns)), "simulated": list(SEEDS)},
         "load_after": [round(load, 1) for load in os.getloadavg()],
         "places": results,
-        **({"causes": causes} if causes else {}),
         "targets": claims or [target("runs", "something was measured", "nothing", None)],
-        "table": [*results_table(results), *(["", *causes_table(causes)] if causes else [])],
+        "table": [*results_table(results), *(["", *causes_table(results)] if chosen.causes else [])],
         "setting": _setting(results),
     }
 
@@ -126,14 +129,15 @@ def _words(text: str) -> list[str]:
 def main() -> None:
     chosen = arguments(__doc__ or "", "fidelity", PARTS, add=_add_options)
     with tempfile.TemporaryDirectory() as scratch:
-        chosen.folder = chosen.folder or Path(scratch)
+        chosen.folder, chosen.failures = chosen.folder or Path(scratch), {}
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that hosts are taken down
         if chosen.predict_only is None:
             if not chosen.quick and (reason := namespaces.refused()) is not None:
                 print(f"no shaped links here: {reason}", file=sys.stderr)
                 raise SystemExit(2)
             expected_s = sum(place.expected_s() * chosen.turns for n in chosen.only for place in _places(chosen, n))
             print(f"about {max(expected_s / 60, 1):.0f} minutes in all, less where real runs exist", flush=True)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that hosts are taken down
+            chosen.failures = _record(chosen)
         measure("Predicted and measured step times", "fidelity", PARTS, chosen, package="benchmarks")
 
 

@@ -42,10 +42,6 @@ class Method:
         return self.strategy.has_server
 
 
-def _ddp() -> Strategy[Any]:
-    return getattr(tacit, "DDP", tacit.AllReduce)()
-
-
 METHODS: Final = {
     ALL_REDUCE: Method(tacit.AllReduce()),
     LOCAL_8: Method(tacit.LocalSGD(period=tacit.Every(8)), period=8),
@@ -59,7 +55,7 @@ METHODS: Final = {
     ),
     SWARM: Method(tacit.SwarmSGD(local_steps=8), period=8),
     K_ASYNC: Method(tacit.KAsync(k=1)),
-    DDP: Method(_ddp()),
+    DDP: Method(tacit.DDP()),
 }
 CALIBRATED: Final = (ALL_REDUCE, EF21, QSGD)
 NEVER_CALIBRATED: Final = (LOCAL_8, LOCAL_32, OVERLAPPED, SWARM)

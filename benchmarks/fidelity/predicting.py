@@ -1,54 +1,21 @@
-"""Predicted and measured step times: one function measures both, and a profile or nominal numbers give the cluster."""
+"""Predicted beside measured step times: a profile of the calibration runs, or nominal numbers, give the cluster."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 import tacit
-from benchmarks.fidelity.cells import CALIBRATED, DDP, METHODS, RATES_BITS_PER_S, Method, Place
+from benchmarks.fidelity.causes import parts_ms
+from benchmarks.fidelity.cells import CALIBRATED, COMPRESSED, DDP, METHODS, RATES_BITS_PER_S, Place
 from benchmarks.fidelity.recording import Cell
+from benchmarks.fidelity.timing import step_s
 from benchmarks.fidelity.workloads import LEARNING_RATE, workload
-from tacit.record.trace import COMPUTE, NOTE
 
 SEEDS: Final = tuple(range(5))
 NOMINAL_LATENCY_S: Final = 1e-4
-
-
-def window_of(run: tacit.Run, method: Method) -> dict[int, tuple[float, float]]:
-    """Return from when to when each rank is timed: from the start of a step to the start of another, whole periods later.
-
-    The first steps that ``method`` skips do not count, and the last step ends the window when it starts. For server
-    strategies it is the time from 0 to the last update.
-    """
-    if method.has_server:
-        (times_s,) = run.trace.unordered(("time_s",), NOTE, "update")
-        return {rank: (0.0, float(times_s.max())) for rank in range(run.workers)}
-    ranks, steps, starts_s = run.trace.unordered(("rank", "step", "start_s"), COMPUTE)
-    found = {}
-    for rank in range(run.workers):
-        own = (ranks == rank) & np.isin(steps, (method.skipped + 1, run.steps))
-        begin_s, end_s = starts_s[own][np.argsort(steps[own])].tolist()
-        found[rank] = (begin_s, end_s)
-    return found
-
-
-def counted(run: tacit.Run, method: Method) -> int:
-    """Return the steps in the window, or for server strategies the updates."""
-    return (
-        len(run.trace.unordered(("value",), NOTE, "update")[0]) if method.has_server else run.steps - 1 - method.skipped
-    )
-
-
-def step_s(run: tacit.Run, method: Method) -> float:
-    """Return the seconds of a step, the mean over ranks; for server strategies the seconds of an update."""
-    lengths_s = [end_s - begin_s for begin_s, end_s in window_of(run, method).values()]
-    return statistics.fmean(lengths_s) / counted(run, method)
 
 
 def measured_s(cell: Cell) -> float | None:
@@ -74,12 +41,7 @@ def profiled_cluster(place: Place, cells: Sequence[Cell]) -> tacit.Cluster | Non
     runs = [cell for cell in cells if cell.turn is None and cell.about() is not None]
     if len(runs) < len(CALIBRATED):
         return None
-    if not hasattr(tacit, "Profile"):
-        from tacit.cluster.measured import measured_cluster
-
-        return replace(measured_cluster(real_run(runs[0])), server="rank0")
-    cluster: tacit.Cluster = tacit.Profile.of(*(real_run(cell) for cell in runs)).cluster(server="rank0")
-    return cluster
+    return tacit.Profile.of(*(real_run(cell) for cell in runs)).cluster(server="rank0")
 
 
 def nominal_cluster(place: Place) -> tacit.Cluster | None:
@@ -113,27 +75,38 @@ def simulated(place: Place, name: str, cluster: tacit.Cluster, seed: int) -> tac
     )
 
 
-def predicted_s(place: Place, name: str, cluster: tacit.Cluster) -> float:
-    """Return the simulated seconds of a step: the mean over seeds where step times are random."""
-    seeds = SEEDS[:1] if isinstance(cluster.compute, tacit.Constant) else SEEDS
-    return statistics.fmean(step_s(simulated(place, name, cluster, seed), METHODS[name]) for seed in seeds)
+def predictions(place: Place, name: str, cluster: tacit.Cluster) -> list[tacit.Run]:
+    """Return the simulated runs of a cell, for several seeds where step times are random.
+
+    One seed is enough for compressed rounds of nearly equal steps, in which all ranks wait for each other; the
+    simulator encodes in every step of them, which takes long.
+    """
+    is_steady = isinstance(cluster.compute, tacit.Constant) or (name in COMPRESSED and not place.sigma)
+    return [simulated(place, name, cluster, seed) for seed in (SEEDS[:1] if is_steady else SEEDS)]
 
 
 def result_of(
-    place: Place, name: str, cells: Sequence[Cell], clusters: dict[str, tacit.Cluster | None]
+    place: Place, name: str, cells: Sequence[Cell], clusters: Mapping[str, tacit.Cluster | None], *, with_causes: bool
 ) -> dict[str, Any]:
-    """Return what was measured in one cell beside what was predicted; {} if nothing was measured."""
+    """Return what was measured in one cell beside what was predicted; {} if nothing was measured.
+
+    with_causes: also return, for the profile, the times by kind of event.
+    """
     own = [cell for cell in cells if cell.method == name and cell.turn is not None]
     turns_s = [found for cell in own if (found := measured_s(cell)) is not None]
     if not turns_s:
         return {}
-    real_s = statistics.fmean(turns_s)
+    real_s, method = statistics.fmean(turns_s), METHODS[name]
     result: dict[str, Any] = {"measured_ms": 1e3 * real_s, "steps": place.steps(name)}
     if len(turns_s) > 1:
         result["turns_ms"] = [1e3 * turn_s for turn_s in turns_s]
     for key, cluster in clusters.items():
-        if cluster is not None:
-            foreseen_s = predicted_s(place, name, cluster)
-            result[f"{key}_ms"], result[f"{key}_error"] = 1e3 * foreseen_s, foreseen_s / real_s - 1
+        if cluster is None:
+            continue
+        runs = predictions(place, name, cluster)
+        foreseen_s = statistics.fmean(step_s(run, method) for run in runs)
+        result[f"{key}_ms"], result[f"{key}_error"] = 1e3 * foreseen_s, foreseen_s / real_s - 1
+        if with_causes and key == "predicted" and name != DDP:
+            result["causes"] = {"measured": parts_ms([real_run(own[0])], method), "predicted": parts_ms(runs, method)}
     about = own[0].about() or {}
     return {**result, "load": about.get("load"), "date": about.get("date"), "priority": about.get("priority")}
