@@ -110,7 +110,7 @@ class Place:
     def expected_step_s(self, method: str) -> float:
         """Return roughly what a step takes, to choose the number of steps and to tell how long the benchmark takes."""
         about, rate = METHODS[method], RATES_BITS_PER_S[self.network]
-        computing_s = (self.sleep_of(self.hosts - 1) or 0.006) + 0.003
+        computing_s = (self.sleep_of(self.hosts - 1) or 0.008) + 0.003
         if about.has_server:
             return computing_s
         numbers = about.share * PARAMETERS[self.model] * 2 * (self.hosts - 1) / self.hosts
@@ -119,7 +119,7 @@ class Place:
     def expected_s(self) -> float:
         """Return roughly how long all runs in this place take."""
         timed_s = sum(self.expected_step_s(name) * self.steps(name) + 0.6 for name in METHODS)
-        calibration_s = sum(self.expected_step_s(name) * (CALIBRATION_STEPS + 3) + 1.0 for name in CALIBRATED)
+        calibration_s = sum(self.expected_step_s(name) * 2 * CALIBRATION_STEPS + 1.0 for name in CALIBRATED)
         return 4.0 + timed_s + calibration_s
 
 

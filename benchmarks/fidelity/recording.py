@@ -107,13 +107,15 @@ class Recorder:
                     self._run(crew, missing.pop(0), priority)
 
     def _prepare(self, crew: Crew, cell: Cell) -> str:
-        """Set the priority of all ranks and return it; run what calibrates for a few steps.
+        """Set the priority of all ranks and return it; run what calibrates once before it is recorded.
 
-        First calls of compressors and first connections take longer.
+        First calls of compressors take longer, until the allocator keeps the memory that they need.
         """
         priority: str = crew.ask(PATIENCE_S, do="prepare")[0]["priority"]
         for method in CALIBRATED:
-            crew.ask(PATIENCE_S, **_command(cell, METHODS[method], 3, None))
+            crew.ask(
+                PATIENCE_S, **_command(cell, METHODS[method], 3 if cell.place.is_quick else CALIBRATION_STEPS, None)
+            )
         return priority
 
     def _run(self, crew: Crew, cell: Cell, priority: str) -> None:
@@ -153,7 +155,8 @@ def _command(cell: Cell, method: Method, steps: int, folder: Path | None) -> dic
 def _computation(cell: Cell) -> dict[str, Any]:
     place = cell.place
     sleeps_s = [place.sleep_of(rank) for rank in range(place.hosts)]
-    return {"model": place.model, "sleeps_s": sleeps_s, "sigma": place.sigma, "seed": cell.seed}
+    # Each run has sleeps of its own: otherwise three calibration runs would see the same twelve.
+    return {"model": place.model, "sleeps_s": sleeps_s, "sigma": place.sigma, "draws": str(cell), "seed": cell.seed}
 
 
 @contextlib.contextmanager

@@ -40,4 +40,4 @@ def _cnn() -> Workload:
         nn.ReLU(),
         nn.Linear(256, 10),
     )
-    return workloads.custom(model, nn.functional.cross_entropy, data=(x, torch.tensor(digits.target)))
+    return workloads.custom(model, nn.functional.cross_entropy, data=(x, torch.tensor(digits.target)), batch_size=96)

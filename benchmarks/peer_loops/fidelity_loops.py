@@ -2,7 +2,8 @@
 
 {"do": "prepare"}       answers the priority that the process got
 {"do": "train", "strategy": "AllReduce()", "steps": 12, "folder": "…", "model": "mlp", "sleeps_s": [0.02, 0.02],
-"sigma": 0.0, "seed": 0}
+"sigma": 0.0, "draws": "", "seed": 0}
+                        draws: a name for the random sleeps, which differ from run to run
                         trains, and rank 0 writes the run into the folder; nothing is evaluated
 {"do": "ddp", "steps": 12, "warm_up": 2, "model": …}
                         trains with DistributedDataParallel; answers the seconds of the steps after the warm-up
@@ -35,13 +36,15 @@ TIMEOUT_S: Final = 60.0
 class Computation:
     """The model, data and optimizer of one rank, and the sleep of its steps."""
 
-    def __init__(self, rank: int, size: int, *, model: str, sleeps_s: list[float], sigma: float, seed: int) -> None:
+    def __init__(
+        self, rank: int, size: int, *, model: str, sleeps_s: list[float], sigma: float, draws: str, seed: int
+    ) -> None:
         streams = Streams(seed)
         self.problem = workload(model).open(size, streams)
         self.module: nn.Module = self.problem.module
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=LEARNING_RATE)
         self._rank, self._sampler = rank, self.problem.samplers[rank]
-        self._sleep_s, self._sigma, self._random = sleeps_s[rank], sigma, streams.numpy("sleep", rank)
+        self._sleep_s, self._sigma, self._random = sleeps_s[rank], sigma, streams.numpy(draws, rank)
         self._warm_up(workload(model).open(size, Streams(seed + 1)))
 
     def _warm_up(self, other: Problem) -> None:
