@@ -111,11 +111,11 @@ class Recorder:
 
         First calls of compressors take longer, until the allocator keeps the memory that they need.
         """
+        if cell.place.is_quick:
+            return "usual"
         priority: str = crew.ask(PATIENCE_S, do="prepare")[0]["priority"]
         for method in CALIBRATED:
-            crew.ask(
-                PATIENCE_S, **_command(cell, METHODS[method], 3 if cell.place.is_quick else CALIBRATION_STEPS, None)
-            )
+            crew.ask(PATIENCE_S, **_command(cell, METHODS[method], CALIBRATION_STEPS, None))
         return priority
 
     def _run(self, crew: Crew, cell: Cell, priority: str) -> None:
