@@ -17,10 +17,12 @@ SLEEP_S: Final = 0.02
 SLOW: Final = 3.0
 SIGMA: Final = 0.6
 CALIBRATION_STEPS: Final = 12
+JITTER_CALIBRATION_STEPS: Final = 48
+"""The mean of 12 random steps of three runs on four ranks is uncertain by 5 %; that of 48 by 3 %."""
 UPDATES: Final = 240
 """Updates of the server in a run of K-async."""
 _TIME_S: Final = 4.5
-"""About how long a timed run takes."""
+"""About how long a timed run takes; where steps are random, twice as long."""
 _MOST_STEPS: Final = 160
 
 ALL_REDUCE, EF21, QSGD = "AllReduce", "EF21 Top 1 %", "QSGD 8 bit"
@@ -98,14 +100,19 @@ class Place:
         """
         about = METHODS[method]
         if about.has_server:
-            return 24 if self.is_quick else UPDATES
+            return 24 if self.is_quick else UPDATES * (2 if self.sigma else 1)
         if self.is_quick:
             periods = 8 if about.period == 1 else 2
         else:
             least = {1: 16, 8: 4, 32: 2}[about.period]
             wanted = min(_TIME_S / self.expected_step_s(method), _MOST_STEPS) / about.period
-            periods = max(least, round(wanted))
+            periods = max(least, round(wanted)) * (2 if self.sigma else 1)
         return periods * about.period + about.skipped + 1
+
+    @property
+    def calibration_steps(self) -> int:
+        """The steps of each run that calibrates."""
+        return JITTER_CALIBRATION_STEPS if self.sigma else CALIBRATION_STEPS
 
     def expected_step_s(self, method: str) -> float:
         """Return roughly what a step takes, to choose the number of steps and to tell how long the benchmark takes."""
@@ -119,7 +126,9 @@ class Place:
     def expected_s(self) -> float:
         """Return roughly how long all runs in this place take."""
         timed_s = sum(self.expected_step_s(name) * self.steps(name) + 0.6 for name in METHODS)
-        calibration_s = sum(self.expected_step_s(name) * 2 * CALIBRATION_STEPS + 1.0 for name in CALIBRATED)
+        calibration_s = sum(
+            self.expected_step_s(name) * (CALIBRATION_STEPS + self.calibration_steps) + 1.0 for name in CALIBRATED
+        )
         return 4.0 + timed_s + calibration_s
 
 

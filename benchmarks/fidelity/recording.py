@@ -65,7 +65,7 @@ class Cell:
 
     @property
     def steps(self) -> int:
-        return CALIBRATION_STEPS if self.turn is None else self.place.steps(self.method)
+        return self.place.calibration_steps if self.turn is None else self.place.steps(self.method)
 
     @property
     def seed(self) -> int:
