@@ -20,6 +20,7 @@ from tacit.runtime.environment import SERVE
 from tacit.session import Session, SessionOptions, check_not_attached, common_table, script_context
 from tacit.session.logs import Log
 from tacit.session.model.wrappers import WAY_OUT
+from tacit.session.probing import take_probe
 from tacit.session.steps.optimizers import Optimizers, check_optimizers, optimizers_of
 
 SECURITY = ("token", "curve", "plain")
@@ -66,6 +67,9 @@ def attach(
     server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
     optimizers, strategy = _checked(model, optimizer, strategy)
     _check_options(steps, timeout_s, security, server)
+    probe = take_probe()
+    if probe is not None:
+        strategy, steps, folder, log, server = probe.begin(strategy, steps), None, None, None, "rank0"
     check_optimizers(optimizers, model, strategy)
     check_not_attached(model)
     options = SessionOptions(
@@ -75,6 +79,7 @@ def attach(
         rescue_folder=None if folder is None else Path(folder),
         log=log,
         live=live,
+        probe=probe,
     )
     if SERVE in os.environ:
         table = common_table(model, optimizers, strategy, steps, seed, options)
