@@ -65,11 +65,12 @@ def _steps(findings: Findings) -> str:
         texts.append(
             f"{_ranks(ranks)}: {units.seconds(middle_s)} ({units.seconds(low_s)} to {units.seconds(high_s)}{slower})"
         )
-    if measurement.again_s:
-        largest = max(drifts(measurement), key=abs, default=0.0)
-        steady = "yes" if abs(largest) <= _STEADY else "no"
-        texts.append(f"steady: {steady} ({100 * largest:+.0f} % between begin and end)")
-    return ", ".join(texts[:-1]) + ("   " if len(texts) > 1 and measurement.again_s else "") + texts[-1]
+    shown = ", ".join(texts)
+    if not measurement.again_s:
+        return shown
+    largest = max(drifts(measurement), key=abs, default=0.0)
+    steady = "yes" if abs(largest) <= _STEADY else "no"
+    return f"{shown}; steady: {steady} ({100 * largest:+.0f} % between begin and end)"
 
 
 def _groups(medians_s: Mapping[int, float]) -> list[tuple[list[int], float]]:

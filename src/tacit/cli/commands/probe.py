@@ -89,7 +89,8 @@ def _job(context: typer.Context, given: dict[str, Any]) -> Job:
     require(script is None or script.is_file(), f"the script {script} does not exist; give the path of a script.")
     budget_s = units.seconds(given["budget"])
     require(budget_s > 0, f"--budget {given['budget']} must be positive; 60s is usually enough.")
-    workers = int(os.environ["WORLD_SIZE"]) if is_part() else given["workers"] or _DEFAULT_WORKERS
+    asked = _DEFAULT_WORKERS if given["workers"] is None else given["workers"]
+    workers = int(os.environ["WORLD_SIZE"]) if is_part() else asked
     require(workers >= 1, f"--workers {workers} must be at least 1.")
     beneath = {"strategies": ["AllReduce()"], "cluster": {"workers": workers}}
     settings = settle(beneath, {**table_from({**given, "workers": None}), "cluster": {}})
