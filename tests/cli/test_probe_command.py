@@ -68,7 +68,14 @@ def test_a_script_is_measured_and_ended(script: Path) -> None:
     [[answer, diverged], [other, _]] = together(2, probed, script, ("run", "5000"), ("diverge", "5000"), timeout_s=80)
     assert (answer.exit_code, other.exit_code, other.output) == (0, 0, "")
     assert answer.output.startswith("probe: 2 workers, 1,476 parameters (5.90 kB), gloo")
-    for word in ("  steps ", "  rounds ", "  hooks ", "  memory ", "  noise ", "Wrote the profile to run. Next: tacit "):
+    for word in (
+        "  steps ",
+        "  rounds ",
+        "  hooks ",
+        "  memory ",
+        "  noise ",
+        "Wrote the profile to run. Next: tacit ",
+    ):
         assert word in answer.output
     assert {path.name for path in script.iterdir()} == {
         "train.py",
@@ -83,7 +90,9 @@ def test_a_script_is_measured_and_ended(script: Path) -> None:
     assert profile.optimizer == "SGD(lr=0.05, momentum=0.9)"
     assert {"flatten", "divide", "update", "encode TopK", "decode QSGD"} <= profile.costs.keys()
     sizes = sorted(profile.collectives.all_reduce)  # 1 KB; an eighth of the model is like it; the model
-    assert sizes[0] < 1_100 and sizes[-1] == pytest.approx(4 * 1476, rel=0.2) and len(profile.collectives.all_gather) > 1
+    assert (
+        sizes[0] < 1_100 and sizes[-1] == pytest.approx(4 * 1476, rel=0.2) and len(profile.collectives.all_gather) > 1
+    )
     assert profile.noise_scale is not None and profile.noise_scale > 0
     assert profile.memory_bytes.keys() == profile.peak_memory_bytes.keys() == {0, 1}
     assert not any("Missing" in sentence for sentence in profile.warnings)

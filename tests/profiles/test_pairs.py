@@ -19,16 +19,16 @@ def pairs_of(workers: int, **slow: float) -> dict[tuple[int, int], Pair]:
 
 
 def test_pairs_that_are_alike_give_no_differences() -> None:
-    assert differences(pairs_of(4, r01=95.0), None) == Differences()
+    assert differences(pairs_of(4, r01=95.0), None) == Differences(latency_s=1e-3)
     assert differences({}, None) == Differences()
 
 
 def test_a_slow_link_is_a_link_and_a_slow_nic_a_nic() -> None:
-    assert differences(pairs_of(4, r01=50.0, r10=50.0), None) == Differences(links={(0, 1): 0.5})
+    assert differences(pairs_of(4, r01=50.0, r10=50.0), None) == Differences(links={(0, 1): 0.5}, latency_s=1e-3)
     one_way = differences(pairs_of(4, r01=50.0), None)
     assert one_way.links == {(0, 1): 0.5, (1, 0): 1.0}, "(1, 0) would default to (0, 1)"
     sends_slowly = {f"r3{other}": 25.0 for other in range(3)}
-    assert differences(pairs_of(4, **sends_slowly), None) == Differences(out={3: 0.25})
+    assert differences(pairs_of(4, **sends_slowly), None) == Differences(out={3: 0.25}, latency_s=1e-3)
 
 
 def test_ranks_of_one_host_share_a_nic_and_their_own_pairs_do_not_count() -> None:

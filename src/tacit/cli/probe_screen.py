@@ -101,7 +101,7 @@ def _rounds(findings: Findings) -> str:
         parts.append(f"{units.seconds(in_rhythm_s)} in the rhythm of the run{behind}")
     if pairs := reading.pairs():
         parts.append(f"{units.seconds(median(pair.latency_s for pair in pairs.values()))} one way")
-        parts.append(f"{_rate(profile.bandwidth_bytes_per_s)}")
+        parts.append(f"{_rate(median(pair.bytes_per_s for pair in pairs.values()))} between two")
     different = [*(f"rank {rank}" for rank in profile.nics), *(f"ranks {a} and {b}" for a, b in profile.links)]
     if different:
         parts.append(f"other NICs or links: {', '.join(different)}")

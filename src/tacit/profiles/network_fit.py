@@ -135,11 +135,12 @@ def _fitted(rounds: Sequence[Round], model: _Model, usual_latency_s: float) -> _
     gathers = [one for one in rounds if one.label != "all-reduce"]
     largest = max(reduces or gathers, key=lambda one: one.size_bytes)
     most_s = _LATENCY_SHARE * largest.seconds / (4 * (model.workers - 1))
-    latency_s = min(usual_latency_s, most_s)
+    measured_s = model.different.latency_s
+    latency_s = min(usual_latency_s if measured_s is None else measured_s, most_s)
     bandwidth, gloo = math.inf, Gloo()
     for _ in range(4):  # the latency depends on the bandwidth and the other way round; this converges quickly
         bandwidth, gloo = _bandwidth(largest, model, latency_s)
-        if gathers:
+        if gathers and measured_s is None:
             smallest = min(gathers, key=lambda one: one.size_bytes)
             wire_s = model.time_s(smallest, 0.0, bandwidth, gloo)
             latency_s = min(max((smallest.seconds - wire_s) / 4, 1e-6), most_s)

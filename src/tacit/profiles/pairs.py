@@ -16,7 +16,7 @@ from tacit.cluster.links import Link, Nic
 
 _DIFFERENT: Final = 0.1
 """Share by which a NIC or link must differ from the others to be described on its own."""
-_LATENCY_S: Final = 2e-4
+_LATENCY_S: Final = 5e-4
 """Difference of latencies below which they are equal: schedulers of busy hosts add as much."""
 _DIGITS: Final = 3
 
@@ -30,11 +30,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Differences:
-    """NICs and links that differ, as factors on the bandwidth that all have in common, and as latencies in addition."""
+    """NICs and links that differ, as factors on the common bandwidth and as additions to the common latency."""
 
     out: Mapping[int, float] = field(default_factory=dict)  # by a rank of the host
     into: Mapping[int, float] = field(default_factory=dict)
     links: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    latency_s: float | None = None  # of most pairs; None: not measured
     added_latency_s: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def fields(self, latency_s: float, bandwidth: float) -> dict[str, Any]:
@@ -77,16 +78,20 @@ def differences(pairs: Mapping[tuple[int, int], Pair], hosts: Sequence[int] | No
         for pair, one in between.items()
         if one.bytes_per_s < (1 - _DIFFERENT) * min(out[first[host(pair[0])]], into[first[host(pair[1])]])
     }
-    usual_s = median(one.latency_s for one in between.values())
+    one_way_s = {  # half a round trip, so both directions have the same
+        pair: min(one.latency_s, between.get(pair[::-1], one).latency_s) for pair, one in between.items()
+    }
+    usual_s = median(one_way_s.values())
     added_s = {
-        pair: one.latency_s - usual_s
-        for pair, one in between.items()
-        if abs(one.latency_s - usual_s) > max(_LATENCY_S, _DIFFERENT * usual_s)
+        pair: latency_s - usual_s
+        for pair, latency_s in one_way_s.items()
+        if abs(latency_s - usual_s) > max(_LATENCY_S, _DIFFERENT * usual_s)
     }
     return Differences(
         {rank: _factor(rate / common) for rank, rate in out.items() if abs(rate / common - 1) > _DIFFERENT},
         {rank: _factor(rate / common) for rank, rate in into.items() if abs(rate / common - 1) > _DIFFERENT},
         _both_ways(links, 1.0),
+        usual_s,
         _both_ways(added_s, 0.0),
     )
 

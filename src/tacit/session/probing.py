@@ -43,24 +43,16 @@ class Reason(NamedTuple):
 
 
 class Probe:
-    """The probe of one process.
+    """The probe of one process. strategy: what takes the place of the script's own strategy."""
 
-    strategy: what takes the place of the script's own strategy. elapsed_s: time that has passed since the start.
-    """
-
-    def __init__(self, strategy: Strategy[Any], elapsed_s: float = 0.0) -> None:
+    def __init__(self, strategy: Strategy[Any]) -> None:
         self.strategy = strategy
-        self._begun_s = time.monotonic() - elapsed_s
         self.own_strategy: str | None = None  # of the script; None before it attaches
         self.own_steps: int | None = None
         self.run: Run | None = None  # on rank 0: what all ranks recorded, once the session has ended
         self.reasons: dict[int, Reason] = {}  # by rank: why its session ended before the probe was complete
         self.on_end: Callable[[], None] = lambda: None  # called once, when the session begins to end
         self.end: Callable[[BaseException], None] = lambda error: None  # ends the session, if it is still open
-
-    def elapsed_s(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self._begun_s
 
     def begin(self, own: Strategy[Any], steps: int | None) -> Strategy[Any]:
         """Take note of the script's strategy and number of steps; return the strategy to run instead."""

@@ -38,7 +38,10 @@ def probe_command(
     workers: process_options.Workers = None,
     budget: Annotated[
         str,
-        typer.Option(metavar="TIME", help="Longest time of the probe, from the start of the workers: 60s, 2min."),
+        typer.Option(
+            metavar="TIME",
+            help="Longest time of all measurements, from tacit.attach on: 60s, 2min. What does not fit is left out.",
+        ),
     ] = _DEFAULT_BUDGET,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder for the profile.", rich_help_panel="Output")

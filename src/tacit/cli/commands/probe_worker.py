@@ -7,7 +7,6 @@ import os
 import runpy
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ class Job:
 
 def run_probe(job: Job) -> None:
     """Run script or workload under a probe; on rank 0 write the profile, also if the probe ends early."""
-    probe = Probe(Probing(budget_s=job.budget_s), _process_age_s())
+    probe = Probe(Probing(budget_s=job.budget_s))
     probe.on_end = _ignore_signals
     set_probe(probe)
     for one in (signal.SIGINT, signal.SIGTERM):
@@ -162,15 +161,6 @@ def _traceback(error: BaseException, job: Job) -> Iterator[str]:
             break
         trace = trace.tb_next
     yield from traceback.format_exception(type(error), error, trace or error.__traceback__)
-
-
-def _process_age_s() -> float:
-    """Return the seconds since this process began; 0 where the system does not tell."""
-    try:
-        begun = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun / os.sysconf("SC_CLK_TCK"))
-    except (OSError, AttributeError, ValueError, IndexError):
-        return 0.0
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ _RESERVE_S: Final = 2.0
 class Agreed:
     """What all ranks know at the end of a phase: the largest values of any rank."""
 
-    elapsed_s: float  # since the probe began
+    elapsed_s: float  # since tacit.attach
     step_s: float  # a step, without hooks
     round_s: float  # a round at the model's size: measured, or estimated from a smaller one; 0: no other rank
     steps_left: float = math.inf  # until the script ends, as it told tacit.attach

@@ -20,8 +20,10 @@ SMALL_BYTES: Final = (1_000, 64_000)
 REPETITIONS: Final = 3
 PAIR_RANKS: Final = 8
 """Ranks among which pairs are measured: their number grows with the square."""
-_PAIR_S: Final = 0.25
-"""The longest transfer between a pair. It is longer than what buffers and burst allowances take at once."""
+_PAIR_S, _LONGEST_PAIR_S = 0.05, 0.25
+"""Seconds of a transfer between a pair: wanted, and at most where the model takes longer."""
+_DRAINS, _TRANSFERS = 1, 2
+"""Transfers between a pair: the first uses up burst allowances, those that follow count."""
 _PINGS: Final = 5
 _BYTE: Final = torch.uint8
 
@@ -69,10 +71,10 @@ def measure_pairs(worker: Worker, size_bytes: int) -> None:
 def pair_bytes(worker: Worker, model_bytes: int, round_s: float, affordable_s: float) -> int:
     """Return the bytes to send between pairs so that all of them together take ``affordable_s`` at most; 0: none."""
     ranks = min(worker.size, PAIR_RANKS)
-    transfers = 2 * ranks * (ranks - 1) + worker.size
-    each_s = min(_PAIR_S, affordable_s / transfers)
+    transfers = (_DRAINS + _TRANSFERS) * ranks * (ranks - 1) + worker.size
     rate = 2 * (worker.size - 1) / worker.size * model_bytes / max(round_s, 1e-6)
-    found = int(min(each_s * rate, 64 * model_bytes, 64e6))
+    wanted = min(max(_PAIR_S * rate, model_bytes), _LONGEST_PAIR_S * rate)
+    found = int(min(wanted, rate * affordable_s / transfers))
     return found if found >= SMALL_BYTES[-1] / 4 else 0
 
 
@@ -97,7 +99,8 @@ def _measure_pair(worker: Worker, pair: tuple[int, int], payload: Tensor) -> Non
     for source, target in (pair, pair[::-1]):
         round_trips_s = [_sent_s(worker, pair, source, target, payload[:1]) for _ in range(_PINGS)]
         latency_s = min(round_trips_s) / 2
-        seconds = min(_sent_s(worker, pair, source, target, payload) for _ in range(2))
+        times_s = [_sent_s(worker, pair, source, target, payload) for _ in range(_DRAINS + _TRANSFERS)]
+        seconds = min(times_s[_DRAINS:])
         if worker.rank == source:
             worker.note(f"pair {target} latency", latency_s)
             worker.note(f"pair {target} rate", payload.numel() / max(seconds - 2 * latency_s, 1e-9))

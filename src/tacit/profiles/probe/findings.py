@@ -21,6 +21,7 @@ _NOTICED_S: Final = 1e-3
 _SLOWER: Final = 0.1
 _BUSY: Final = 0.5
 """Load per core before the probe from which other work is noticed."""
+_SHARED: Final = 0.6
 _MEMORY: Final = 0.8
 _DIFFERENT_DATA: Final = 0.5
 _FEWEST_STEPS: Final = 2
@@ -95,17 +96,20 @@ def _warnings(reading: Reading, fields: dict[str, Any], noise: GradientNoise | N
 
 
 def _load(reading: Reading) -> Iterator[str]:
+    """Yield a sentence if hosts were busy before the probe. Ranks on one host see the same load."""
     cores: dict[str, int] = reading.run.record.get("cores", {})
-    hosts = reading.run.record.get("hosts") or [[rank] for rank in range(reading.run.workers)]
-    loads = reading.loads()
-    for ranks in hosts:
-        load = max((loads.get(rank, 0.0) for rank in ranks), default=0.0)
-        available = max((cores.get(str(rank), 1) for rank in ranks), default=1)
-        if load > _BUSY * available:
-            yield (
-                f"The host of rank {ranks[0]} had a load of {load:.1f} on {available} core{'s' * (available > 1)} "
-                f"before the probe: other programs run there, and steps contain this slowdown."
-            )
+    busy = {
+        rank: (load, cores[str(rank)])
+        for rank, load in sorted(reading.loads().items())
+        if str(rank) in cores and load > _BUSY * cores[str(rank)]
+    }
+    if busy:
+        load, available = max(busy.values())
+        yield (
+            f"Before the probe, the load of the hosts of rank{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} was "
+            f"up to {load:.1f} on {available} core{'s' * (available > 1)}: other programs run there, and steps contain "
+            f"this slowdown."
+        )
 
 
 def _rounds(reading: Reading) -> Iterator[str]:
@@ -130,10 +134,10 @@ def _rounds(reading: Reading) -> Iterator[str]:
     shifts, pairs = reading.shift_rates(), reading.pairs()
     if shifts and pairs:
         together, alone = median(shifts), median(pair.bytes_per_s for pair in pairs.values())
-        if together < (1 - 2 * _BURST) * alone:
+        if together < _SHARED * alone:
             yield (
                 f"While all workers send at once, each gets {100 * together / alone:.0f} % of the rate of one pair "
-                f"alone: they share a link."
+                f"alone: they share a link or cores."
             )
 
 

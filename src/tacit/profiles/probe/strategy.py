@@ -73,8 +73,7 @@ class Probing(Strategy[ProbingState], RunsAhead):
     def init(self, worker: Worker) -> ProbingState:
         worker.note(LOAD, os.getloadavg()[0])
         worker.note(PHASE + agenda.START, agenda.DROPPED)
-        probe = current_probe()
-        return ProbingState(time.monotonic() - (0.0 if probe is None else probe.elapsed_s()))
+        return ProbingState(time.monotonic())
 
     def hook_free_steps(self, worker: Worker, state: ProbingState) -> int:
         is_free = agenda.PHASES[state.phase] in (agenda.STEPS, agenda.STEPS_AGAIN)
