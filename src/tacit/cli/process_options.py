@@ -1,4 +1,4 @@
-"""Options of the commands that run on real processes: ``tacit train`` and ``tacit serve``."""
+"""Options of the commands that run on real processes: ``tacit train``, ``tacit probe`` and ``tacit serve``."""
 
 from __future__ import annotations
 

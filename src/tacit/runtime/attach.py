@@ -21,7 +21,7 @@ from tacit.session import Session, SessionOptions, check_not_attached, common_ta
 from tacit.session.logs import Log
 from tacit.session.model.wrappers import WAY_OUT
 from tacit.session.probing import take_probe
-from tacit.session.steps.optimizers import Optimizers, check_optimizers, optimizers_of
+from tacit.session.steps.optimizers import Optimizers, check_optimizers, evaluates_several_times, optimizers_of
 
 SECURITY = ("token", "curve", "plain")
 SERVERS = ("rank0", "process")
@@ -69,6 +69,11 @@ def attach(
     _check_options(steps, timeout_s, security, server)
     probe = take_probe()
     if probe is not None:
+        require(
+            not any(map(evaluates_several_times, optimizers)),
+            "LBFGS computes several gradients in one step, which tacit probe cannot measure; make a profile of a run "
+            "on real processes instead: tacit.Profile.of(run).",
+        )
         strategy, steps, folder, log, server = probe.begin(strategy, steps), None, None, None, "rank0"
     check_optimizers(optimizers, model, strategy)
     check_not_attached(model)

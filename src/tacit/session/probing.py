@@ -49,6 +49,7 @@ class Probe:
         self.strategy = strategy
         self.own_strategy: str | None = None  # of the script; None before it attaches
         self.own_steps: int | None = None
+        self.sessions = 0  # that the script has attached; the first is probed, others keep their own strategies
         self.run: Run | None = None  # on rank 0: what all ranks recorded, once the session has ended
         self.reasons: dict[int, Reason] = {}  # by rank: why its session ended before the probe was complete
         self.on_end: Callable[[], None] = lambda: None  # called once, when the session begins to end
@@ -74,13 +75,12 @@ class Probe:
 
 
 _current: Probe | None = None
-_is_taken = False
 
 
 def set_probe(probe: Probe | None) -> None:
     """Set the probe of the script that runs from now on in this process."""
-    global _current, _is_taken
-    _current, _is_taken = probe, False
+    global _current
+    _current = probe
 
 
 def current_probe() -> Probe | None:
@@ -90,6 +90,7 @@ def current_probe() -> Probe | None:
 
 def take_probe() -> Probe | None:
     """Return the probe for the first session of the script; None for later sessions, and without a probe."""
-    global _is_taken
-    probe, _is_taken = None if _is_taken else _current, True
-    return probe
+    if _current is None:
+        return None
+    _current.sessions += 1
+    return _current if _current.sessions == 1 else None

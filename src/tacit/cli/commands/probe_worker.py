@@ -99,7 +99,9 @@ def _save(job: Job, probe: Probe) -> None:
     assert probe.run is not None
     screen_, ended = console(job.quiet), _why_ended(probe.reasons)
     try:
-        findings: Findings = findings_of(probe.run, strategy=probe.own_strategy, steps=probe.own_steps, ended=ended)
+        findings: Findings = findings_of(
+            probe.run, strategy=probe.own_strategy, steps=probe.own_steps, sessions=probe.sessions, ended=ended
+        )
     except ValueError as error:
         complain(f"{f'the probe ended early, because {ended}; ' if ended else ''}no profile was written: {error}")
         return

@@ -35,8 +35,13 @@ class Findings(NamedTuple):
     noise: GradientNoise | None
 
 
-def findings_of(run: Run, *, strategy: str | None = None, steps: int | None = None, ended: str = "") -> Findings:
-    """Return the findings of the trace that a probe left. ended: why the probe ended early, as a clause."""
+def findings_of(
+    run: Run, *, strategy: str | None = None, steps: int | None = None, sessions: int = 1, ended: str = ""
+) -> Findings:
+    """Return the findings of the trace that a probe left.
+
+    strategy, steps, sessions: of the script. ended: why the probe ended early, as a clause.
+    """
     reading = Reading.of(run)
     steps_s = reading.steps_s(agenda.STEPS)
     enough = len(steps_s) == run.workers and all(len(times_s) >= _FEWEST_STEPS for times_s in steps_s.values())
@@ -48,7 +53,8 @@ def findings_of(run: Run, *, strategy: str | None = None, steps: int | None = No
     products = reading.products()
     noise = gradient_noise(products) if products else None
     fields = combined([reading.measurement()], reading.pairs())
-    fields["warnings"] = (*_early_end(reading, ended), *fields["warnings"], *_warnings(reading, fields, noise))
+    own = (*_early_end(reading, ended), *_other_sessions(sessions))
+    fields["warnings"] = (*own, *fields["warnings"], *_warnings(reading, fields, noise))
     profile = Profile(**fields, strategy=strategy, steps=steps)
     return Findings(dataclasses.replace(profile, **_noise_fields(noise, profile.batch)), reading, noise)
 
@@ -71,9 +77,19 @@ def _early_end(reading: Reading, ended: str) -> Iterator[str]:
         yield f"Missing, because the budget was too small: {', '.join(names)}. A larger --budget measures more."
 
 
+def _other_sessions(sessions: int) -> Iterator[str]:
+    if sessions > 1:
+        yield (
+            f"The script attaches {sessions} sessions. The first one was probed; the others ran with their own "
+            f"strategies, and their rounds are part of its steps."
+        )
+
+
 def _warnings(reading: Reading, fields: dict[str, Any], noise: GradientNoise | None) -> Iterator[str]:
     """Yield what only a probe can tell; ``combined`` has the other warnings."""
     yield from _load(reading)
+    if reading.run.workers > 1 and not reading.measurement().exchanges:
+        yield "No round was measured: latency and bandwidth of the profile are defaults. Set them in profile.toml."
     yield from _rounds(reading)
     yield from _memory(fields)
     if reading.was_not_finite:
