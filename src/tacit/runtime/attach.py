@@ -74,7 +74,8 @@ def attach(
             "LBFGS computes several gradients in one step, which tacit probe cannot measure; make a profile of a run "
             "on real processes instead: tacit.Profile.of(run).",
         )
-        strategy, steps, folder, log, server = probe.begin(strategy, steps), None, None, None, "rank0"
+        strategy, steps = probe.begin(strategy, steps), None
+        folder, log, server, live = None, None, "rank0", False
     check_optimizers(optimizers, model, strategy)
     check_not_attached(model)
     options = SessionOptions(

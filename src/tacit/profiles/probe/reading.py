@@ -102,7 +102,8 @@ class Reading:
             return None
         return median(
             sum(done.seconds for _, done in (*step.before, *step.after))
-            for steps in self.steps(phase).values() for step in steps
+            for steps in self.steps(phase).values()
+            for step in steps
         )
 
     # Rounds.
