@@ -10,6 +10,7 @@ from tacit import __version__
 from tacit.cli.commands.compare import compare_command
 from tacit.cli.commands.list import list_command
 from tacit.cli.commands.plan import plan_command
+from tacit.cli.commands.probe import probe_command
 from tacit.cli.commands.replay import replay_command
 from tacit.cli.commands.report import report_command
 from tacit.cli.commands.serve import serve_command
@@ -29,6 +30,7 @@ app.command("compare")(compare_command)
 app.command("simulate")(simulate_command)
 app.command("plan")(plan_command)
 app.command("train")(train_command)
+app.command("probe")(probe_command)
 app.command("serve")(serve_command)
 app.command("replay")(replay_command)
 app.command("report")(report_command)

@@ -1,9 +1,11 @@
-"""Options of the commands that run on real processes: ``tacit train`` and ``tacit serve``."""
+"""Options of the commands that run on real processes: ``tacit train``, ``tacit probe`` and ``tacit serve``."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -95,3 +97,18 @@ PrintCommand = Annotated[
         "--print-command", help="Print the torchrun command for each machine; run nothing.", rich_help_panel=_PROCESSES
     ),
 ]
+
+
+def is_part() -> bool:
+    """Whether torchrun started this process."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def command_words(context: typer.Context, given: Mapping[str, Any], *, left_out: Collection[str]) -> list[str]:
+    """Return the options of a command as words of a command line, without those that are not given."""
+    words = []
+    for parameter in context.command.params:
+        value = given.get(parameter.name or "")
+        if value not in (None, False) and parameter.name not in left_out:
+            words += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
+    return words

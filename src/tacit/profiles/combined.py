@@ -13,6 +13,7 @@ from tacit.cluster.delays import Recorded
 from tacit.errors import require
 from tacit.profiles.measurement import Measurement, Work
 from tacit.profiles.network_fit import network_of
+from tacit.profiles.pairs import Pair, differences
 from tacit.profiles.warnings import warnings_of
 
 _MOST_TIMES: Final = 200
@@ -26,8 +27,10 @@ Seconds = NDArray[np.float64]
 _FACTS: Final = ("parameters", "parameter_bytes", "dtype", "batch", "optimizer", "backend")
 
 
-def combined(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Return the fields of the profile of these measurements."""
+def combined(
+    measurements: Sequence[Measurement], pairs: Mapping[tuple[int, int], Pair] | None = None
+) -> dict[str, Any]:
+    """Return the fields of the profile of these measurements. pairs: latencies and rates of pairs of ranks."""
     require(bool(measurements), "runs is empty; give at least one run on real processes: Profile.of(run).")
     first = measurements[0].run
     seen: dict[str, list[Any]] = {
@@ -47,9 +50,10 @@ def combined(measurements: Sequence[Measurement]) -> dict[str, Any]:
         "compute": _step_times(undisturbed, first.workers),
         "costs": costs_of(measurements),
         "hosts": hosts,
-        **network_of(measurements, hosts, str(facts.get("backend", "gloo"))),
+        **network_of(measurements, hosts, str(facts.get("backend", "gloo")), differences(pairs or {}, hosts)),
         **facts,
-        "peak_memory_bytes": _peak_memory(measurements),
+        "peak_memory_bytes": _largest("peak_memory_bytes", measurements),
+        "memory_bytes": _largest("memory_bytes", measurements),
         "warnings": tuple(warnings_of(measurements)),
     }
 
@@ -74,7 +78,10 @@ def _deviations_s(measurements: Iterable[Measurement], usual: Sequence[Measureme
 
 def _step_times(measurements: Sequence[Measurement], workers: int) -> list[Recorded]:
     """Return the step times of each rank in these runs. Ranks that do not differ clearly share all their times."""
-    times_s = [np.concatenate([one.steps_s[rank] for one in measurements]) for rank in range(workers)]
+    times_s = [
+        np.concatenate([[*one.steps_s[rank], *one.again_s.get(rank, ())] for one in measurements])
+        for rank in range(workers)
+    ]
     middle_s = float(np.median([own.mean() for own in times_s]))
     alike = [rank for rank, own in enumerate(times_s) if abs(own.mean() - middle_s) <= _CLEARLY * _error_s(own)]
     shared = _recorded(np.concatenate([times_s[rank] for rank in alike])) if len(alike) > 1 else None
@@ -135,13 +142,15 @@ def _hosts(ranks_by_host: Sequence[Sequence[int]] | None, workers: int) -> list[
     return [host_of[rank] for rank in range(workers)] if len(host_of) == workers else None
 
 
-def _peak_memory(measurements: Iterable[Measurement]) -> dict[int, int]:
-    peaks: dict[int, int] = {}
+def _largest(name: str, measurements: Iterable[Measurement]) -> dict[int, int]:
+    """Return the largest value of a fact of each rank in any run."""
+    found: dict[int, int] = {}
     for measurement in measurements:
-        found: Mapping[str, int | None] = measurement.facts.get("peak_memory_bytes", {})
-        for rank, peak in found.items():
-            peaks[int(rank)] = max(peak or 0, peaks.get(int(rank), 0))
-    return peaks
+        by_rank: Mapping[str, int | None] = measurement.facts.get(name, {})
+        for rank, value in by_rank.items():
+            if value is not None:
+                found[int(rank)] = max(value, found.get(int(rank), 0))
+    return found
 
 
 def short(value: float) -> float:

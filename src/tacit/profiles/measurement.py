@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from tacit.errors import require
@@ -46,6 +46,7 @@ class Measurement:
     - ``work``: in hooks, by label. Of the work before an exchange only that of the rank which enters last is kept,
       because all others wait for it.
     - ``updates_s``: of the optimizer alone, on workers.
+    - ``again_s``: steps at the end of a probe, as ``steps_s``.
     """
 
     run: Run
@@ -53,6 +54,7 @@ class Measurement:
     exchanges: list[Exchange]
     work: Mapping[str, list[Work]]
     updates_s: list[float]
+    again_s: Mapping[int, list[float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run) -> Measurement:
@@ -66,7 +68,7 @@ class Measurement:
         for event in run.trace.of(COMPUTE, CANCELLED, HOOK, WAIT, EXCHANGE):
             if event.rank >= 0 and event.time_s >= 0:
                 by_rank[event.rank].append(event)
-        steps = {rank: found for rank, events in by_rank.items() if (found := _after_warm_up(list(_steps(events))))}
+        steps = {rank: found for rank, events in by_rank.items() if (found := _after_warm_up(list(steps_in(events))))}
         require(
             len(steps) == run.workers,
             f"the trace of this run has steps of {len(steps)} of {run.workers} workers; give a complete run.",
@@ -74,8 +76,8 @@ class Measurement:
         return cls(
             run,
             {rank: [step.seconds for step in own] for rank, own in steps.items()},
-            list(_exchanges(by_rank, run.workers)),
-            _work_of(steps.values()),
+            list(exchanges_in(by_rank, run.workers)),
+            work_of(steps.values()),
             [step.update_s for own in steps.values() for step in own if step.update_s],
         )
 
@@ -90,7 +92,7 @@ class Measurement:
         return not any(label.startswith("encode") for label in self.work)
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """A step of one worker: seconds of computation and update, those of the update alone, and the work in its hooks.
 
     entered_s: when it entered its first exchange; None: it had none. before, after: the work before and after that.
@@ -104,11 +106,11 @@ class _Step(NamedTuple):
     after: list[tuple[str, Work]]
 
 
-def _after_warm_up(steps: list[_Step]) -> list[_Step]:
+def _after_warm_up(steps: list[Step]) -> list[Step]:
     return steps[min(_WARM_UP, len(steps) // 4) :]
 
 
-def _steps(events: list[Event]) -> Iterator[_Step]:
+def steps_in(events: list[Event]) -> Iterator[Step]:
     """Yield the steps of one rank: from the start of a computation to the start of the next one."""
     current: list[Event] = []
     for event in sorted(events, key=lambda event: (event.start_s, event.time_s)):
@@ -120,7 +122,7 @@ def _steps(events: list[Event]) -> Iterator[_Step]:
         yield _step(current)
 
 
-def _step(events: list[Event]) -> _Step:
+def _step(events: list[Event]) -> Step:
     """Return the step of these events. Unnamed work belongs to the named work before it, or to the first one."""
     compute_s = sum(e.time_s - e.start_s for e in events if e.kind in (COMPUTE, CANCELLED))
     entered_s = next((e.start_s for e in events if e.round and e.kind in (WAIT, EXCHANGE) and not e.value), None)
@@ -141,7 +143,7 @@ def _step(events: list[Event]) -> _Step:
             unnamed_s += seconds
     is_before = [entered_s is not None and start_s < entered_s for start_s, _, _ in work]
     named = [(label, done) for _, label, done in work]
-    return _Step(
+    return Step(
         max(event.step for event in events),
         compute_s + update_s + unnamed_s,
         update_s,
@@ -151,9 +153,9 @@ def _step(events: list[Event]) -> _Step:
     )
 
 
-def _work_of(steps: Iterable[list[_Step]]) -> dict[str, list[Work]]:
+def work_of(steps: Iterable[list[Step]]) -> dict[str, list[Work]]:
     """Return the work in hooks by label: before an exchange that of the last rank to enter, after it that of all."""
-    by_number: dict[int, list[_Step]] = defaultdict(list)
+    by_number: dict[int, list[Step]] = defaultdict(list)
     for own in steps:
         for step in own:
             by_number[step.number].append(step)
@@ -165,7 +167,7 @@ def _work_of(steps: Iterable[list[_Step]]) -> dict[str, list[Work]]:
     return found
 
 
-def _exchanges(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[Exchange]:
+def exchanges_in(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[Exchange]:
     """Yield the collectives of all ranks, but for overlapped ones and the first of each kind."""
     entered_s: dict[tuple[str, int, int], float] = {}
     found: dict[tuple[str, int], list[tuple[int, float, float]]] = defaultdict(list)  # bytes, entry, end of each rank

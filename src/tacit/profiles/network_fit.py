@@ -19,6 +19,7 @@ from tacit.cluster.cluster import Cluster
 from tacit.cluster.collectives import CollectiveTimes, Gloo, Measured
 from tacit.cluster.group_network import GroupNetwork
 from tacit.profiles.measurement import Exchange, Measurement
+from tacit.profiles.pairs import Differences
 
 _SAME_SIZE: Final = 1.1
 """Sizes of compressed messages differ; those within this factor of the smallest are one size."""
@@ -27,6 +28,7 @@ _LATENCY_SHARE: Final = 0.5
 _MOST: Final = 1e13
 """The largest bandwidth that is considered, in bytes per second."""
 _DIGITS: Final = 4
+_ALIKE: Final = Differences()
 
 
 class Round(NamedTuple):
@@ -40,10 +42,16 @@ class Round(NamedTuple):
     seconds: float
 
 
-def network_of(measurements: Sequence[Measurement], hosts: Sequence[int] | None, backend: str) -> dict[str, Any]:
+def network_of(
+    measurements: Sequence[Measurement],
+    hosts: Sequence[int] | None,
+    backend: str,
+    different: Differences = _ALIKE,
+) -> dict[str, Any]:
     """Return latency, bandwidth and collectives as fields of a cluster; those of the run's settings without rounds.
 
     hosts: of each rank; None: each has its own. If all ranks share one, latency and bandwidth are those within a host.
+    different: NICs and links that differ from the others.
     """
     workers = measurements[0].run.workers
     rounds = rounds_of((e for m in measurements for e in m.exchanges), workers)
@@ -55,7 +63,7 @@ def network_of(measurements: Sequence[Measurement], hosts: Sequence[int] | None,
             "latency_s": given.get("latency_s", latency_s),
             "bandwidth_bytes_per_s": given.get("bandwidth_bytes_per_s", bandwidth),
         }
-    model = _Model(workers, hosts)
+    model = _Model(workers, hosts, different)
     fitted = _fitted(rounds, model, float(given.get("latency_s", usual.latency_s)))
     links = model.links(_short(fitted.latency_s), _short(fitted.bandwidth))
     network = model.network(_short(fitted.latency_s), _short(fitted.bandwidth))
@@ -98,11 +106,13 @@ class _Model(NamedTuple):
 
     workers: int
     hosts: Sequence[int] | None
+    different: Differences
 
     def links(self, latency_s: float, bandwidth: float) -> dict[str, Any]:
-        """Return latency and bandwidth as fields of a cluster."""
+        """Return latency, bandwidth and what differs from them as fields of a cluster."""
         within = "host_" if self.hosts is not None and len(set(self.hosts)) == 1 else ""
-        return {f"{within}latency_s": latency_s, f"{within}bandwidth_bytes_per_s": bandwidth}
+        common = {f"{within}latency_s": latency_s, f"{within}bandwidth_bytes_per_s": bandwidth}
+        return {**common, **self.different.fields(latency_s, bandwidth)}
 
     def network(self, latency_s: float, bandwidth: float) -> GroupNetwork:
         """Return the links of a cluster with this latency and bandwidth."""
@@ -125,11 +135,12 @@ def _fitted(rounds: Sequence[Round], model: _Model, usual_latency_s: float) -> _
     gathers = [one for one in rounds if one.label != "all-reduce"]
     largest = max(reduces or gathers, key=lambda one: one.size_bytes)
     most_s = _LATENCY_SHARE * largest.seconds / (4 * (model.workers - 1))
-    latency_s = min(usual_latency_s, most_s)
+    measured_s = model.different.latency_s
+    latency_s = min(usual_latency_s if measured_s is None else measured_s, most_s)
     bandwidth, gloo = math.inf, Gloo()
     for _ in range(4):  # the latency depends on the bandwidth and the other way round; this converges quickly
         bandwidth, gloo = _bandwidth(largest, model, latency_s)
-        if gathers:
+        if gathers and measured_s is None:
             smallest = min(gathers, key=lambda one: one.size_bytes)
             wire_s = model.time_s(smallest, 0.0, bandwidth, gloo)
             latency_s = min(max((smallest.seconds - wire_s) / 4, 1e-6), most_s)

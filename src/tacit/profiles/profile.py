@@ -27,8 +27,13 @@ _JOB: Final[Mapping[str, Any]] = {
     "dtype": str,
     "batch": float,
     "optimizer": str,
+    "strategy": str,
+    "steps": int,
     "backend": str,
+    "noise_scale": float,
+    "heterogeneity": float,
 }
+_BY_RANK: Final = ("peak_memory_bytes", "memory_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +46,13 @@ class Profile(Cluster):
 
     - ``parameters``, ``parameter_bytes``, ``dtype``: the model's size, and the type in which it is sent.
     - ``batch``: samples per worker and step. ``optimizer``: as text.
+    - ``strategy``, ``steps``: what the probed script itself asks for.
     - ``backend``: the library of the collectives, "gloo" or "nccl".
-    - ``peak_memory_bytes``: the largest memory of each rank.
+    - ``noise_scale``: samples in a batch whose gradient is as long as its noise (arXiv 1812.06162), early in the run;
+      in batches of one worker if ``batch`` is not known.
+    - ``heterogeneity``: by how much the gradient of one worker's data differs from that of all data, as a share of the
+      latter; None if the difference is lost in the noise, as that of shuffled data is.
+    - ``peak_memory_bytes``, ``memory_bytes``: the largest memory that each rank used, and what its machine has.
     - ``warnings``: sentences about what makes predictions from this profile uncertain.
     """
 
@@ -53,8 +63,13 @@ class Profile(Cluster):
     dtype: str | None = None
     batch: float | None = None
     optimizer: str | None = None
+    strategy: str | None = None
+    steps: int | None = None
     backend: str | None = None
+    noise_scale: float | None = None
+    heterogeneity: float | None = None
     peak_memory_bytes: Mapping[int, int] = field(default_factory=dict)
+    memory_bytes: Mapping[int, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -82,8 +97,9 @@ class Profile(Cluster):
     def table(self) -> Table:
         """Return the profile as the tables of profile.toml: warnings, the job, and the cluster."""
         job = {name: value for name in _JOB if (value := getattr(self, name)) is not None}
-        if self.peak_memory_bytes:
-            job["peak_memory_bytes"] = {str(rank): peak for rank, peak in self.peak_memory_bytes.items()}
+        for name in _BY_RANK:
+            if by_rank := getattr(self, name):
+                job[name] = {str(rank): value for rank, value in by_rank.items()}
         return {"warnings": list(self.warnings), "job": job, "cluster": self.cluster().table()}
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -115,14 +131,16 @@ def _of_table(table: Table, source: Path) -> Profile:
     """Return the profile of the tables in a TOML file."""
     check_keys(table, ("warnings", "job", "cluster"), f"{source}")
     job = checked("job", table.get("job", {}), dict)
-    check_keys(job, (*_JOB, "peak_memory_bytes"), f"{source}, table [job]")
+    check_keys(job, (*_JOB, *_BY_RANK), f"{source}, table [job]")
     given = checked("cluster", table.get("cluster", {}), dict)
     check_keys(given, [one.name for one in fields(Cluster)], f"{source}, table [cluster]")
     require("workers" in given, f"{source}, table [cluster]: workers is missing; write workers = 4.")
-    memory = checked("peak_memory_bytes", job.pop("peak_memory_bytes", {}), dict)
+    by_rank: dict[str, Any] = {
+        name: {int(rank): value for rank, value in checked(name, job.pop(name, {}), dict).items()} for name in _BY_RANK
+    }
     return Profile(
         **cluster_fields(given),
         **{name: checked(name, value, _JOB[name]) for name, value in job.items()},
-        peak_memory_bytes={int(rank): peak for rank, peak in memory.items()},
+        **by_rank,
         warnings=tuple(checked("warnings", table.get("warnings", []), list)),
     )

@@ -32,6 +32,7 @@ def fields_of_ranks(profile: Profile, ranks: Sequence[int]) -> dict[str, Any]:
         "links": {(nodes[a], nodes[b]): link for (a, b), link in profile.links.items() if a in nodes and b in nodes},
         "hosts": [profile.host(rank) for rank in ranks] if profile.hosts is not None else None,
         "peak_memory_bytes": _renumbered(profile.peak_memory_bytes, place),
+        "memory_bytes": _renumbered(profile.memory_bytes, place),
         "faults": (),
     }
 

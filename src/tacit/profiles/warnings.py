@@ -22,11 +22,12 @@ def warnings_of(measurements: Sequence[Measurement]) -> Iterator[str]:
             f"Steps take {1e3 * shortest_s:.2g} ms. Below 5 ms the time of Python itself matters: expect errors of "
             f"50 %."
         )
-    long = [times_s for m in measurements for times_s in m.steps_s.values() if len(times_s) >= _FEWEST_STEPS]
-    largest = max(map(_drift, long), key=abs, default=0.0)
+    largest = max((drift for m in measurements for drift in drifts(m)), key=abs, default=0.0)
     if abs(largest) > _UNSTEADY:
+        is_probe = bool(measurements[0].again_s)
+        when = "the begin and the end of the probe" if is_probe else "the first and the second half of a run"
         yield (
-            f"Steps changed by {100 * largest:+.0f} % between the first and the second half of a run: "
+            f"Steps changed by {100 * largest:+.0f} % between {when}: "
             f"the machine was not steady. Measure again when it is idle."
         )
     if measurements[0].facts.get("backend") == "nccl":
@@ -44,7 +45,11 @@ def _shared_cores(measurement: Measurement) -> Iterator[str]:
             )
 
 
-def _drift(times_s: Sequence[float]) -> float:
-    """Return by which share the median step of the second half is longer than that of the first half."""
-    half = len(times_s) // 2
-    return median(times_s[half:]) / median(times_s[:half]) - 1
+def drifts(measurement: Measurement) -> Iterator[float]:
+    """Yield, for each rank, the share by which its median step is longer in the second half, or when measured again."""
+    for rank, times_s in measurement.steps_s.items():
+        if again_s := measurement.again_s.get(rank):
+            yield median(again_s) / median(times_s) - 1
+        elif len(times_s) >= _FEWEST_STEPS:
+            half = len(times_s) // 2
+            yield median(times_s[half:]) / median(times_s[:half]) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -36,8 +37,8 @@ def _is_set(value: object) -> bool:
 
 
 def process_facts(device: torch.device) -> Facts:
-    """Return the cores that this process may use and its largest memory so far, on the GPU too if it uses one."""
-    facts: Facts = {"cores": _cores(), "peak_memory_bytes": _peak_memory_bytes()}
+    """Return the cores and the memory that this process may use, and its largest memory so far, also on its GPU."""
+    facts: Facts = {"cores": _cores(), "memory_bytes": _memory_bytes(), "peak_memory_bytes": _peak_memory_bytes()}
     if device.type == "cuda":
         facts["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(device)
     return facts
@@ -76,6 +77,19 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _memory_bytes() -> int | None:
+    """Return the memory of this machine, or of the control group if it has less."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # not available on every system
+        return None
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return found
+    return min(found, int(limit)) if limit.isdigit() else found
 
 
 def _peak_memory_bytes() -> int | None:

@@ -22,7 +22,8 @@ from tacit.session import Session, SessionOptions, check_not_attached, common_ta
 from tacit.session.logs import Log
 from tacit.session.model.wrappers import WAY_OUT
 from tacit.session.planned import Plan, planned
-from tacit.session.steps.optimizers import Optimizers, check_optimizers, optimizers_of
+from tacit.session.probing import take_probe
+from tacit.session.steps.optimizers import Optimizers, check_optimizers, evaluates_several_times, optimizers_of
 
 _log: Final = logging.getLogger("tacit")
 SECURITY = ("token", "curve", "plain")
@@ -71,6 +72,15 @@ def attach(
     plan = planned(strategy)
     optimizers, strategy = _checked(model, optimizer, plan.strategy)
     _check_options(steps, timeout_s, security, server)
+    probe = take_probe()
+    if probe is not None:
+        require(
+            not any(map(evaluates_several_times, optimizers)),
+            "LBFGS computes several gradients in one step, which tacit probe cannot measure; make a profile of a run "
+            "on real processes instead: tacit.Profile.of(run).",
+        )
+        strategy, steps = probe.begin(strategy, steps), None
+        folder, log, server, live = None, None, "rank0", False
     check_optimizers(optimizers, model, strategy)
     check_not_attached(model)
     options = SessionOptions(
@@ -80,6 +90,7 @@ def attach(
         rescue_folder=None if folder is None else Path(folder),
         log=log,
         live=live,
+        probe=probe,
     )
     if SERVE in os.environ:
         table = common_table(model, optimizers, strategy, steps, seed, options)

@@ -16,6 +16,7 @@ from tacit.record.run import Run
 from tacit.session.attaching import SessionParts, mark_attached, unmark_attached
 from tacit.session.backend import SessionBackend
 from tacit.session.options import SessionOptions
+from tacit.session.probing import Probe, ProbeComplete
 
 if TYPE_CHECKING:
     from tacit.session.session import Session
@@ -37,6 +38,8 @@ class SessionEnd:
         """Take what must be undone at the end: registered parameters and the ``handles`` of optimizer hooks."""
         self._session, self._parts, self._handles = session, parts, handles
         mark_attached(session, parts.flat)
+        if self._options.probe is not None:
+            self._options.probe.end = self.fail
         if self._backend.world == "processes":
             atexit.register(self._end_with_process)
 
@@ -83,6 +86,9 @@ class SessionEnd:
         if self.is_over:
             return
         self.is_over = True
+        if self._options.probe is not None:
+            self._end_probe(self._options.probe, error)
+            return
         self._backend.abort(error)  # first, because what follows takes time
         try:
             if self._parts is not None:
@@ -95,6 +101,20 @@ class SessionEnd:
             error.add_note(f"The incomplete run could not be kept: {second}")
         finally:
             self.close(error)
+
+    def _end_probe(self, probe: Probe, error: BaseException) -> None:
+        """End a probed session; rank 0 keeps what all ranks have recorded, whether the probe is complete or not."""
+        probe.on_end()
+        is_complete = isinstance(error, ProbeComplete)
+        if not is_complete:
+            self._backend.abort(error)
+        try:
+            if self._parts is not None:
+                records = probe.collect(self._backend, self._parts.recorder.packed(), error)
+                self.complete_run(records, "finished" if is_complete else f"failed: {error}")
+                probe.run = self._run
+        finally:
+            self.close(None if is_complete else error)
 
     def _rescue(self, parts: SessionParts, error: BaseException) -> None:
         """Write a rescue checkpoint after the loss of a worker, a time-out or SIGTERM."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from tacit.errors import require
 from tacit.session.logs import Log
 from tacit.session.model.batch_norm import Calibration
+from tacit.session.probing import Probe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class SessionOptions:
     rescue_folder: Path | None = None  # for the checkpoint of the remaining workers when one is lost
     log: str | Log | None = None
     live: bool = False  # whether the ranks' times travel with rounds
+    probe: Probe | None = None  # of the script whose session this is
 
     def __post_init__(self) -> None:
         require(

@@ -23,6 +23,7 @@ from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_f
 from tacit.session.model.reported_model import ModelSwap
 from tacit.session.model.wrappers import refuse_wrappers
 from tacit.session.options import SessionOptions
+from tacit.session.probing import ScriptEnded
 from tacit.session.server_model import KeptModel
 from tacit.session.steps.closures import Arguments
 from tacit.session.steps.last_rounds import join_last_rounds
@@ -47,7 +48,7 @@ class Session:
         self.rank, self.size, self.steps, self.seed = backend.rank, backend.size, steps, seed
         self.kept_models: list[KeptModel] = []
         self.run = Run("", str(strategy), backend.size, steps or 0, seed)
-        self._has_stepped = False
+        self._has_stepped, self._probe = False, options.probe
         self._end = SessionEnd(backend, self.run, options)
         with self._end.on_error():
             self._refuse_wrappers([*model.parameters()])
@@ -112,6 +113,8 @@ class Session:
         """
         value = loss if not isinstance(loss, Tensor) else loss.item() if loss.is_cpu else loss.detach()
         self._duplicates.observe(self.step, value)
+        if self._probe is not None:
+            value = 0.0  # the loss does not matter, and one that is not finite would end the probe
         self._worker.meter.observe(value, samples)
         self._recorder.observe(value, samples)
 
@@ -199,15 +202,18 @@ class Session:
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         """Continue from what ``state_dict`` returned on this rank. The caller loads model and optimizer."""
-        self._shard.load_state_dict(stored)
+        if self._probe is None:
+            self._shard.load_state_dict(stored)
 
     def checkpoint(self, folder: str | Path) -> Path:
         """Write model, optimizer and session of all ranks into ``folder``. Collective.
 
         The previous checkpoint is kept until this one is complete. In server strategies the call is not collective:
-        rank 0 writes the server's state, other ranks return at once.
+        rank 0 writes the server's state, other ranks return at once. A probed script writes no checkpoint.
         """
         self._end.check_open("checkpoint()")
+        if self._probe is not None:
+            return Path(folder)
         if self._server is not None:
             with self._end.on_error():
                 return self._server.checkpoint(Path(folder))
@@ -219,9 +225,12 @@ class Session:
 
         Collective. Exact with the number of workers that wrote it. With another number, all start from the mean of its
         models. In server strategies the server continues, all workers take its model, and the call returns its updates.
+        A probed script starts from step 0.
         """
         self._end.check_open("resume()")
         require(self.step == 0, f"resume() must follow attach; {self.step} steps have been taken already.")
+        if self._probe is not None:
+            return 0
         with self._end.on_error():
             if self._server is not None:
                 return self._server.resume(Path(folder), self._hooks)
@@ -235,6 +244,8 @@ class Session:
         if self._end.is_over:
             return self.run
         with self._end.on_error():
+            if self._probe is not None:
+                raise ScriptEnded(f"the script closed its session after {self.step} steps")
             if self._server is not None:
                 self._server.start()
             self._finish_strategy()

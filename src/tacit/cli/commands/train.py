@@ -14,6 +14,7 @@ from tacit.cli import option_tables, options, process_options
 from tacit.cli import run_folders as folders
 from tacit.cli.commands.train_worker import CHECKPOINT, Plan, report_end, run_worker, what_is_left
 from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, explained
+from tacit.cli.process_options import command_words, is_part
 from tacit.cli.settings import (
     changes,
     check_device,
@@ -88,7 +89,7 @@ def train_command(
     given = {name: value for name, value in locals().items() if name != "context"}
     if print_command:
         _print_command(context, given)
-    elif _is_part():
+    elif is_part():
         _take_part(given)
     else:
         require(
@@ -187,7 +188,7 @@ def _plan(given: dict[str, Any]) -> Plan:
     planned = {} if given["plan_file"] is None else settings_of(given["plan_file"])
     tables = [beneath, given_file, planned, option_tables.table_from(given)]
     cluster = {key: value for table in tables for key, value in table.get("cluster", {}).items()}
-    if _is_part():
+    if is_part():
         cluster["workers"] = int(os.environ["WORLD_SIZE"])
     settings = settle(*({**t, "cluster": {}} for t in tables), {"cluster": {"workers": cluster["workers"]}})
     notes = tuple(renamed_value_notes(*tables))
@@ -256,16 +257,6 @@ def _print_command(context: typer.Context, given: dict[str, Any]) -> None:
     )
     if given["out"] is None and given["resume"] is None:
         given["out"] = folders.fresh("train")
-    left_out = ("nodes", "print_command", "workers")
-    arguments = ["tacit", "train"]
-    for parameter in context.command.params:
-        value = given.get(parameter.name or "")
-        if value not in (None, False) and parameter.name not in left_out:
-            arguments += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
+    words = command_words(context, given, left_out=("nodes", "print_command", "workers"))
     folder = given["out"] or given["resume"]
-    typer.echo(torchrun_line(arguments, workers, nodes, socket.gethostname(), folder.name))
-
-
-def _is_part() -> bool:
-    """Whether torchrun started this process."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    typer.echo(torchrun_line(["tacit", "train", *words], workers, nodes, socket.gethostname(), folder.name))
