@@ -15,7 +15,8 @@ from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, WAIT, Event
 PARTS = ("compute", "update", "hooks", "wire", "wait", "rest")
 """Of a worker's time. update: its optimizer; wire: exchanges that block; rest: in no event."""
 
-Seconds = Milliseconds = dict[str, float]
+Seconds = dict[str, float]
+Milliseconds = dict[str, float]
 
 
 def seconds_of(run: tacit.Run, method: Method) -> Seconds:
