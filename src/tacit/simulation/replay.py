@@ -25,7 +25,8 @@ from tacit.simulation.collectives import Collective
 from tacit.simulation.compute_times import ComputeTimes
 from tacit.simulation.endpoints import Endpoint, SimulatedServer
 from tacit.simulation.network import SimulatedNetwork
-from tacit.simulation.workers import SimulatedWorker, StepInProgress
+from tacit.simulation.steps_in_progress import StepInProgress
+from tacit.simulation.workers import SimulatedWorker
 from tacit.simulation.world import World
 from tacit.strategies import Strategy, may_send
 

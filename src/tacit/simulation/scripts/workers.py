@@ -27,7 +27,7 @@ from tacit.simulation.scripts.process_state import (
     environment_of,
     without_autocast,
 )
-from tacit.simulation.workers import StepInProgress
+from tacit.simulation.steps_in_progress import StepInProgress
 
 if TYPE_CHECKING:
     from tacit.simulation.channels import Channel
