@@ -3,8 +3,8 @@
     PYTHONPATH=TREE/src python benchmarks/round_cost.py [--quick]
 
 The workload is a quadratic of dimension 10. The time of a run with few rounds is subtracted, and that of the vmap calls
-(the limit of replicas per call is 256). The script uses names that have existed since version 0.1, so that
-`benchmarks/simulator.py --only rounds` can measure an earlier commit as well.
+alone, with as many replicas per call as the simulator has. `benchmarks/simulator.py --only rounds` measures an earlier
+commit as well, so the script uses names that both have.
 """
 
 from __future__ import annotations
@@ -21,9 +21,17 @@ import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
 
-PERIOD, FEW, MANY, REPLICAS = 8, 2, 18, 256
+try:
+    from tacit.simulation.engine.calls import replicas_per_call
+except ImportError:  # an earlier commit
+
+    def replicas_per_call(dimension: int, batch_size: int, device: torch.device) -> int:
+        return 256
+
+
+PERIOD, FEW, MANY, DIMENSION = 8, 2, 18, 10
 TIMES = {"constant": tacit.Constant(mean_s=0.02), "exponential": tacit.Exponential(mean_s=0.02)}
-WORKLOAD = workloads.quadratic(dimension=10, noise=0.0)
+WORKLOAD = workloads.quadratic(dimension=DIMENSION, noise=0.0)
 
 
 def run_s(workers: int, rounds: int, compute: object, timing_only: bool) -> float:
@@ -48,18 +56,19 @@ def round_us(workers: int, compute: object, timing_only: bool, repetitions: int)
     return 1e6 * (many_s - few_s) / (MANY - FEW) / workers
 
 
-def calls_us(calls: int) -> float:
+def calls_us(workers: int, calls: int) -> float:
     """Return microseconds per worker and round of the vmap calls alone."""
-    problem = WORKLOAD.open(REPLICAS, Streams(0))
+    replicas = min(workers, replicas_per_call(DIMENSION, 1, torch.device("cpu")))
+    problem = WORKLOAD.open(replicas, Streams(0))
     module, layout = problem.module, problem.layout
-    rows = nn.utils.parameters_to_vector(module.parameters()).detach().repeat(REPLICAS, 1)
-    batch = problem.collate(range(REPLICAS), [sampler.take(1)[0] for sampler in problem.samplers])
+    rows = nn.utils.parameters_to_vector(module.parameters()).detach().repeat(replicas, 1)
+    batch = problem.collate(range(replicas), [sampler.take(1)[0] for sampler in problem.samplers])
     call = vmap(grad_and_value(lambda parameters, *given: functional_call(module, parameters, given)))
     call(layout.split(rows), *batch)
     begun = time.process_time()
     for _ in range(calls):
         call(layout.split(rows), *batch)
-    return PERIOD * 1e6 * (time.process_time() - begun) / calls / REPLICAS
+    return PERIOD * 1e6 * (time.process_time() - begun) / calls / replicas
 
 
 def main() -> None:
@@ -70,7 +79,7 @@ def main() -> None:
     sizes, repetitions = ((64,), 1) if is_quick else ((256, 1000), 3)
     found: dict[str, dict[str, float]] = {}
     for workers in sizes:
-        call = min(calls_us(20) for _ in range(repetitions))
+        call = min(calls_us(workers, 20) for _ in range(repetitions))
         for name, compute in TIMES.items():
             found[f"{workers} workers, {name} times"] = {
                 "without the vmap calls": round_us(workers, compute, False, repetitions) - call,

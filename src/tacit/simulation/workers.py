@@ -34,6 +34,25 @@ _FARTHEST_AHEAD: Final = 256
 class SimulatedWorker(Endpoint):
     """A worker whose parameters are a row of the engine's matrix and whose compute times are drawn."""
 
+    __slots__ = (
+        "_ahead",
+        "_base_step",
+        "_current",
+        "_deferred_gradient",
+        "_is_abandoned",
+        "_is_initialised",
+        "_queued",
+        "_step_in_progress",
+        "_take_batches",
+        "_times_s",
+        "_update_is_skipped",
+        "_updates",
+        "boundary_s",
+        "compute_times",
+        "state",
+        "step",
+    )
+
     world: World
 
     def __init__(self, world: World, rank: int) -> None:
@@ -85,7 +104,10 @@ class SimulatedWorker(Endpoint):
 
     @property
     def learning_rate(self) -> float:
-        return self.world.learning_rate(self._updates if self.world.has_server else self._current)
+        world = self.world
+        step = self._updates if world.has_server else self._current
+        known, rate = world.rate_of  # most ranks ask for the same step
+        return rate if step == known else world.learning_rate(step)
 
     @property
     def weight(self) -> float:

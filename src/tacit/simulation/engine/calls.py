@@ -23,6 +23,8 @@ from tacit.simulation.engine.static_calls import CannotCapture, StaticCalls, Ste
 from tacit.workloads.workload import Problem, Token
 
 REPLICAS_PER_CALL: Final = {"cpu": 256, "cuda": 1024}  # limits the memory of a call's activations
+MOST_REPLICAS: Final = 1024  # of a call with small batches, which has at most as many samples as 256 batches of 32
+SAMPLES_OF_SMALL_BATCHES: Final = 8192
 NUMBERS_PER_CALL: Final = {"cpu": 32_000_000, "cuda": 256_000_000}  # limits the memory of its gradients
 
 
@@ -37,9 +39,8 @@ class Calls:
     ) -> None:
         self._problem, self._matrix, self._optimizer = problem, storage[:-1], optimizer
         self._layout, workers = problem.layout, len(storage) - 1
-        kind = "cuda" if storage.is_cuda else "cpu"
-        self._per_call = max(1, min(REPLICAS_PER_CALL[kind], NUMBERS_PER_CALL[kind] // self._layout.dimension))
         self._sizes = [sampler.batch_size for sampler in problem.samplers]
+        self._per_call = replicas_per_call(self._layout.dimension, max(self._sizes), storage.device)
         self._has_sizes = len(set(self._sizes)) > 1
         self._plain = PlainGradients(problem, choice, buffers)
         self._static: StaticCalls | None = None
@@ -153,6 +154,13 @@ class Calls:
         reason = f"{self.choice.reason}; memory limits a call to {self._per_call}"
         self._plain.choice = self.choice._replace(reason=reason)
         return self._per_call
+
+
+def replicas_per_call(dimension: int, batch_size: int, device: torch.device) -> int:
+    """Return the largest number of replicas of a call, by a fixed rule; ``dimension``: of a model."""
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    replicas = max(REPLICAS_PER_CALL[kind], min(MOST_REPLICAS, SAMPLES_OF_SMALL_BATCHES // batch_size))
+    return max(1, min(replicas, NUMBERS_PER_CALL[kind] // dimension))
 
 
 def some_rows(matrix: Tensor, ranks: list[int]) -> Tensor:
