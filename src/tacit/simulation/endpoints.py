@@ -37,10 +37,8 @@ WINDOW = 64
 class Endpoint(ABC):
     """A worker or server: a fiber that may be parked, and an inbox."""
 
-    # With slots, because Python stores more than 30 attributes of an object in a hash table; others are allowed.
+    # Slots, because Python keeps the attributes of an object in a hash table if there are more than 30.
     __slots__ = (
-        "__dict__",
-        "__weakref__",
         "_inbox",
         "_wanted",
         "_window_is_full",

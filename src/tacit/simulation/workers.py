@@ -17,11 +17,11 @@ from tacit.core.parameter_layout import Layout
 from tacit.core.strategy import TakesJoiners, check_cancels
 from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
+from tacit.simulation.compute_times import StepInProgress
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.evaluation.held_steps import HeldSteps
 from tacit.simulation.evaluation.timed import TimedEvaluator
 from tacit.simulation.fibers import is_grad_enabled, set_grad_enabled
-from tacit.simulation.steps_in_progress import StepInProgress
 from tacit.workloads.workload import Token
 
 if TYPE_CHECKING:
@@ -33,25 +33,6 @@ _FARTHEST_AHEAD: Final = 256
 
 class SimulatedWorker(Endpoint):
     """A worker whose parameters are a row of the engine's matrix and whose compute times are drawn."""
-
-    __slots__ = (
-        "_ahead",
-        "_base_step",
-        "_current",
-        "_deferred_gradient",
-        "_is_abandoned",
-        "_is_initialised",
-        "_queued",
-        "_step_in_progress",
-        "_take_batches",
-        "_times_s",
-        "_update_is_skipped",
-        "_updates",
-        "boundary_s",
-        "compute_times",
-        "state",
-        "step",
-    )
 
     world: World
 

@@ -65,7 +65,7 @@ class World(BaseWorld):
         self.holds_steps = isinstance(evaluator, TimedEvaluator) and not (self.is_timing or self.has_server)
         # Whether steps may be queued behind a hook that has not run yet.
         self.queues_past_hooks = (
-            isinstance(strategy, RunsAhead) and kind.untouched_steps is not RunsAhead.untouched_steps
+            isinstance(strategy, RunsAhead) and type(strategy).untouched_steps is not RunsAhead.untouched_steps
         )
         self.rate_of = (-1, 0.0)  # the step that was asked for last, and its learning rate
         self._samplers = None if problem is None or self.is_timing else problem.samplers

@@ -41,7 +41,7 @@ class Engine:
         self.problem, self.matrix, self.optimizer = problem, matrix, optimizer
         self.layout, self._first = problem.layout, matrix[0].clone()
         self.workers = len(matrix)
-        self._rows = list(matrix)  # views, made once because hooks use them in every round
+        self._rows: list[Tensor] = list(matrix)  # views, made once because hooks use them in every round
         self._gradients: Tensor | None = None  # flat rows, allocated at the first use
         self._gradient_rows: list[Tensor] = []  # views of them
         self._queues: list[deque[Operation]] = [deque() for _ in range(self.workers)]
