@@ -39,21 +39,24 @@ class DeferredGradients:
     """The deferred gradients of all workers that are not evaluated yet, as far as somebody holds them."""
 
     def __init__(self) -> None:
-        self.by_rank: dict[int, list[weakref.ref[DeferredGradient]]] = {}  # in the order of steps
+        self._references: dict[int, list[weakref.ref[DeferredGradient]]] = {}  # by rank, in the order of steps
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._references
 
     def add(self, gradient: DeferredGradient) -> None:
-        self.by_rank.setdefault(gradient.rank, []).append(weakref.ref(gradient))
+        self._references.setdefault(gradient.rank, []).append(weakref.ref(gradient))
 
     def take(self) -> list[DeferredGradient]:
         """Remove and return all."""
-        taken, self.by_rank = self.by_rank, {}
+        taken, self._references = self._references, {}
         return [one for references in taken.values() for reference in references if (one := reference()) is not None]
 
     def keep_row(self, rank: int, row: Tensor) -> None:
         """Copy the row of ``rank``, which is about to change, for the gradients that are taken at it."""
-        held = [one for reference in self.by_rank.pop(rank) if (one := reference()) is not None]
+        held = [one for reference in self._references.pop(rank) if (one := reference()) is not None]
         if held:
-            self.by_rank[rank] = [weakref.ref(one) for one in held]
+            self._references[rank] = [weakref.ref(one) for one in held]
         at_row = [one for one in held if one.parameters is None]
         if at_row:
             parameters = row.clone()

@@ -74,7 +74,7 @@ class Engine:
     def update(self, rank: int, step: int) -> None:
         """Queue a step of the optimizer with the gradient that the hook leaves."""
         self._calls_update = True
-        if rank in self._deferred.by_rank:
+        if rank in self._deferred:
             self._deferred.keep_row(rank, self._rows[rank])
         self._queues[rank].append((UPDATE, step, None))
         self._waiting.add(rank)
@@ -96,7 +96,7 @@ class Engine:
         """Return the worker's parameters after running its queued operations."""
         if rank in self._waiting:
             self.settle(rank)
-        if rank in self._deferred.by_rank:
+        if rank in self._deferred:
             self._deferred.keep_row(rank, self._rows[rank])
         return self._rows[rank]
 
@@ -138,7 +138,7 @@ class Engine:
         """Return and reset the number of steps and the losses of the worker."""
         if rank in self._waiting:
             self.settle(rank)
-        if rank in self._deferred.by_rank:
+        if rank in self._deferred:
             self._settle_deferred()
         steps, first, loss = self._losses.take(rank)
         return ObservedLosses(steps, steps * self._weights[rank], first, loss)
