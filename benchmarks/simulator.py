@@ -1,8 +1,7 @@
 """How fast the simulator is, as ratios taken in one run: `make bench-simulator`, or
 
-    python benchmarks/simulator.py [--out FILE] [--source CHECKOUT]
+    python benchmarks/simulator.py [--out FILE] [--quick] [--source CHECKOUT]
                                    [--only speed,swarm,rounds,compressed,scale,timing,rule,servers,strategies]
-    python benchmarks/simulator.py [--out FILE] [--quick] [--only speed,swarm,rounds,compressed,scale,timing,rule,servers]
 
 speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over
 torch modules and the bare vmap call.
