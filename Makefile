@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-compression bench-papers fuzz reference docs
+.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-fidelity bench-compression bench-papers fuzz reference docs
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -62,6 +62,10 @@ bench-end-to-end: $(VENV)/.installed  ## measure loss after equal time at 100 Mb
 
 bench-gossip: $(VENV)/.installed  ## measure SwarmSGD's steps at 2, 4 and 8 peers on slow links and the bytes of an exchange, about 8 minutes; needs root
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gossip_links
+
+RUNS ?= build/fidelity
+bench-fidelity: $(VENV)/.installed  ## measure step times of real runs beside predicted ones at nine places, about 15 minutes; needs root; RUNS=… keeps the real runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fidelity --folder $(RUNS)
 
 bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_pace.py --out benchmarks/results/server_pace.json

@@ -1,6 +1,7 @@
 """How fast the simulator is, as ratios taken in one run: `make bench-simulator`, or
 
-    python benchmarks/simulator.py [--out FILE] [--only speed,swarm,rounds,compressed,scale,timing,rule,servers]
+    python benchmarks/simulator.py [--out FILE] [--source CHECKOUT]
+                                   [--only speed,swarm,rounds,compressed,scale,timing,rule,servers,strategies]
 
 speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over
 torch modules and the bare vmap call.
@@ -12,7 +13,11 @@ scale: 1,000 workers x 100 steps in a process of its own, wall time and peak mem
 1,000 workers. timing: events a second of timing-only runs. rule: vmap against one by one over module kinds and sizes;
 the engine's fixed rule is read off this table. servers: gradients a second that updates use, and gradients per call of
 the engine, for K of 64 learners on the default network; against the bare vmap call, and against gradients that are
-evaluated when they are sent.
+evaluated when they are sent. strategies: worker-steps a second of EF21, SwarmSGD and KSync (``simulator_cases``); with
+``--source``, next to the rates of the same runs with the sources of another checkout. The goals are against the commit
+before the simulator was made faster, for example
+
+    git worktree add ../before b2c65f7 && python benchmarks/simulator.py --only strategies --source ../before
 
 Every figure is the best of several alternating repetitions: the machine is shared, and the least disturbed one says
 what the code can do.
@@ -23,8 +28,10 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import platform
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -386,11 +393,45 @@ def servers() -> dict[str, object]:
     return results
 
 
+GOALS = {  # times the rate before issue 16, of commit b2c65f7
+    "EF21, Top 1 %, 64 workers": 5,
+    "SwarmSGD(4), 256 nodes": 2,
+    "SwarmSGD(4), 8-bit lattice, 256 nodes": None,
+    "KSync(32), 64 learners": 10,
+}
+
+
+def strategies(source: Path | None = None, turns: int = 3) -> dict[str, object]:
+    """Compressed, gossip and server strategies, each rate in a process of its own; with another checkout in turns."""
+    script = Path(__file__).with_name("simulator_cases.py")
+    checkouts = {"now": script.parents[1]} if source is None else {"before": source, "now": script.parents[1]}
+    measured: dict[str, object] = {}
+    for name, goal in GOALS.items():
+        found: dict[str, list[dict[str, float]]] = {which: [] for which in checkouts}
+        for _ in range(turns):
+            for which, folder in checkouts.items():
+                environment = {**os.environ, "PYTHONPATH": str(folder.resolve() / "src")}
+                child = subprocess.run(
+                    [sys.executable, str(script), name], env=environment, capture_output=True, text=True, check=True
+                )
+                found[which].append(json.loads(child.stdout)[name])
+        own: dict[str, object] = {}
+        for clock in ("worker_steps_per_s", "worker_steps_per_processor_s"):
+            rates = {which: [one[clock] for one in several] for which, several in found.items()}
+            own[clock] = {which: [round(rate) for rate in several] for which, several in rates.items()}
+            if source is not None:
+                ratio = statistics.median(rates["now"]) / statistics.median(rates["before"])
+                own[f"now over before, {clock}" + (f" (goal {goal})" if goal else "")] = round(ratio, 2)
+        measured[name] = own
+    return measured
+
+
 def main() -> None:
-    parts = {f.__name__: f for f in (speed, swarm, rounds, compressed, scale, timing, rule, servers)}
+    parts = {f.__name__: f for f in (speed, swarm, rounds, compressed, scale, timing, rule, servers, strategies)}
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, help="write the results here as JSON")
     arguments.add_argument("--only", default=",".join(parts), help="which parts, by comma")
+    arguments.add_argument("--source", type=Path, help="a checkout whose sources the part strategies runs in turns")
     arguments.add_argument("--thousand", action="store_true", help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
     if chosen.thousand:
@@ -406,7 +447,7 @@ def main() -> None:
         results = json.loads(chosen.out.read_text()) | results
     for name in chosen.only.split(","):
         print(f"{name}: {parts[name].__doc__}", flush=True)
-        results[name] = parts[name]()
+        results[name] = strategies(chosen.source) if name == "strategies" else parts[name]()
         print(json.dumps(results[name], indent=2), flush=True)
         if chosen.out is not None:
             chosen.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -25,7 +25,8 @@ LAYERS = (  # bottom first
     {"strategies", "theory", "workloads"},
     {"session"},
     {"simulation", "runtime"},
-    {"plan", "profiles", "report", "registry", "compare"},
+    {"profiles", "report", "registry", "compare"},
+    {"planning"},
     {"testing"},
     {"cli"},
 )
@@ -33,8 +34,8 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 NEVER = {  # beyond the order of the layers
     "simulation": {"runtime"},
     "runtime": {"simulation"},
-    "report": {"simulation", "runtime", "registry", "compare", "plan", "profiles"},
-    "registry": {"report", "compare", "plan", "profiles"},
+    "report": {"simulation", "runtime", "registry", "compare", "planning", "profiles"},
+    "registry": {"report", "compare", "planning", "profiles"},
 }
 FOR_TYPES_ONLY = {("errors", "record"), ("record", "workloads")}  # allowed under TYPE_CHECKING
 HOMES = {

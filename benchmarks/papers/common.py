@@ -26,9 +26,16 @@ Part = Callable[[argparse.Namespace], dict[str, Any]]
 
 
 def arguments(
-    description: str, name: str, parts: Mapping[int, Part], needed: Mapping[int, str] | None = None
+    description: str,
+    name: str,
+    parts: Mapping[int, Part],
+    needed: Mapping[int, str] | None = None,
+    add: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> argparse.Namespace:
-    """Read the command line that all benchmarks share; ``needed`` names the file of the data folder that a part reads."""
+    """Read the command line that all benchmarks share; ``needed`` names the file of the data folder that a part reads.
+
+    add: adds the options of one benchmark.
+    """
     parser = argparse.ArgumentParser(description=description.strip().splitlines()[0])
     parser.add_argument("--data", type=Path, default=None, help="folder that holds libsvm/a9a.bz2")
     parser.add_argument(
@@ -38,6 +45,8 @@ def arguments(
         "--only", type=_numbers, default=sorted(parts), help="parts to run, such as 2,3; others in --out stay"
     )
     parser.add_argument("--out", type=Path, default=None, help="JSON to write; the Markdown goes beside it")
+    if add is not None:
+        add(parser)
     chosen = parser.parse_args()
     unknown = sorted(set(chosen.only) - set(parts))
     if unknown:
@@ -188,6 +197,8 @@ def _leave(message: str) -> NoReturn:
 
 
 def _without_paths(words: list[str]) -> list[str]:
-    """Return the command line with DATA and OUT in place of paths: where they lie on this machine is nobody's business."""
-    shown = {"--data": "DATA", "--out": "OUT"}
+    """Return the command line with DATA, OUT and FOLDER in place of paths: where they lie on this machine is nobody's
+    business.
+    """
+    shown = {"--data": "DATA", "--out": "OUT", "--folder": "FOLDER", "--predict-only": "FOLDER"}
     return [shown.get(before, word) for before, word in zip(["", *words], words, strict=False)]

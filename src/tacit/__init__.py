@@ -68,6 +68,7 @@ from tacit.errors import (
     TacitError,
     TimedOut,
 )
+from tacit.planning import Plan, plan
 from tacit.profiles import Profile
 from tacit.record.run import Run
 from tacit.registry import strategy
@@ -215,6 +216,7 @@ __all__ = [
     "Period",
     "PeriodList",
     "PeriodState",
+    "Plan",
     "Profile",
     "PullSwarm",
     "RandomK",
@@ -259,6 +261,7 @@ __all__ = [
     "compare",
     "hooks",
     "load_once",
+    "plan",
     "rank",
     "simulate",
     "size",

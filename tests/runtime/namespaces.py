@@ -120,10 +120,11 @@ def refused() -> str | None:
 
 
 @contextlib.contextmanager
-def hosts(count: int, *, rate_bits_per_s: float | None = None) -> Iterator[list[Host]]:
+def hosts(count: int, *, rate_bits_per_s: float | None = None, burst_kb: int = 256) -> Iterator[list[Host]]:
     """Set up ``count`` hosts at one switch; take everything down at the end, with the processes still running there.
 
-    rate_bits_per_s: of every interface, in each direction; None: as fast as the machine is.
+    rate_bits_per_s: of every interface, in each direction; None: as fast as the machine is. burst_kb: kilobytes that an
+    interface sends at once after a pause, whatever its rate.
     """
     _sweep()
     prefix = f"tacit-{os.getpid()}-{next(_numbers)}"
@@ -134,7 +135,7 @@ def hosts(count: int, *, rate_bits_per_s: float | None = None) -> Iterator[list[
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge", "up")
         for number, host in enumerate(members):
-            _plug_in(host, switch, f"port{number}", rate_bits_per_s)
+            _plug_in(host, switch, f"port{number}", rate_bits_per_s, burst_kb)
             _write_files(host, members)
         yield members
     finally:
@@ -142,7 +143,7 @@ def hosts(count: int, *, rate_bits_per_s: float | None = None) -> Iterator[list[
             _take_down(name)
 
 
-def _plug_in(host: Host, switch: str, port: str, rate_bits_per_s: float | None) -> None:
+def _plug_in(host: Host, switch: str, port: str, rate_bits_per_s: float | None, burst_kb: int) -> None:
     _ip("netns", "add", host.namespace)
     _ip("link", "add", INTERFACE, "netns", host.namespace, "type", "veth", "peer", "name", port, "netns", switch)
     _ip("-n", switch, "link", "set", port, "master", "bridge", "up")
@@ -164,7 +165,7 @@ def _plug_in(host: Host, switch: str, port: str, rate_bits_per_s: float | None) 
                 "rate",
                 f"{rate_bits_per_s:.0f}bit",
                 "burst",
-                "256kb",
+                f"{burst_kb}kb",
                 "latency",
                 "50ms",
             )

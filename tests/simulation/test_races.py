@@ -1,6 +1,6 @@
 """Timing-only runs of servers without fibers, told from runs with fibers by nothing but their speed.
 
-Where only computing takes time they are races; on other networks they are run by events.
+Where no two events coincide they are races, on a free network and on others; else they are run by events.
 """
 
 from __future__ import annotations
@@ -119,8 +119,23 @@ def test_whatever_else_takes_time_or_thought_takes_fibers(strategy: ParameterSer
     ],
     ids=str,
 )
-def test_where_one_learner_has_slow_spells_or_messages_take_time_events_run(cluster: dict[str, object]):
-    events, fibers = (timed(tacit.KAsync(k=2), host=host, **cluster) for host in (None, "greenlet"))
+def test_a_race_takes_slow_spells_and_messages_that_take_time(cluster: dict[str, object]):
+    race, fibers = (timed(tacit.KAsync(k=2), host=host, **cluster) for host in (None, "greenlet"))
+    assert is_race(race) and race.digest == fibers.digest
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cluster"),
+    [
+        (tacit.KAsync(k=2, maximum_staleness=9), {"latency_s": 0.1}),
+        (tacit.KSync(k=2), {"latency_s": 0.1, "cancel": "step_end"}),
+        (tacit.KSync(k=2), {"latency_s": 0.1, "bandwidth_bytes_per_s": 1e3, "hosts": 2}),  # learners share a NIC
+        (tacit.KSync(k=2), {"latency_s": 0.1, "compute": tacit.Constant(mean_s=1.0)}),  # steps end together
+    ],
+    ids=str,
+)
+def test_where_a_race_cannot_decide_events_run(strategy: ParameterServerStrategy, cluster: dict[str, object]):
+    events, fibers = (timed(strategy, host=host, **cluster) for host in (None, "greenlet"))
     assert events.record["host"] == "events"
     assert events.digest == fibers.digest
 
@@ -152,7 +167,7 @@ NETWORKS = (
     steps=draw.integers(1, 25),
     seed=draw.integers(0, 9),
 )
-def test_events_leave_the_very_run_that_fibers_leave(
+def test_events_and_races_on_a_network_leave_the_very_run_that_fibers_leave(
     kind, k, rate, bound, network, workers, compute, steps, seed, **cluster
 ):
     bounded = {} if kind.cancels else {"maximum_staleness": bound}
@@ -166,18 +181,46 @@ def test_events_leave_the_very_run_that_fibers_leave(
     events, fibers = (
         timed(strategy, steps, seed, workers=workers, host=host, **network, **cluster) for host in (None, "greenlet")
     )
-    assert (events.record["host"], fibers.record["host"]) == ("events", "greenlet")
+    assert events.record["host"] in ("race", "events") and fibers.record["host"] == "greenlet"
     assert events.digest == fibers.digest
     assert events.summary() == fibers.summary()
+
+
+CONTENDED = (  # transfers take about as long as steps, so that messages share NICs
+    {"latency_s": 0.01, "bandwidth_bytes_per_s": 1200.0},
+    {"latency_s": 0.0, "bandwidth_bytes_per_s": 1e3},
+    {"latency_s": 0.3, "bandwidth_bytes_per_s": 1e3},
+    {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e3, "server": "rank0"},
+    {
+        "latency_s": 0.01,
+        "bandwidth_bytes_per_s": 500.0,
+        "nics": {-1: tacit.Nic(out_bytes_per_s=1e5, in_bytes_per_s=1e5)},
+    },  # slow learners
+    {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e4, "nics": {-1: tacit.Nic(in_bytes_per_s=1e3)}},
+)
+
+
+@pytest.mark.parametrize("network", CONTENDED, ids=str)
+@each_kind
+def test_so_does_a_race_in_which_messages_share_nics(kind, network: dict[str, object]):
+    given = {"workers": 8, **network}
+    race, fibers = (timed(kind(k=3), 15, host=host, **given) for host in (None, "greenlet"))
+    assert is_race(race) and race.digest == fibers.digest
+
+
+@each_kind
+def test_so_does_a_race_on_a_network_that_is_written_in_many_parts(kind, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tacit.simulation.servers.server_rows._BUFFERED", 7)
+    race, fibers = (timed(kind(k=3), 40, host=host, latency_s=1e-4) for host in (None, "greenlet"))
+    assert is_race(race) and race.digest == fibers.digest
 
 
 @each_kind
 @pytest.mark.parametrize("k", [1, 68])
 def test_so_they_do_where_a_server_must_wait_for_its_window(kind, k: int):
     given = {"workers": 70, "latency_s": 0.05, "bandwidth_bytes_per_s": 1e5}
-    events, fibers = (timed(kind(k=k), 4, host=host, **given) for host in (None, "greenlet"))
-    assert events.record["host"] == "events"
-    assert events.digest == fibers.digest
+    race, fibers = (timed(kind(k=k), 4, host=host, **given) for host in (None, "greenlet"))
+    assert is_race(race) and race.digest == fibers.digest
 
 
 def test_so_they_do_where_a_learner_must_wait_for_its_window():
@@ -189,7 +232,7 @@ def test_so_they_do_where_a_learner_must_wait_for_its_window():
     assert max(gaps) > 100  # it has 64 messages in flight
 
 
-def test_an_interrupted_run_by_events_keeps_its_past():
+def test_an_interrupted_race_on_a_network_keeps_its_past():
     def stop(step: int, *_: object) -> None:
         if step == 8:
             raise KeyboardInterrupt

@@ -78,6 +78,14 @@ class Punctual(tacit.SwarmSGD):
     depends_on_time = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Paced(tacit.LocalSGD):
+    """Claims that a period from measured times makes no difference."""
+
+    period: tacit.Period = tacit.PacePeriod(communication=0.02)
+    depends_on_time = False
+
+
 def test_a_strategy_without_a_flaw_passes() -> None:
     check_strategy(Mean())
 
@@ -88,6 +96,7 @@ def test_a_strategy_without_a_flaw_passes() -> None:
         (strategies.check_determinism, Mean(flaw="global"), "two runs from one seed differ"),
         (strategies.check_finish, Mean(flaw="finish"), r"rank 1 ends 1 away from the reported model; see finish\(\)"),
         (strategies.check_hook_free_steps, Mean(flaw="quiet"), r"hook_free_steps\(\) counts a step that communicates"),
+        (strategies.check_times, Paced(), "the spread at step .* depends on the cluster; set depends_on_time = True"),
         (strategies.check_times, Punctual(), "depends on the cluster; set depends_on_time = True in the class"),
         (strategies.check_bytes, Mean(flaw="data"), "say depends_on_data=True"),
         (strategies.check_learning, Mean(flaw="deaf"), "the loss on digits went from"),

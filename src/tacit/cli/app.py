@@ -9,6 +9,7 @@ import typer
 from tacit import __version__
 from tacit.cli.commands.compare import compare_command
 from tacit.cli.commands.list import list_command
+from tacit.cli.commands.plan import plan_command
 from tacit.cli.commands.probe import probe_command
 from tacit.cli.commands.replay import replay_command
 from tacit.cli.commands.report import report_command
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command("compare")(compare_command)
 app.command("simulate")(simulate_command)
+app.command("plan")(plan_command)
 app.command("train")(train_command)
 app.command("probe")(probe_command)
 app.command("serve")(serve_command)
@@ -64,6 +66,7 @@ def _root(
     \b
       tacit compare                      compare four strategies on real data
       tacit compare --help               show all options, with examples
+      tacit plan --profile FOLDER        predict which strategy is fastest
       tacit train --workers 2            run one strategy on real processes
       tacit list                         list all strategies, periods, workloads, …
     """

@@ -60,9 +60,12 @@ class ComparisonScreen(Watcher):
         self._reused += task.title not in self._rows
         self._remove(task)
         self.progress.update(self.overall, completed=self.done, state=self.time_left())
+        print_line(self.console, f"{self.done}/{self.total}  {task.title}: {self.result(task, run)}")
+
+    def result(self, task: Task, run: Run) -> str:
+        """Return the result of a run in a few words."""
         has_failed_search = task.is_tuning and run.status.startswith("failed")
-        result = "failed" if has_failed_search else result_text(run)
-        print_line(self.console, f"{self.done}/{self.total}  {task.title}: {result}")
+        return "failed" if has_failed_search else result_text(run)
 
     def time_left(self) -> str:
         """Return the time until all runs are done, from the pace so far; nothing at the start."""

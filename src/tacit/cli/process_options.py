@@ -29,6 +29,15 @@ CheckpointEvery = Annotated[
         rich_help_panel=_PROCESSES,
     ),
 ]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE.toml",
+        help="Plan of `tacit plan`: its strategy, number of workers and learning rate. Other options override it.",
+        rich_help_panel=_PROCESSES,
+    ),
+]
 Resume = Annotated[
     Path | None,
     typer.Option(

@@ -158,7 +158,10 @@ class Cluster(Spec):
 
     def bandwidth(self, source: int, target: int) -> float:
         """Return the bandwidth from ``source`` to ``target`` of a transfer that shares it with no other."""
-        return self.bandwidths([(source, target)])[0]
+        own, from_host, to_host = self.link_bandwidth(source, target), self.host(source), self.host(target)
+        if from_host == to_host:
+            return own
+        return min(own, self.nic_bandwidth("out", from_host), self.nic_bandwidth("in", to_host))
 
     def bandwidths(self, transfers: Sequence[tuple[int, int]]) -> list[float]:
         """Return the bandwidth of each of several transfers at the same time.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Compressor, Memory, contraction_of_unbiased
+from tacit.compression.nominal import NominalVector
 from tacit.compression.sparse import Selector, SparseVector
 from tacit.errors import require
 
@@ -44,6 +45,12 @@ class Chain(Compressor):
         indices, values = self.first.select(x, random, shapes)
         message = self.second.compress(values, random, memory)
         return SparseVector.of(indices, message if message.is_owned else message.snapshot()).owned()
+
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        values = NominalVector.of(self.second, self.first.most(numbers), dtype)
+        return self.first.nominal_vector(numbers, values).size_bytes
 
     def contraction(self, dimension: int) -> float | None:
         most = self.first.most(dimension)

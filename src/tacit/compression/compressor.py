@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -174,6 +175,25 @@ class Compressor(Spec, ABC):
             for row, estimate, random, memory in each
         ]
 
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        """Return the packed size of a typical message about ``numbers`` numbers of ``dtype``.
+
+        Timing-only simulations use it instead of encoding. Here one vector of normally distributed numbers is encoded,
+        and its size is kept. Override it where the size follows from the arguments.
+        """
+        key = (numbers, dtype, tuple(shapes))
+        if key not in self._encoded_sizes:
+            random = np.random.default_rng(0)
+            vector = torch.from_numpy(random.standard_normal(numbers)).to(dtype)
+            self._encoded_sizes[key] = self.compress(vector, random, {}, shapes).size_bytes
+        return self._encoded_sizes[key]
+
+    @cached_property
+    def _encoded_sizes(self) -> dict[object, int]:
+        return {}
+
     @abstractmethod
     def contraction(self, dimension: int) -> float | None:
         """Return α with E‖C(x) − x‖² ≤ (1 − α)‖x‖² for vectors of ``dimension`` numbers; None where there is none."""
@@ -230,6 +250,11 @@ def report_not_finite(x: Tensor) -> None:
             f"x[{position}]={x[position].item()} is not finite ({len(wrong)} of {x.numel()} numbers are not); "
             f"only finite numbers can be compressed."
         )
+
+
+def absent(numbers: int, dtype: torch.dtype) -> Tensor:
+    """Return a vector that has a size but no contents, for messages of which only the size is needed."""
+    return torch.empty(numbers, dtype=dtype, device="meta")
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

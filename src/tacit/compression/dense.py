@@ -15,6 +15,7 @@ from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
+    absent,
     require_finite,
     require_tensor,
     require_vector,
@@ -24,6 +25,11 @@ from tacit.errors import require
 
 _LARGEST: Final = torch.finfo(torch.bfloat16).max
 DTYPES: Final = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS}
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype in messages, a key of ``DTYPES``."""
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,11 @@ class Dense(Compressor):
         require_finite(x)
         return DenseVector(x.detach())
 
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        return DenseVector(absent(numbers, dtype)).size_bytes
+
     def contraction(self, dimension: int) -> float:
         return 1.0
 
@@ -99,8 +110,12 @@ class BFloat16(Compressor):
         if largest > _LARGEST:
             require(largest <= torch.finfo(torch.float32).max, f"{largest:.6g} is too large for bfloat16; use Dense().")
             values.clamp_(-_LARGEST, _LARGEST)  # the last half step of float32 would round to infinity
-        dtype = str(x.dtype).removeprefix("torch.")
-        return BFloat16Vector(values, dtype).owned()
+        return BFloat16Vector(values, name_of(x.dtype)).owned()
+
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        return BFloat16Vector(absent(numbers, torch.bfloat16), name_of(dtype)).size_bytes
 
     def contraction(self, dimension: int) -> float:
         return 1 - 2.0**-16

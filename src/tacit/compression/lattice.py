@@ -24,12 +24,13 @@ from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
+    absent,
     report_not_finite,
     require_count,
     require_tensor,
     require_vector,
 )
-from tacit.compression.dense import DTYPES
+from tacit.compression.dense import DTYPES, name_of
 from tacit.compression.kernels.lattice import decode, encode
 from tacit.compression.kernels.magnitudes import peak
 from tacit.core.specs import ALWAYS_SPELLED
@@ -76,6 +77,11 @@ class LatticeVector(Compressed, wire="latt"):
     @property
     def needs_reference(self) -> bool:
         return True
+
+    @property
+    def is_nominal(self) -> bool:
+        """Whether the message has a size but no contents."""
+        return self.codes.is_meta
 
     def dense(self, reference: Tensor | None = None) -> Tensor:
         """Return the vector decoded against ``reference``; raise ``LatticeOverflow`` where it is too far away."""
@@ -150,6 +156,16 @@ class Lattice(Compressor):
         """Return the largest distance between a reference and x in any coordinate."""
         return _radius(side, self.bits, self.stochastic)
 
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        return self.nominal_vector(numbers, dtype).size_bytes
+
+    def nominal_vector(self, numbers: int, dtype: torch.dtype) -> LatticeVector:
+        """Return a message of the exact size without contents."""
+        codes = absent(packed_bytes(numbers, self.bits), torch.uint8)
+        return LatticeVector(numbers, self.bits, 1.0, self.stochastic, name_of(dtype), 0, codes).owned()
+
     def contraction(self, dimension: int) -> None:
         return None
 
@@ -171,7 +187,7 @@ class Lattice(Compressor):
             raise ValueError(
                 f"side={side} is too fine for numbers of {peak(x):.6g}; use a side of at least 2⁻³¹ of them."
             )
-        dtype, packed = str(x.dtype).removeprefix("torch."), pack(codes, self.bits)
+        dtype, packed = name_of(x.dtype), pack(codes, self.bits)
         return LatticeVector(x.numel(), self.bits, side, self.stochastic, dtype, check, packed).owned(), points
 
     def _side(self, x: Tensor, memory: Memory | None, far: float | None) -> float:

@@ -10,17 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.compression.coding.typical_indices import typical_indices
 from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
+    absent,
     pieces,
     require_count,
     require_finite,
     require_tensor,
     require_vector,
 )
-from tacit.compression.sparse import SparseVector, sparse
+from tacit.compression.nominal import NominalVector
+from tacit.compression.sparse import Selector, SparseVector, sparse
 from tacit.errors import BadMessage, require
 
 
@@ -127,6 +130,25 @@ class Layerwise(Compressor):
             parts=tuple(message if message.is_owned else message.snapshot() for message in messages),
             values=torch.cat(exact) if exact else x.new_empty(0),
         ).owned()
+
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        inner = self.compressor
+        if not shapes:
+            return inner.nominal_size_bytes(numbers, dtype)
+        segments = [shape for _, _, shape in pieces(numbers, shapes)]
+        coded = [shape for shape in segments if not self._is_exempt(shape)]
+        if coded and isinstance(inner, Selector):
+            selected = [shape.numel() if self._is_exempt(shape) else inner.most(shape.numel()) for shape in segments]
+            indices = typical_indices(list(zip(selected, map(torch.Size.numel, segments), strict=True)))
+            return SparseVector.of(indices, absent(indices.count, dtype)).size_bytes
+        return LayerwiseVector(
+            sizes=torch.tensor([shape.numel() for shape in segments], dtype=torch.int64),
+            is_exact=torch.tensor([self._is_exempt(shape) for shape in segments], dtype=torch.bool),
+            parts=tuple(NominalVector.of(inner, shape.numel(), dtype, (shape,)) for shape in coded),
+            values=absent(numbers - sum(shape.numel() for shape in coded), dtype),
+        ).size_bytes
 
     def _is_exempt(self, shape: torch.Size) -> bool:
         return shape.numel() < self.exempt_below

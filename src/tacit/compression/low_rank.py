@@ -15,6 +15,7 @@ from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
+    absent,
     pieces,
     require_count,
     require_finite,
@@ -100,17 +101,31 @@ class LowRank(Compressor):
         x, memory = x.detach(), {} if memory is None else memory
         sizes, factors, values = [], [x.new_empty(0)], [x.new_empty(0)]
         for index, (begin, end, shape) in enumerate(pieces(x.numel(), shapes or (x.shape,))):
-            rows, columns = (shape[0], shape[1:].numel()) if len(shape) > 1 else (shape.numel(), 0)
-            if 0 < 2 * self.rank * (rows + columns) <= rows * columns:
+            rows, columns = self._sides(shape)
+            if columns:
                 matrix = x[begin:end].view(rows, columns).to(wide(x.dtype))
                 left, right = self._factors(matrix, random, memory, str(index))
                 factors += [left.to(x.dtype).reshape(-1), right.to(x.dtype).reshape(-1)]
             else:
-                rows, columns = end - begin, 0
                 values.append(x[begin:end])
             sizes.append((rows, columns))
         table = torch.tensor(sizes, dtype=torch.int64)
         return LowRankVector(self.rank, table, torch.cat(factors), torch.cat(values)).owned()
+
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        sizes = [self._sides(shape) for _, _, shape in pieces(numbers, shapes or (torch.Size([numbers]),))]
+        factors = sum(self.rank * (rows + columns) for rows, columns in sizes if columns)
+        exact = sum(rows for rows, columns in sizes if not columns)
+        table = torch.tensor(sizes, dtype=torch.int64)
+        return LowRankVector(self.rank, table, absent(factors, dtype), absent(exact, dtype)).size_bytes
+
+    def _sides(self, shape: torch.Size) -> tuple[int, int]:
+        """Return rows and columns of a tensor that is sent as factors, else its size and 0."""
+        rows, columns = (shape[0], shape[1:].numel()) if len(shape) > 1 else (shape.numel(), 0)
+        is_sent_as_factors = 0 < 2 * self.rank * (rows + columns) <= rows * columns
+        return (rows, columns) if is_sent_as_factors else (shape.numel(), 0)
 
     def _factors(self, matrix: Tensor, random: np.random.Generator, memory: Memory, key: str) -> tuple[Tensor, Tensor]:
         """Return P and Q with ``matrix`` ≈ P Qᵀ, and store the directions."""

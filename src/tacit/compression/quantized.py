@@ -16,6 +16,7 @@ from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
+    absent,
     contraction_of_unbiased,
     require_count,
     require_finite,
@@ -100,6 +101,13 @@ class QSGD(Compressor):
         require_finite(scales, x)  # last: it waits for a GPU
         return message
 
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        codes = absent(packed_bytes(numbers, self.bits), torch.uint8)
+        scales = absent(-(-numbers // self.bucket), dtype)
+        return QuantizedVector(numbers, self.bits, self.bucket, codes, scales).size_bytes
+
     def contraction(self, dimension: int) -> float | None:
         return contraction_of_unbiased(self.variance(dimension))
 
@@ -143,6 +151,11 @@ class Sign(Compressor):
         x = x.detach()
         scale = torch.tensor([mean_magnitude(x)], dtype=x.dtype, device=x.device)
         return SignVector(x.numel(), scale, pack(x >= 0, 1)).owned()
+
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        return SignVector(numbers, absent(1, dtype), absent(packed_bytes(numbers, 1), torch.uint8)).size_bytes
 
     def contraction(self, dimension: int) -> float:
         return 1 / max(1, dimension)

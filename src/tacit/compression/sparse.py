@@ -17,12 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.compression.coding.bits import packed_bytes
 from tacit.compression.coding.index_rows import encode_rows
-from tacit.compression.coding.indices import CodedIndices, encode, encode_blocks
+from tacit.compression.coding.indices import CodedIndices, Coding, encode, encode_blocks, width_of
+from tacit.compression.coding.typical_indices import typical_indices
 from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
+    absent,
     contraction_of_unbiased,
     has_methods_of,
     require_finite,
@@ -119,6 +122,18 @@ class Selector(Compressor):
         self, x: Tensor, random: np.random.Generator, shapes: Sequence[torch.Size]
     ) -> tuple[CodedIndices, Tensor]:
         """Return the selected coordinates and their values."""
+
+    def nominal_size_bytes(
+        self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()
+    ) -> int:
+        """Return the packed size of a typical message, in which the selected coordinates are spread at random."""
+        if not has_methods_of(self, Selector, "compress"):
+            return super().nominal_size_bytes(numbers, dtype, shapes)
+        return self.nominal_vector(numbers, absent(self.most(numbers), dtype)).size_bytes
+
+    def nominal_vector(self, numbers: int, values: Tensor | Compressed) -> SparseVector:
+        """Return a message of typical size with these ``values``; nothing else of it can be used."""
+        return SparseVector.of(typical_indices([(self.most(numbers), numbers)]), values)
 
     def compress_rows(
         self,
@@ -356,6 +371,11 @@ class BlockTopK(Selector):
         indices = encode_blocks(within, x.numel(), block, positions)
         require_finite(values, x)  # last: it waits for a GPU
         return indices, values
+
+    def nominal_vector(self, numbers: int, values: Tensor | Compressed) -> SparseVector:
+        count, block = self.most(numbers), min(self.block, max(1, numbers))
+        packed = absent(packed_bytes(count, width_of(block)), torch.uint8)
+        return SparseVector.of(CodedIndices(numbers, count, Coding.BLOCKS, block, packed), values)
 
     def most(self, dimension: int) -> int:
         return min(dimension, -(-dimension // self.block) * self.k)

@@ -183,14 +183,12 @@ def add_of(value: object) -> Add:
     )
 
 
-_FIXED_BYTES: Final[dict[type, int]] = {int: 9, float: 9, bool: 2, type(None): 1}
+FIXED_BYTES: Final[dict[type, int]] = {int: 9, float: 9, bool: 2, type(None): 1}
+"""The lengths of the codes and numbers of values of these types."""
 
 
 def size_bytes(value: object) -> int:
     """Return the length of a value's code, numbers and content."""
-    fixed = _FIXED_BYTES.get(type(value))
-    if fixed is not None:
-        return fixed
     if isinstance(value, Tensor):
         return 3 + 8 * value.dim() + value.nbytes
     if isinstance(value, str | bytes):

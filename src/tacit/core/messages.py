@@ -25,12 +25,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from torch import Tensor
 
-from tacit.core.message_fields import ADD, INLINE_BYTES, Bytes, Nestable, add_of, size_bytes
+from tacit.core.message_fields import ADD, FIXED_BYTES, INLINE_BYTES, Bytes, Nestable, add_of, size_bytes
 from tacit.core.message_kinds import IN_USE, Kinds
 from tacit.core.message_reading import CHECKSUM, HEADER, make_message, plan_of
 
@@ -119,12 +119,15 @@ class Message(Nestable):
     @property
     def size_bytes(self) -> int:
         """The length of ``pack()``, without packing."""
-        values, names = self.__dict__, self._field_names or self._name_fields()
-        return HEADER.size + len(self._name) + sum([size_bytes(values[name]) for name in names])
+        return self.inner_bytes + HEADER.size - 2
 
     @property
     def inner_bytes(self) -> int:
-        return self.size_bytes - HEADER.size + 2
+        values, length = self.__dict__, len(self._name) + 2
+        for name in self._field_names or self._name_fields():
+            value = values[name]
+            length += FIXED_BYTES.get(type(value)) or size_bytes(value)
+        return length
 
     def snapshot(self: MessageType) -> MessageType:
         """Return a copy that owns its tensors, so that the sender may overwrite the original ones."""
@@ -150,11 +153,13 @@ class Message(Nestable):
                 return True
         return False
 
-    def received_as(self, asked: Iterable[type[Message]], kinds: Kinds | None = None) -> Message:
+    def received_as(self, asked: Collection[type[Message]], kinds: Kinds | None = None) -> Message:
         """Return the message as an instance of the receiver's class: the one ``asked`` for, else the one in ``kinds``.
 
         Raise ``BadMessage`` if that class has other fields.
         """
+        if kinds is None and type(self) in asked:
+            return self
         own = None if kinds is None else kinds.find(self._name)
         for kind in asked:
             if kind.kind == self.kind:

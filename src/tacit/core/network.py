@@ -7,7 +7,6 @@ waits for the network. The state of a strategy may have changed (``on_message`` 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -82,7 +81,7 @@ class Envelope(NamedTuple):
     session: int = 0
 
 
-class DeferredMessage(ABC, Generic[MessageType]):
+class DeferredMessage(Generic[MessageType]):
     """A message that is made when an all-gather needs it. The simulator makes those of all ranks in one call."""
 
     @property
@@ -90,9 +89,9 @@ class DeferredMessage(ABC, Generic[MessageType]):
         """The work of ``make`` and the numbers it is about, as ``Worker.spend`` takes them."""
         return "encode", 0
 
-    @abstractmethod
     def make(self) -> MessageType:
         """Return the message. It is called once, and the caller waits in the all-gather until then."""
+        raise NotImplementedError(f"{type(self).__name__} must define make(), which returns the message.")
 
     @classmethod
     def make_all(cls, several: Sequence[Self]) -> list[MessageType]:

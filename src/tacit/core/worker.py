@@ -119,6 +119,14 @@ class Worker(Protocol):
         """Record a number in the trace, for tables and figures."""
 
 
+def is_timing_only(endpoint: object) -> bool:
+    """Return whether only time and bytes of a worker or server are simulated, so that contents have no effect.
+
+    A world without such a mode need not define the attribute.
+    """
+    return bool(getattr(endpoint, "is_timing_only", False))
+
+
 class Server(Protocol):
     """The server of a server strategy, with its own copy of the model; not a worker.
 

@@ -20,7 +20,7 @@ _MOST_TIMES: Final = 200
 """Step times of a rank in a profile: means of as many equal parts of its sorted measured times."""
 _LINE: Final = 4.0
 """Largest over smallest number of elements from which the cost of work is fitted as a line."""
-_CLEARLY: Final = 2.0
+_CLEARLY: Final = 3.0
 """Standard errors by which the steps of a compressed run must be longer to count as lengthened."""
 _DIGITS: Final = 4
 Seconds = NDArray[np.float64]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,9 +21,11 @@ from tacit.runtime.environment import SERVE
 from tacit.session import Session, SessionOptions, check_not_attached, common_table, script_context
 from tacit.session.logs import Log
 from tacit.session.model.wrappers import WAY_OUT
+from tacit.session.planned import Plan, planned
 from tacit.session.probing import take_probe
 from tacit.session.steps.optimizers import Optimizers, check_optimizers, evaluates_several_times, optimizers_of
 
+_log: Final = logging.getLogger("tacit")
 SECURITY = ("token", "curve", "plain")
 SERVERS = ("rank0", "process")
 
@@ -31,7 +34,7 @@ SERVERS = ("rank0", "process")
 def attach(
     model: nn.Module,
     optimizer: Optimizer | Sequence[Optimizer],
-    strategy: Strategy[Any],
+    strategy: Strategy[Any] | Plan | str | os.PathLike[str],
     *,
     steps: int | None = None,
     seed: int = 0,
@@ -49,6 +52,7 @@ def attach(
 ) -> Session:
     """Run ``strategy`` in every ``optimizer.step()``, together with the other workers that torchrun started.
 
+    strategy: a strategy, a plan of ``tacit.plan``, or the path of its plan.toml. A plan never changes the optimizer.
     optimizer: one that holds all trainable parameters, or a list of several that do so together; a step is then one
     step of each of them. steps: number of steps of each worker; None if unknown (the end then costs one more round).
     seed: of the strategy's own draws, the same on all ranks. buffers: of the model, when models are averaged:
@@ -65,7 +69,8 @@ def attach(
     """
     folder = renamed_keyword("rescue", rescue, "rescue_folder", rescue_folder, stacklevel=5)
     server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
-    optimizers, strategy = _checked(model, optimizer, strategy)
+    plan = planned(strategy)
+    optimizers, strategy = _checked(model, optimizer, plan.strategy)
     _check_options(steps, timeout_s, security, server)
     probe = take_probe()
     if probe is not None:
@@ -105,7 +110,13 @@ def attach(
         if simulated is None
         else simulated.open_backend()
     )
-    return Session(backend, model, optimizers, strategy, steps=steps, seed=seed, options=options)
+    if backend.rank == 0:
+        for remark in plan.remarks(backend.size, next(iter(optimizers)).param_groups[0]["lr"]):
+            _log.warning("%s", remark)
+    session = Session(backend, model, optimizers, strategy, steps=steps, seed=seed, options=options)
+    if plan.predicted:
+        session.run.record = {**session.run.record, "predicted": dict(plan.predicted)}
+    return session
 
 
 def _checked(model: nn.Module, optimizer: object, strategy: Strategy[Any]) -> tuple[Optimizers, Strategy[Any]]:
@@ -118,8 +129,6 @@ def _checked(model: nn.Module, optimizer: object, strategy: Strategy[Any]) -> tu
     if isinstance(model, DistributedDataParallel):
         raise TypeError(f"model is wrapped in DistributedDataParallel, which communicates in every step. {WAY_OUT}")
     optimizers = optimizers_of(optimizer)
-    if not isinstance(strategy, Strategy):
-        raise TypeError(f"strategy={strategy!r} must be a strategy; try tacit.LocalSGD().")
     simulated = script_context()
     return optimizers, strategy if simulated is None or simulated.strategy is None else simulated.strategy
 

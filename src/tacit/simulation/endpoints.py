@@ -39,6 +39,7 @@ class Endpoint(ABC):
 
     def __init__(self, world: BaseWorld, rank: int, channel: Channel | None = None) -> None:
         self.world, self.rank, self.size = world, rank, world.cluster.workers
+        self.is_timing_only = world.is_timing
         self.network = SimulatedNetwork(self, channel or world.channels[0])
         self.fiber: Fiber = make_fiber(world.host, self._run)
         self.waiting: tuple[object, float] | None = None  # the call it is parked in, since when

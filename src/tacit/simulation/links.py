@@ -174,6 +174,7 @@ class Fabric:
         self._pipes: dict[tuple[str, int], Pipe] = {}
         self._library = cluster.collective_times
         self._networks: dict[tuple[int, ...], GroupNetwork] = {}
+        self._rings: dict[tuple[int, ...], tuple[Array, Array]] = {}
         self._prices: dict[object, Price] = {}
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
@@ -333,24 +334,30 @@ class Fabric:
         """Return the cost of stages in which a rank sends to its successor once it has received the stage before."""
         if key in self._prices:
             return self._prices[key]
-        edges = [(rank, group[(i + 1) % len(group)]) for i, rank in enumerate(group)]
-        latency_s = np.array([self._cluster.latency(a, b) for a, b in edges])
-        bandwidth = np.array(self._cluster.bandwidths(edges))
-        received_s, sent_s = np.zeros(len(group)), np.zeros(len(group))
-        sent_bytes = np.zeros(len(group), np.int64)
-        for sizes_bytes in stages:
-            sent_s = np.maximum(received_s, sent_s) + sizes_bytes / bandwidth
-            arrival_s = sent_s + latency_s
+        n = len(group)
+        latency_s, bandwidth = self._edges_of_ring(tuple(group))
+        sizes_bytes = np.array([*stages], np.int64).reshape(-1, n)
+        around_s, sent_s = np.zeros(n + 1), np.zeros(n)  # the last number of ``around_s`` is also its first
+        received_s, arrival_s = around_s[:-1], around_s[1:]  # a rank receives what its predecessor sends
+        for travel_s in sizes_bytes / bandwidth:
+            np.maximum(received_s, sent_s, out=sent_s)
+            sent_s += travel_s
+            np.add(sent_s, latency_s, out=arrival_s)
             if self._loss is not None:
-                arrival_s += self._retries(len(group))
-            received_s[0], received_s[1:] = arrival_s[-1], arrival_s[:-1]
-            sent_bytes += sizes_bytes
-        done_s = float(
-            np.maximum(received_s, sent_s).max()
-        )  # all leave at once: the position in the ring has no effect
-        price = Price((done_s,) * len(group), tuple(sent_bytes.tolist()))
+                arrival_s += self._retries(n)
+            around_s[0] = around_s[-1]
+        done_s = float(np.maximum(received_s, sent_s).max())  # all leave at once: the place in the ring has no effect
+        price = Price((done_s,) * n, tuple(sizes_bytes.sum(axis=0).tolist()))
         self._keep(key, price)
         return price
+
+    def _edges_of_ring(self, group: tuple[int, ...]) -> tuple[Array, Array]:
+        """Return latency and bandwidth from each rank of a group to the next one."""
+        if group not in self._rings:
+            edges = [(rank, group[(i + 1) % len(group)]) for i, rank in enumerate(group)]
+            latencies_s = [self._cluster.latency(*edge) for edge in edges]
+            self._rings[group] = np.array(latencies_s), np.array(self._cluster.bandwidths(edges))
+        return self._rings[group]
 
     def _retries(self, count: int) -> Array:
         """Return the seconds spent on retransmissions, one entry per message of a collective."""

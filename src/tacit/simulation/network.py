@@ -70,10 +70,11 @@ class SimulatedNetwork:
         continues: bool = False,
     ) -> list[MessageType]:
         if isinstance(message, DeferredMessage):
-            self._end.spend(*message.work)
-        if isinstance(message, DeferredMessage) and self._end.kinds is None:  # else it needs this endpoint's classes
-            gathered: list[MessageType] = self._call("all-gather", message, float(continues), group)
-            return gathered
+            if self._end.world.cluster.costs:
+                self._end.spend(*message.work)
+            if self._end.kinds is None:  # else it needs this endpoint's classes
+                gathered: list[MessageType] = self._call("all-gather", message, float(continues), group)
+                return gathered
         message = made(message)
         return self._as_own(self._call("all-gather", message.snapshot(), float(continues), group), [message])
 

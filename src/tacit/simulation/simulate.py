@@ -28,6 +28,7 @@ from tacit.simulation.evaluation.timed import TimedEvaluator
 from tacit.simulation.fibers import default_host
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, record_of
 from tacit.simulation.servers.fast_servers import run_fast_servers
+from tacit.simulation.servers.network_race import run_network_race
 from tacit.simulation.servers.network_servers import run_network_servers
 from tacit.simulation.servers.server_models import server_models
 from tacit.simulation.settings.checks import check_arguments, check_evaluations, check_resumed, warn_of_speeds
@@ -179,7 +180,7 @@ def simulate(
     try:
         if evaluator.target is not None:
             pass  # the initial model has reached it
-        elif may_race and run_fast_servers(world):
+        elif may_race and (run_fast_servers(world) or run_network_race(world)):
             run.record = {**run.record, "host": "race"}
         elif may_race and run_network_servers(world):
             run.record = {**run.record, "host": "events"}

@@ -155,18 +155,24 @@ def check_hook_free_steps(row: Row) -> None:
 
 
 def check_times(row: Row) -> None:
-    """Check that losses by step are equal on clusters of other speeds, unless the strategy says ``depends_on_time``."""
+    """Check that losses by step are equal on clusters of other speeds, unless the strategy says ``depends_on_time``.
+
+    The spread of the models is compared as well: on a quadratic, the mean of the models does not depend on rounds.
+    """
     if row.strategy.depends_on_time:
         return
     slow = Cluster(
         workers=WORKERS, compute=Pareto(minimum_s=0.01, shape=1.5), bandwidth_bytes_per_s=2e4, speed={1: 0.3}
     )
-    there = simulate(QUADRATIC, row.strategy, cluster=slow, steps=29, seed=2)
-    for here, other in zip(_default_run(row).history, there.history, strict=True):
-        distance = abs(here["loss"] - other["loss"])
-        assert distance <= 1e-12 * abs(here["loss"]), (
-            f"{row}: the loss at step {here['step']} depends on the cluster; set depends_on_time = True in the class."
-        )
+    run = _default_run(row)
+    there = simulate(QUADRATIC, row.strategy, cluster=slow, steps=run.steps, seed=run.seed)
+    for here, other in zip(run.history, there.history, strict=True):
+        for name in ("loss", "spread"):
+            value, limit = here[name] or 0.0, 1e-9 * abs(here["loss"])
+            assert abs(value - (other[name] or 0.0)) <= limit, (
+                f"{row}: the {name} at step {here['step']} depends on the cluster; "
+                f"set depends_on_time = True in the class."
+            )
 
 
 def check_messages(row: Row) -> None:

@@ -26,6 +26,7 @@ from tacit.cli.settings import (
 )
 from tacit.cli.terminal import console, print_notes
 from tacit.errors import TacitError, require
+from tacit.planning.files import settings_of
 from tacit.record.files import toml_text, write_text
 from tacit.registry.tables import Table
 from tacit.runtime.launch import FailedWorker, launch, torchrun_line
@@ -44,6 +45,7 @@ def train_command(
     steps: options.Steps = None,
     seed: options.Seed = None,
     config: options.Config = None,
+    plan_file: process_options.PlanFile = None,
     optimizer: options.Optimizer = None,
     lr: options.LearningRate = None,
     momentum: options.Momentum = None,
@@ -81,6 +83,7 @@ def train_command(
       tacit train -s 'LocalSGD(period=Every(8))' --workers 4 --steps 500 --out runs/real
       tacit train --config runs/real/run.toml --seed 1 --checkpoint-every 100
       tacit train --resume runs/real --workers 3
+      tacit train --plan plan.toml --steps 500
       tacit train -s LocalSGD --workers 8 --nodes 2 --print-command
     """
     given = {name: value for name, value in locals().items() if name != "context"}
@@ -181,7 +184,9 @@ def _plan(given: dict[str, Any]) -> Plan:
             f"--resume {given['resume']} must hold a run, and it has no run.toml; "
             f"give a folder that tacit train wrote.",
         )
-    tables = [beneath, read_file(config, single=True) if config is not None else {}, option_tables.table_from(given)]
+    given_file = {} if config is None else read_file(config, single=True)
+    planned = {} if given["plan_file"] is None else settings_of(given["plan_file"])
+    tables = [beneath, given_file, planned, option_tables.table_from(given)]
     cluster = {key: value for table in tables for key, value in table.get("cluster", {}).items()}
     if is_part():
         cluster["workers"] = int(os.environ["WORLD_SIZE"])

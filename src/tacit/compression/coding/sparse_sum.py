@@ -49,6 +49,13 @@ class SumVector(Compressed, wire="sum"):
         narrow = _some(positions[is_narrow], small[is_narrow], total.numel())
         return cls(total.numel(), narrow, _some(positions[~is_narrow], values[~is_narrow], total.numel())).owned()
 
+    @classmethod
+    def empty_bytes(cls) -> int:
+        """Return the size of a sum without its numbers and indices."""
+        empty = torch.empty(0, dtype=torch.int64)
+        narrow, wide = (sparse(empty, torch.empty(0, dtype=dtype), 0) for dtype in (torch.float32, torch.float64))
+        return cls(0, narrow, wide).size_bytes
+
     @property
     def numbers(self) -> int:
         return self.length

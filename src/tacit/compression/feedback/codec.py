@@ -14,6 +14,7 @@ from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.compression.dense import Dense
 from tacit.compression.feedback.latest_exchange import LATEST
 from tacit.compression.feedback.updates import Update
+from tacit.compression.nominal import NominalVector
 from tacit.core.messages import Message
 from tacit.core.weights import has_data
 from tacit.errors import BadMessage
@@ -61,6 +62,10 @@ class Codec(NamedTuple):
         """Return a message that decodes to ``vector``."""
         unscaled = vector if self.scale == 1.0 else vector / self.scale
         return owned(Dense().compress(unscaled, self.random, None, self.shapes))
+
+    def nominal(self, compressor: Compressor | None = None) -> NominalVector:
+        """Return a message of nominal size, of another ``compressor`` where one is given."""
+        return NominalVector.of(compressor or self.compressor, self.dimension, self.dtype, self.shapes)
 
     def add(self, target: Tensor, message: Compressed, factor: float = 1.0) -> None:
         """Add ``factor`` times the decoded message to ``target`` in place; reads only coordinates that were sent."""

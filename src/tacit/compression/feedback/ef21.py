@@ -55,14 +55,14 @@ class EstimateFeedback(SummableFeedback):
         """Return c_i = C(∇f_i − g_i), and set g_i ← g_i + c_i."""
         weight = codec.weight / self.gain(state.rank, len(state.weights))
         target = self.target(state, vector.double() * weight)
-        if self.init == "full" and not state.has_joined:
+        if self.sends_in_full(state):
             return codec.exact_difference(target, state.own["estimate"])
         return codec.compress_difference(target, state.own["estimate"], state.warm)
 
     def encode_rows(
         self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
     ) -> list[Compressed]:
-        is_full = self.init == "full" and not all(state.has_joined for state in states)
+        is_full = any(self.sends_in_full(state) for state in states)
         if is_full or not has_methods_of(self, EstimateFeedback, "encode"):
             return super().encode_rows(states, vectors, codecs)
         gains = [self.gain(state.rank, len(state.weights)) for state in states]
@@ -73,6 +73,9 @@ class EstimateFeedback(SummableFeedback):
         if not has_methods_of(self, EstimateFeedback, "target"):
             rows = torch.stack([self.target(*each) for each in zip(states, rows, strict=True)])
         return compress_differences(codecs, rows, own_matrix(states, "estimate"), [s.warm for s in states])
+
+    def sends_in_full(self, state: FeedbackState) -> bool:
+        return self.init == "full" and not state.has_joined
 
     def decode(self, state: FeedbackState, total: Total, codec: Codec) -> Tensor:
         """Set Σ g_i ← Σ g_i + Σ c_i, and return the mean g."""

@@ -19,6 +19,7 @@ from tacit.compression.feedback.ef21 import EstimateFeedback, Init, check_init
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
 from tacit.compression.feedback.summable import record_weights
 from tacit.compression.feedback.updates import Update
+from tacit.compression.nominal import NominalVector
 from tacit.core.weights import has_data
 from tacit.errors import require
 
@@ -60,6 +61,12 @@ class EF21Bidirectional(EstimateFeedback):
         if not has_data(sum(update.weight for update in updates)):
             change.zero_()
         return self.master.compress(change.to(codec.dtype), codec.random)
+
+    def set_nominal_broadcast(self, state: FeedbackState, codec: Codec) -> None:
+        state.master_bytes = codec.nominal(self.master).size_bytes
+
+    def nominal_reply(self, split: RangeSplit, size: int, numbers: int, codec: Codec) -> NominalVector:
+        return NominalVector.of(self.master, numbers, codec.dtype)
 
     def reply_bytes(self, split: RangeSplit, size: int, codec: Codec) -> float | None:
         found = range_split(self.master, codec.dimension, codec.dtype.itemsize)

@@ -44,7 +44,7 @@ class EF21Plus(Feedback):
         if not has_data(codec.weight):
             return Update(codec.weight)
         estimate, gradient = state.shared["estimates"][state.rank], vector.double() * codec.weight  # g_i, ∇f_i
-        if self.init == "full" and not state.has_joined:
+        if self.sends_in_full(state):
             return Update(codec.weight, codec.uncompressed(gradient.to(codec.dtype)))
         fresh = codec.compress(gradient.to(codec.dtype), {})  # b
         change = codec.compress((gradient - estimate).to(codec.dtype), state.warm)  # m − g_i
@@ -52,6 +52,9 @@ class EF21Plus(Feedback):
         change_error = torch.linalg.vector_norm(codec.decode(change) + estimate - gradient)
         is_fresh = float(fresh_error) < float(change_error)
         return Update(codec.weight, fresh if is_fresh else change, is_fresh)
+
+    def sends_in_full(self, state: FeedbackState) -> bool:
+        return self.init == "full" and not state.has_joined
 
     def decode_updates(self, state: FeedbackState, updates: Sequence[Update], codec: Codec) -> Tensor:
         estimates = state.shared["estimates"]

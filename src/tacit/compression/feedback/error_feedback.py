@@ -28,6 +28,7 @@ from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_mat
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update
 from tacit.compression.kernels.matrix_rows import stacked
+from tacit.compression.nominal import NominalVector
 from tacit.compression.sparse import Selector
 
 
@@ -63,6 +64,11 @@ class NoFeedback(SummableFeedback):
         if not _rounds_twice(codec):
             return super().reply(state, updates, begin, codec)
         return codec.compressor.compress(self.sum(updates, codec).to(codec.dtype), codec.random)
+
+    def nominal_reply(self, split: RangeSplit, size: int, numbers: int, codec: Codec) -> NominalVector:
+        if not _rounds_twice(codec):
+            return super().nominal_reply(split, size, numbers, codec)
+        return NominalVector.of(codec.compressor, numbers, codec.dtype)
 
     def reply_bytes(self, split: RangeSplit, size: int, codec: Codec) -> float | None:
         return split.size_bytes if _rounds_twice(codec) else super().reply_bytes(split, size, codec)

@@ -17,6 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from tacit.compression.compressor import Compressor
+from tacit.compression.dense import Dense
 from tacit.compression.feedback.codec import Codec
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update
@@ -63,6 +64,19 @@ class Feedback(Spec, ABC):
         The simulator encodes the vectors of all ranks in one call. The codecs differ in random streams and weight.
         """
         return [self.encode_update(*each) for each in zip(states, vectors, codecs, strict=True)]
+
+    def nominal_update(self, state: FeedbackState, codec: Codec) -> Update:
+        """Return an update of nominal size for a timing-only simulation, and record that this rank has sent one."""
+        body = codec.nominal(Dense() if self.sends_in_full(state) else None)
+        state.weights[state.rank] = codec.weight
+        return Update(codec.weight, body)
+
+    def set_nominal_broadcast(self, state: FeedbackState, codec: Codec) -> None:
+        """Record the nominal size of what a master would send, if this feedback has one."""
+
+    def sends_in_full(self, state: FeedbackState) -> bool:
+        """Return whether the next update is uncompressed."""
+        return False
 
     @abstractmethod
     def decode_updates(self, state: FeedbackState, updates: Sequence[Update], codec: Codec) -> Tensor:

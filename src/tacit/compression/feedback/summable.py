@@ -21,6 +21,7 @@ from tacit.compression.feedback.codec import Codec, Total, message_of, owned
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update, Weights
+from tacit.compression.nominal import NominalVector
 from tacit.core.weights import has_data
 
 
@@ -53,6 +54,9 @@ class SummableFeedback(Feedback):
         if not has_data(codec.weight) or not self.takes_part(state, codec):
             return Update(codec.weight)
         return Update(codec.weight, self.encode(state, vector, codec))
+
+    def nominal_update(self, state: FeedbackState, codec: Codec) -> Update:
+        return super().nominal_update(state, codec) if self.takes_part(state, codec) else Update(codec.weight)
 
     def encode_updates(
         self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
@@ -96,6 +100,13 @@ class SummableFeedback(Feedback):
     def reply_bytes(self, split: RangeSplit, size: int, codec: Codec) -> float | None:
         """Return the nominal size of all replies together, or None where replies are impossible."""
         return expected_sum_bytes(split.share, size, codec.dimension, codec.dtype.itemsize)
+
+    def nominal_reply(self, split: RangeSplit, size: int, numbers: int, codec: Codec) -> NominalVector:
+        """Return a reply of nominal size about ``numbers`` of the coordinates, for a timing-only simulation."""
+        replies_bytes = self.reply_bytes(split, size, codec)
+        assert replies_bytes is not None
+        share = numbers / max(1, codec.dimension)
+        return NominalVector(numbers, SumVector.empty_bytes() + round(replies_bytes * share)).owned()
 
     def decode_replies(
         self, state: FeedbackState, own: Update, updates: Sequence[Update], replies: Sequence[Compressed], codec: Codec

@@ -30,19 +30,20 @@ def largest_of_rows(
 
     ``k`` is at least one and less than the number of columns.
     With ``estimates`` the numbers are those of row − estimate, computed in the wider of their dtypes and rounded to
-    ``dtype``. A few rows at a time are subtracted, so that they stay in the cache.
+    ``dtype``.
     """
     if estimates is None:
         return _largest(rows, k)
-    dtype, at_once = dtype or rows.dtype, max(1, PIECE // rows.shape[1])
-    differences = torch.empty(rows.shape, dtype=dtype)
-    is_direct = torch.can_cast(torch.promote_types(rows.dtype, estimates.dtype), dtype)
+    differences = torch.empty(rows.shape, dtype=dtype or rows.dtype)
+    if {rows.dtype, estimates.dtype, differences.dtype} <= {torch.float32, torch.float64}:
+        one, other, result = [tensor.detach().numpy() for tensor in (rows, estimates, differences)]
+        with np.errstate(all="ignore"):  # the caller checks the values
+            np.subtract(one, other, out=result, casting="same_kind")  # faster than torch where dtypes differ
+        return _largest(differences, k)
+    at_once = max(1, PIECE // rows.shape[1])  # so that a few rows at a time stay in the cache
     for begin in range(0, len(rows), at_once):
         some = slice(begin, begin + at_once)
-        if is_direct:
-            torch.sub(rows[some], estimates[some], out=differences[some])
-        else:
-            differences[some] = rows[some] - estimates[some]
+        differences[some] = rows[some] - estimates[some]
     return _largest(differences, k)
 
 

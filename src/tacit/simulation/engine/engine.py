@@ -307,7 +307,9 @@ class Engine:
         self.layout.join(gradients, flat)
         for place, one in deferred.items():
             one.value = flat[place]
-        if not deferred:
+        if not deferred and ranks[-1] - ranks[0] + 1 == len(ranks):
+            self._flat_gradients[ranks[0] : ranks[-1] + 1] = flat
+        elif not deferred:
             self._flat_gradients[ranks] = flat
         elif len(deferred) < len(ranks):
             queued = [place for place in range(len(ranks)) if place not in deferred]

@@ -8,6 +8,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.simulation.engine.choice import Choice, warn_once
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
+from tacit.simulation.engine.recorded_calls import RecordedCalls
 from tacit.workloads.workload import Problem
 
 
@@ -20,6 +21,7 @@ class PlainGradients:
     def __init__(self, problem: Problem, choice: Choice, buffers: BuffersPerWorker) -> None:
         self._problem, self.choice, self.buffers = problem, choice, buffers
         self.vmapped = vmap(grad_and_value(self._loss))
+        self._recorded = RecordedCalls(self.vmapped, problem.module)
 
     def evaluate(
         self, ranks: list[int], parameters: dict[str, Tensor], batch: tuple[Tensor, ...]
@@ -27,7 +29,7 @@ class PlainGradients:
         """Return gradients by name and losses of ``ranks``, each with a leading dimension of replicas."""
         if self.choice.engine != "loop":
             try:
-                return self.vmapped(parameters, *batch)
+                return self._recorded(parameters, *batch)
             except (RuntimeError, NotImplementedError) as error:
                 self.choice = Choice("loop", f"vmap failed: {str(error).splitlines()[0]}")
                 warn_once(self.choice.reason)

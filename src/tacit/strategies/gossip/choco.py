@@ -15,6 +15,7 @@ Momentum stays local.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -24,9 +25,10 @@ from torch import Tensor
 
 from tacit.compression import TopK
 from tacit.compression.compressor import Compressed, Compressor, Memory
+from tacit.compression.nominal import NominalVector
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, Strategy
-from tacit.core.worker import Worker
+from tacit.core.worker import Worker, is_timing_only
 from tacit.errors import BadMessage, NotFinite, require
 from tacit.strategies.gossip.neighbours import GossipState, average_over_all, check_topology, exchange
 from tacit.topology import Ring, Topology
@@ -92,6 +94,10 @@ class CHOCO(Strategy[CHOCOState], MergesStates):
         model = worker.parameters
         if not bool(model.sum().isfinite()):
             raise NotFinite(worker.rank, worker.step, float(model.sum()), "model's sum")
+        if is_timing_only(worker):
+            nominal = NominalVector.of(self.compressor, model.numel(), model.dtype, worker.layout.shapes)
+            deque(exchange(worker, state, self.topology, nominal), maxlen=0)
+            return
         scale = self._scale(model.numel())
         change = self.compressor.compress_change(
             model, state.estimate, worker.random, state.memory, worker.layout.shapes, model.dtype, scale

@@ -39,6 +39,7 @@ class ModelCodec(NamedTuple):
     two_stage: bool
     random: np.random.Generator
     memory: Memory  # the distance that the lattice has measured
+    is_nominal: bool = False  # whether contents have no effect, so that nothing is encoded
 
     def encode(self, model: Tensor, outdated: Tensor, reference: Tensor | None = None) -> Encoded:
         """Encode ``model``. ``reference`` is the vector that it is decoded against, if the sender knows it.
@@ -74,6 +75,8 @@ class ModelCodec(NamedTuple):
         If ``reference`` is known and the lattice has no fixed side, the vector can be decoded against ``reference``.
         """
         assert self.lattice is not None
+        if self.is_nominal:
+            return self.lattice.nominal_vector(x.numel(), x.dtype), x
         radius = None if reference is None else _MARGIN * distance(x, reference)
         return self.lattice.compress_with_points(x, self.random, self.memory, radius)
 
@@ -87,6 +90,8 @@ def decode(message: SwarmMessage, reference: Tensor) -> Tensor:
         if message.body.shape != reference.shape:
             raise BadMessage(f"received a model of {message.body.numel()} numbers; expected {reference.numel()}.")
         return message.body.to(reference)
+    if _lattice_vector(message.body).is_nominal:
+        return reference
     if message.outdated is not None:
         reference = _lattice_vector(message.outdated).of_length(reference.numel()).dense(reference)
     return _lattice_vector(message.body).of_length(reference.numel()).dense(reference)

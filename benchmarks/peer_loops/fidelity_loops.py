@@ -1,0 +1,128 @@
+"""One rank of benchmarks/fidelity: an ordinary training loop whose forward pass is stretched by a sleep.
+
+{"do": "prepare"}       answers the priority that the process got
+{"do": "train", "strategy": "AllReduce()", "steps": 12, "folder": "…", "model": "mlp", "sleeps_s": [0.02, 0.02],
+"sigma": 0.0, "draws": "", "seed": 0}
+                        draws: a name for the random sleeps, which differ from run to run
+                        trains, and rank 0 writes the run into the folder; nothing is evaluated
+{"do": "ddp", "steps": 12, "warm_up": 2, "model": …}
+                        trains with DistributedDataParallel; answers the seconds of the steps after the warm-up
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import PrefixStore
+from torch.nn.parallel import DistributedDataParallel
+
+import tacit
+from benchmarks.fidelity.workloads import LEARNING_RATE, workload
+from benchmarks.peer_loops.common import Rank, serve
+from tacit.core.randomness import Streams
+from tacit.registry import parse
+from tacit.workloads.workload import Problem
+
+PRIORITY: Final = 20
+TIMEOUT_S: Final = 60.0
+
+
+class Computation:
+    """The model, data and optimizer of one rank, and the sleep of its steps."""
+
+    def __init__(
+        self, rank: int, size: int, *, model: str, sleeps_s: list[float], sigma: float, draws: str, seed: int
+    ) -> None:
+        streams = Streams(seed)
+        self.problem = workload(model).open(size, streams)
+        self.module: nn.Module = self.problem.module
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=LEARNING_RATE)
+        self._rank, self._sampler = rank, self.problem.samplers[rank]
+        self._sleep_s, self._sigma, self._random = sleeps_s[rank], sigma, streams.numpy(draws, rank)
+        self._warm_up(workload(model).open(size, Streams(seed + 1)))
+
+    def _warm_up(self, other: Problem) -> None:
+        """Compute gradients that nobody uses: first calls allocate memory and choose kernels."""
+        batch = other.collate([self._rank], other.samplers[self._rank].take(1))
+        for _ in range(3):
+            self.module(*(part[0] for part in batch)).backward()
+        self.optimizer.zero_grad()
+
+    def gradient(self, module: nn.Module) -> torch.Tensor:
+        """Compute the gradient of the next batch; forward pass and sleep take the sleep's time, or longer."""
+        begun_s = time.perf_counter()
+        batch = self.problem.collate([self._rank], self._sampler.take(1))
+        self.optimizer.zero_grad()
+        loss = module(*(part[0] for part in batch))
+        left_s = begun_s + self._next_sleep_s() - time.perf_counter()
+        if left_s > 0:
+            time.sleep(left_s)
+        loss.backward()
+        return loss.detach()
+
+    def _next_sleep_s(self) -> float:
+        if not self._sigma:
+            return self._sleep_s
+        return self._sleep_s * float(self._random.lognormal(-(self._sigma**2) / 2, self._sigma))  # of mean 1
+
+
+class WorkingRank(Rank):
+    """A rank that trains."""
+
+    def prepare(self) -> dict[str, Any]:
+        """Ask for real-time priority for all threads, those to come included."""
+        try:
+            for thread in Path("/proc/self/task").iterdir():
+                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(PRIORITY))
+        except OSError as error:
+            return {"priority": f"usual ({error.strerror})"}
+        return {"priority": f"SCHED_RR {PRIORITY}"}
+
+    def train(self, strategy: str, steps: int, folder: str | None, **computed: Any) -> dict[str, Any]:
+        own, interface = Computation(self.rank, self.size, **computed), os.environ["GLOO_SOCKET_IFNAME"]
+        session = tacit.attach(
+            own.module,
+            own.optimizer,
+            parse(strategy, "strategies"),
+            steps=steps,
+            seed=computed["seed"],
+            interface=None if interface == "lo" else interface,
+            security="plain",
+            timeout_s=TIMEOUT_S,
+        )
+        while not session.is_done:
+            session.observe(own.gradient(own.module))
+            own.optimizer.step()
+        run = session.close()
+        if self.rank == 0 and folder is not None:
+            run.workload = str(workload(computed["model"]))
+            run.save(folder, overwrite=True)
+        return {"steps": session.step}
+
+    def ddp(self, steps: int, warm_up: int, **computed: Any) -> dict[str, Any]:
+        own = Computation(self.rank, self.size, **computed)
+        self._runs += 1
+        store = PrefixStore(f"ddp {self._runs}", self._barrier)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size)
+        try:
+            module, times_s = DistributedDataParallel(own.module), [0.0]
+            for step in range(warm_up + steps):
+                if step == warm_up:
+                    times_s = [time.perf_counter()]
+                own.gradient(module)
+                own.optimizer.step()
+                times_s.append(time.perf_counter())
+            dist.barrier()
+        finally:
+            dist.destroy_process_group()
+        return {"times_s": [end_s - times_s[0] for end_s in times_s[1:]]}
+
+
+if __name__ == "__main__":
+    serve({}, WorkingRank)

@@ -1,0 +1,160 @@
+"""``tacit plan``: which strategy reaches a loss first on a measured cluster, before the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import torch
+import typer
+
+from tacit.cli import options, units
+from tacit.cli import run_folders as folders
+from tacit.cli.exit_messages import complain, explained
+from tacit.cli.option_tables import settings_from
+from tacit.cli.plan_screen import PlanScreen, print_next, print_plan
+from tacit.cli.settings import check_device, parsed_strategy
+from tacit.cli.terminal import console
+from tacit.compare.runners import LOCAL, check_executor, default_jobs
+from tacit.errors import TacitError
+from tacit.planning.ledger import Ledger
+from tacit.planning.planner import OBJECTIVES, plan
+from tacit.profiles.profile import Profile
+from tacit.record.files import write_text
+
+STAYS_WITH_DDP: Final = 3
+_STEPS: Final = 2000
+_PLAN: Final = "Plan"
+
+
+@explained
+def plan_command(
+    profile: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="Profile: a folder of tacit probe, the folder of a run on real processes, or a TOML file.",
+            rich_help_panel=_PLAN,
+        ),
+    ],
+    workload: options.Workload = None,
+    target_loss: Annotated[
+        float | None,
+        typer.Option(metavar="LOSS", help="Loss to reach in the shortest time.", rich_help_panel=_PLAN),
+    ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Instead of a loss: the time in which to get lowest.", rich_help_panel=_PLAN),
+    ] = None,
+    objective: Annotated[
+        str, typer.Option(metavar="|".join(OBJECTIVES), help="What to minimise.", rich_help_panel=_PLAN)
+    ] = "time",
+    price_per_worker_hour: Annotated[
+        float, typer.Option(metavar="PRICE", help="With --objective cost.", rich_help_panel=_PLAN)
+    ] = 0.0,
+    price_per_gigabyte: Annotated[
+        float, typer.Option(metavar="PRICE", help="With --objective cost.", rich_help_panel=_PLAN)
+    ] = 0.0,
+    budget: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="No further simulations start after this time.", rich_help_panel=_PLAN),
+    ] = "5min",
+    strategies: options.Strategies = None,
+    own: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STRATEGY", help="Strategy that you use today; it stays in the table.", rich_help_panel=_PLAN
+        ),
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune/--no-tune", help="Also try other learning rates.", rich_help_panel=_PLAN)
+    ] = True,
+    steps: options.Steps = None,
+    seeds: options.Seeds = None,
+    optimizer: options.Optimizer = None,
+    lr: options.LearningRate = None,
+    momentum: options.Momentum = None,
+    weight_decay: options.WeightDecay = None,
+    schedule: options.Schedule = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder that keeps loss curves for later plans.", rich_help_panel=_PLAN),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE.toml", help="File for the plan.", rich_help_panel=_PLAN)] = Path(
+        "plan.toml"
+    ),
+    force: options.Force = False,
+    json_file: options.Json = None,
+    quiet: options.Quiet = False,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    jobs: options.Jobs = None,
+    executor: options.Executor = LOCAL,
+    debug: options.Debug = False,
+) -> None:
+    """Predict which strategy reaches a loss first on a measured cluster.
+
+    Simulates the candidates with the profile's step times, network and costs,
+    and writes plan.toml and plan.json. The table has a column for your
+    learning rate and one for the best rate of each strategy. If nothing is
+    clearly faster than DDP, the plan says so, with exit code 3.
+
+    [bold]Examples[/]
+
+    \b
+      tacit plan --profile runs/real --target-loss 0.3
+      tacit plan --profile hand.toml --workload 'digits(model="cnn")' --target-loss 0.5 --budget 60s
+      tacit plan --profile profile                        paces only, in seconds
+    """
+    check_executor(executor, jobs)
+    given: dict[str, Any] = {**locals(), "config": None, "lr": lr, "target": None, "cluster": None, "seed": None}
+    given |= {"strategies": None, "tune": None, "evaluate_every": None, "timing_only": None}
+    settings = settings_from(given, single=False)
+    check_device(settings)
+    if out.exists() and not force:
+        raise TacitError(f"{out} exists; choose another --out, or replace it with --force.")
+    if json_file is not None:
+        folders.writable(json_file)
+    measured, screen = Profile.load(profile), console(quiet)
+    torch.set_num_threads(settings.threads)
+    with PlanScreen(screen, target_loss) as watcher:
+        made = plan(
+            measured,
+            settings.workload,
+            target_loss=target_loss,
+            within_s=None if within is None else units.seconds(within),
+            objective=objective,
+            price_per_worker_hour=price_per_worker_hour,
+            price_per_gigabyte=price_per_gigabyte,
+            budget_s=units.seconds(budget),
+            strategies=None if strategies is None else [parsed_strategy(text) for text in strategies],
+            own=None if own is None else parsed_strategy(own),
+            tune=tune,
+            steps=steps or _STEPS,
+            seeds=settings.seeds if seeds is not None else (0, 1, 2),
+            optimizer=settings.optimizer,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            schedule=settings.schedule,
+            engine=settings.engine,
+            device=settings.device,
+            threads=settings.threads,
+            jobs=jobs or (default_jobs(settings.threads, settings.device) if executor == LOCAL else None),
+            executor=executor,
+            cache=None if cache is None else str(cache),
+            ledger=Ledger(None if cache is None else cache / "ledger.jsonl"),
+            watcher=watcher,
+        )
+    made.save(out)
+    if json_file is not None:
+        write_text(json_file, json.dumps(made.as_json(), indent=1) + "\n")
+    print_plan(made, screen)
+    print_next(made, out, screen)
+    if target_loss is not None and made.best.shortest_s is None:
+        complain(made.why)
+        raise typer.Exit(1)
+    if made.stays_with_ddp:
+        raise typer.Exit(STAYS_WITH_DDP)

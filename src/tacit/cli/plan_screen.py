@@ -1,0 +1,151 @@
+"""A plan in the terminal: the table of candidates, the recommendation, warnings, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from tacit.cli.comparison_screen import ComparisonScreen
+from tacit.compare.tasks import Task
+from tacit.planning.candidates import without
+from tacit.planning.plan import Plan, Row
+from tacit.planning.results import Interval, Trial
+from tacit.record.run import Run
+
+_MOST_ROWS: Final = 12
+_SIMULATIONS: Final = 50
+_UNITS: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+_FEWEST: Final = {"h": 2.0, "min": 2.0, "s": 1.0, "ms": 0.0}
+"""From how many on a unit is used."""
+
+
+class PlanScreen(ComparisonScreen):
+    """Shows the simulations of a plan; their number is an estimate, as the search decides on it."""
+
+    def __init__(self, console: Console, target_loss: float | None) -> None:
+        super().__init__(console, _SIMULATIONS)
+        self._target_loss = target_loss
+
+    def result(self, task: Task, run: Run) -> str:
+        assert task.lr is not None
+        trial = Trial.of(run, task.lr, self._target_loss)
+        if trial.steps is None:
+            return trial.status if trial.status.startswith("failed") else f"best loss {trial.best_loss:.4g}"
+        what = f"loss {trial.best_loss:.4g}" if self._target_loss is None else f"loss {self._target_loss:g}"
+        return f"{what} at step {trial.steps}"
+
+
+def print_plan(plan: Plan, screen: Console) -> None:
+    """Print the table of a plan, the recommendation and its warnings."""
+    has_times = any(row.shortest_s is not None for row in plan.rows)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("")
+    table.add_column("strategy", overflow="fold")
+    table.add_column("step", justify="right")
+    table.add_column("comm.", justify="right")
+    if has_times:
+        table.add_column(f"at lr {plan.lr:g}", justify="right")
+        table.add_column("at its best lr", justify="right")
+    table.add_column("sent", justify="right")
+    table.add_column("memory", justify="right")
+    table.add_column("fidelity")
+    for number, row in shown_rows(plan):
+        table.add_row(*_cells(plan, row, number, has_times), style="bold" if row is plan.best else None)
+    screen.print(table)
+    hidden = len(plan.rows) - sum(1 for _ in shown_rows(plan))
+    if hidden:
+        screen.print(f"{hidden} more candidates are in plan.json.", highlight=False)
+    screen.print()
+    screen.print(_recommendation(plan), highlight=False, markup=False, soft_wrap=True)
+    for warning in plan.warnings:
+        screen.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+    screen.print(
+        "fidelity A: gradients were simulated. C: only the pace is known. "
+        "comm.: share of the time on the wire or waiting.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def shown_rows(plan: Plan) -> Iterator[tuple[int, Row]]:
+    """Yield the first rows and those that always stay, with their numbers."""
+    for number, row in enumerate(plan.rows, 1):
+        if number <= _MOST_ROWS or row.is_kept or row is plan.best:
+            yield number, row
+
+
+def print_next(plan: Plan, path: Path, screen: Console) -> None:
+    """Print what was written, and the command that runs the plan."""
+    screen.print(f"\nWrote {path} and {path.with_suffix('.json')}.", highlight=False, soft_wrap=True)
+    workload = plan.settings.get("workload")
+    screen.print(
+        f"Run it: tacit train --plan {path} --workload '{workload}', or tacit.attach(model, optimizer, \"{path}\").",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _cells(plan: Plan, row: Row, number: int, has_times: bool) -> list[str]:
+    left_out = without(plan.profile, row.ranks)
+    who = f" without {', '.join(f'worker {rank}' for rank in left_out)}" if 0 < len(left_out) <= 2 else ""
+    if len(row.ranks) == 1 and plan.profile.workers > 1:
+        name = f"worker {row.ranks[0]} alone"
+    else:
+        name = f"{row.strategy}{who or (f' on {len(row.ranks)} workers' if left_out else '')}"
+    cells = [str(number), name, duration(row.pace.step_s), f"{100 * row.pace.communication:.0f} %"]
+    if has_times:
+        best = "" if row.best_lr is None else f" lr {row.best_lr:g}"
+        cells += [
+            interval_text(row.time_s) or row.remark,
+            "" if row.best_time_s is None else interval_text(row.best_time_s) + best,
+        ]
+    sent = row.bytes_to_target
+    cells += [
+        f"{size_text(row.pace.bytes_per_step)}/step" if sent is None else size_text(sent),
+        "" if row.memory_bytes is None else size_text(row.memory_bytes),
+        row.fidelity,
+    ]
+    return cells
+
+
+def _recommendation(plan: Plan) -> str:
+    if plan.stays_with_ddp:
+        return plan.why
+    who = without(plan.profile, plan.best.ranks)
+    workers = f" without worker{'s' * (len(who) > 1)} {', '.join(map(str, who))}" if who else ""
+    gain = ""
+    ours, theirs = plan.best.shortest_s, plan.baseline.shortest_s
+    if ours is not None and theirs is not None:
+        gain = f": {theirs.median / ours.median:.1f} times as fast as DDP"
+    return f"Run {plan.best.strategy}{workers}{gain}. {plan.why}"
+
+
+def interval_text(interval: Interval | None) -> str:
+    """Return an interval as "41 min (38-46)"; nothing for None."""
+    if interval is None:
+        return ""
+    scale, unit = _unit(interval.median)
+    return f"{interval.median / scale:.3g} {unit} ({interval.low / scale:.3g}-{interval.high / scale:.3g})"
+
+
+def duration(seconds: float) -> str:
+    """Return a time with three digits and its unit."""
+    scale, unit = _unit(seconds)
+    return f"{seconds / scale:.3g} {unit}"
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return next(((scale, unit) for scale, unit in _UNITS if seconds >= _FEWEST[unit] * scale), _UNITS[-1])
+
+
+def size_text(size_bytes: float) -> str:
+    """Return bytes with three digits and their unit."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.3g} {unit}"
+    return f"{size_bytes:.0f} B"

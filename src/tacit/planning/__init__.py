@@ -1,0 +1,7 @@
+"""Plans: which strategy will be fastest on a cluster, before the run."""
+
+from tacit.planning import files  # noqa: F401 - tacit.attach reads plans with it
+from tacit.planning.plan import Plan
+from tacit.planning.planner import plan
+
+__all__ = ["Plan", "plan"]

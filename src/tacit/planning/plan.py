@@ -1,0 +1,172 @@
+"""The result of planning: rows of candidates with predicted times, the best one, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tacit.errors import TacitError
+from tacit.planning.pace import Pace
+from tacit.planning.results import Interval, Trial
+from tacit.profiles.profile import Profile
+from tacit.record.files import toml_text, write_text
+from tacit.session.planned import Planned
+from tacit.strategies import Strategy
+from tacit.workloads.workload import Workload
+
+FORMAT: Final = 1
+GAIN: Final = 0.1
+"""The least gain over DDP, as a share of its time, for which a plan recommends another strategy."""
+SIMULATED, PACE_ONLY = "A", "C"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One candidate of a plan.
+
+    - ``ranks``: the workers of the profile that take part.
+    - ``pace``: seconds and bytes per step, and shares of time.
+    - ``time_s``: predicted time to the target with the user's settings; None: not reached, or not simulated.
+    - ``best_time_s``, ``best_lr``: the same at the best learning rate that was tried.
+    - ``bytes_to_target``: of all workers, at the best learning rate.
+    - ``fidelity``: "A" gradients were simulated; "C" only the pace is known.
+    - ``remark``: why there is no time.
+    """
+
+    strategy: Strategy[Any]
+    ranks: tuple[int, ...]
+    pace: Pace
+    fidelity: str
+    time_s: Interval | None = None
+    best_time_s: Interval | None = None
+    best_lr: float | None = None
+    bytes_to_target: float | None = None
+    memory_bytes: int | None = None
+    trials: tuple[Trial, ...] = ()
+    is_kept: bool = False
+    remark: str = ""
+
+    @property
+    def shortest_s(self) -> Interval | None:
+        """The better of the two predicted times."""
+        known = [one for one in (self.time_s, self.best_time_s) if one is not None]
+        return min(known, key=lambda one: one.median, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A plan: candidates in order, the best first.
+
+    ``best`` is the row to run. It is the baseline, DDP on all workers, unless another row is faster by at least 10 %
+    and the ranges of the two do not overlap. ``why`` is the reason in a sentence. ``with_settings`` is the best row for
+    users who keep their learning rate.
+    """
+
+    profile: Profile
+    workload: Workload
+    rows: Sequence[Row]
+    target_loss: float | None
+    within_s: float | None
+    lr: float
+    objective: str
+    best: Row
+    baseline: Row
+    why: str
+    warnings: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    is_cut: bool = False
+
+    @property
+    def stays_with_ddp(self) -> bool:
+        """Whether the plan recommends no change."""
+        return self.best is self.baseline
+
+    def what_if(self, *, bandwidth: float = 1.0, latency: float = 1.0, compute: float = 1.0) -> Plan:
+        """Return the plan for another network; ``bandwidth=0.2`` is a fifth of the profile's bandwidth.
+
+        Steps to the target are those of this plan. Only paces are simulated again, which takes milliseconds.
+        """
+        from tacit.planning.what_if import changed_plan, scaled  # it needs this module
+
+        return changed_plan(self, scaled(self.profile, bandwidth=bandwidth, latency=latency, compute=compute))
+
+    def as_planned(self) -> Planned:
+        """Return the best strategy with the plan's assumptions and predictions, for ``tacit.attach``."""
+        table = self.table()
+        return Planned(self.best.strategy, table["workers"], table.get("lr"), table["predicted"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as the table of plan.json."""
+        return {
+            "format": FORMAT,
+            "target_loss": self.target_loss,
+            "within_s": self.within_s,
+            "objective": self.objective,
+            "lr": self.lr,
+            "settings": dict(self.settings),
+            "best": self.rows.index(self.best),
+            "baseline": self.rows.index(self.baseline),
+            "stays_with_ddp": self.stays_with_ddp,
+            "why": self.why,
+            "warnings": list(self.warnings),
+            "budget_was_spent": self.is_cut,
+            "rows": [_row_table(row) for row in self.rows],
+            "skipped": dict(self.skipped),
+            "profile": self.profile.table(),
+        }
+
+    def table(self) -> dict[str, Any]:
+        """Return what a run needs, as the table of plan.toml: the strategy, who takes part, and the prediction."""
+        best, lr = self.best, self.best.best_lr
+        shortest = best.shortest_s
+        return {
+            "strategy": str(best.strategy),
+            "workers": len(best.ranks),
+            "ranks": list(best.ranks),
+            "why": self.why,
+            **({"lr": lr} if lr is not None and lr != self.lr else {}),
+            "predicted": {
+                "step_s": best.pace.step_s,
+                "bytes_per_step": best.pace.bytes_per_step,
+                "communication": best.pace.communication,
+                **({"target_loss": self.target_loss} if self.target_loss is not None else {}),
+                **(
+                    {f"time_{name}_s": getattr(shortest, name) for name in ("median", "low", "high")}
+                    if shortest
+                    else {}
+                ),
+            },
+            **({"settings": dict(self.settings)} if self.settings else {}),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write plan.toml to ``path``, and everything else beside it as JSON of the same name."""
+        target = Path(path)
+        if target.suffix != ".toml":
+            raise TacitError(f"{target} must end in .toml; try {target.with_suffix('.toml')}.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        comment = "The strategy that tacit plan recommends. tacit train --plan reads it; tacit.attach does too."
+        write_text(target, toml_text(self.table(), comment=comment))
+        write_text(target.with_suffix(".json"), json.dumps(self.as_json(), indent=1) + "\n")
+        return target
+
+
+def _row_table(row: Row) -> dict[str, Any]:
+    return {
+        "strategy": str(row.strategy),
+        "ranks": list(row.ranks),
+        "fidelity": row.fidelity,
+        "pace": asdict(row.pace) | {"communication": row.pace.communication},
+        "time_s": None if row.time_s is None else asdict(row.time_s),
+        "best_time_s": None if row.best_time_s is None else asdict(row.best_time_s),
+        "best_lr": row.best_lr,
+        "bytes_to_target": row.bytes_to_target,
+        "memory_bytes": row.memory_bytes,
+        "trials": [asdict(trial) for trial in row.trials],
+        "remark": row.remark,
+    }

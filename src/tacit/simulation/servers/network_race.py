@@ -1,0 +1,296 @@
+"""A fast path for timing-only runs of the four kinds of server where messages take time: no fibers, few events.
+
+Four things happen at a time of their own: a step ends, a push or a model arrives, a transfer ends in the server's NIC.
+Models that an update sends to many learners are one group: one transfer ends and one arrival follows for all of them.
+The trace is the one that fibers write, which a test checks. If two things happen at the same time, the order of the
+agenda decides, and the run is repeated by ``network_servers.py``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from typing import Final
+
+from tacit.core.network import SERVER
+from tacit.simulation.agenda import rare_collections
+from tacit.simulation.compute_times import ComputeTimes
+from tacit.simulation.endpoints import WINDOW
+from tacit.simulation.engine.timing_engine import TimingEngine
+from tacit.simulation.servers.pipes import Tie
+from tacit.simulation.servers.race_messages import NEVER, RaceMessages
+from tacit.simulation.servers.server_rows import MessageSizes, ServerRows
+from tacit.simulation.world import World
+from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
+from tacit.strategies.servers.messages import ServedModel, ServerPush, ServerRestart
+from tacit.strategies.servers.parts.learners import LOST_MODEL
+from tacit.strategies.servers.strategy import ParameterServerStrategy
+
+_KINDS: Final = (KSync, KBatchSync, KAsync, KBatchAsync)
+
+
+def run_network_race(world: World) -> bool:
+    """Run the simulation like ``world.run``; return False, without effect, if the fast path does not apply."""
+    strategy = world.strategy
+    if not isinstance(strategy, ParameterServerStrategy) or not _applies(world, strategy):
+        return False
+    race = NetworkRace(world, strategy)
+    try:
+        with rare_collections():
+            race.run()
+    except Tie:
+        world.trace.cut(-math.inf)
+        world.servers[0].updates, world.agenda.now_s = 0, 0.0
+        return False
+    except BaseException:
+        race.rows.write()
+        raise
+    race.rows.write()
+    return True
+
+
+def _applies(world: World, strategy: ParameterServerStrategy) -> bool:
+    """Whether the strategy is one of the four kinds with k and a rate alone, and no two learners share a NIC."""
+    cluster = world.cluster
+    is_whole = world.is_timing and not world.is_resumed and not cluster.faults and not cluster.costs
+    if not is_whole or type(strategy) not in _KINDS or strategy != type(strategy)(k=strategy.k, rate=strategy.rate):
+        return False
+    remote = [cluster.host(rank) for rank in range(cluster.workers) if not cluster.is_local(rank, SERVER)]
+    return len(set(remote)) == len(remote) and (cluster.cancel == "instant" or not strategy.cancels)
+
+
+class NetworkRace:
+    """One run: the server and its learners."""
+
+    def __init__(self, world: World, strategy: ParameterServerStrategy) -> None:
+        engine, cluster, size = world.engine, world.cluster, world.cluster.workers
+        assert isinstance(engine, TimingEngine)
+        push = ServerPush(0, 0, engine.learning_rate(0), engine.weight(0), math.nan, engine.gradient(0))
+        model, restart = (sent(0, engine.row(0)) for sent in (ServedModel, ServerRestart))
+        sizes = MessageSizes(push.size_bytes, model.size_bytes, restart.size_bytes)
+        self.rows = ServerRows(world.trace, sizes, strategy.k)
+        self._messages = RaceMessages(cluster, sizes, self._receive_push, self._receive_models)
+        self._world, self._strategy, self._last = world, strategy, world.steps
+        self._k, self._cancels = strategy.k, strategy.cancels
+        self._answers, self._waits = strategy.answers_pushes, strategy.waits_for_update
+        self._ends: list[tuple[float, int]] = [(NEVER, -1)]  # a heap: end of a step, learner; some are outdated
+        # By learner:
+        self._end_of_step = [ComputeTimes(cluster, rank, world.streams).end_of_step for rank in range(size)]
+        self._end_s = [NEVER] * size  # end of the step in progress
+        self._started_s = [0.0] * size  # start of the step in progress, or of waiting for the model
+        self._steps = [0] * size  # completed, with cancelled ones
+        self._versions = [0] * size  # of its model
+        self._cancelled_s = [-1.0] * size  # end of the last step that was cancelled
+        self._pushing = [0] * size  # pushes on their way
+        # The server:
+        self._late: dict[int, int] = {}  # late pushes of a learner since it was sent a model
+        self._version, self._is_over = 0, False
+        self._idle_since_s: float | None = 0.0  # None: it waits for its window
+        self._inbox: deque[tuple[int, int]] = deque()  # pushes: rank and version
+        self._pending: list[tuple[int, int]] = []  # pushes of the next update
+        self._unsent: list[tuple[int, bool]] = []  # models that wait: rank, whether to restart
+        self._in_flight = 0
+
+    def run(self) -> None:
+        """Process what happens, in order, until the server has sent the models of the last update."""
+        strategy, ends, messages, end_s = self._strategy, self._ends, self._messages, self._end_s
+        strategy.init_server(self._world.servers[0])
+        self._world.servers[0].note("k", strategy.k)
+        for worker in self._world.workers:
+            strategy.init(worker)
+        self._begin(range(len(end_s)), 0.0)
+        before_s, soon = -1.0, messages.soon
+        while not self._is_over:
+            now_s, rank = ends[0]
+            message_s = messages.next_s()
+            if now_s < message_s:
+                heapq.heappop(ends)
+                if end_s[rank] != now_s:
+                    continue  # the step was cancelled
+                if now_s <= before_s:
+                    raise Tie
+                self._end_step(rank, now_s)
+                before_s = now_s
+            else:
+                if message_s <= before_s or message_s == NEVER or message_s == now_s == end_s[rank]:
+                    raise Tie
+                messages.proceed(message_s)
+                before_s = message_s
+            while soon:
+                time_s, handle, about = soon.popleft()
+                handle(time_s, *about)
+
+    # Learners.
+
+    def _begin(self, ranks: list[int] | range, now_s: float) -> None:
+        """Start the next step of each of ``ranks``."""
+        ends, end_s, end_of_step, started_s = self._ends, self._end_s, self._end_of_step, self._started_s
+        if 4 * len(ranks) <= len(end_s) and len(ends) <= 4 * len(end_s) + 64:
+            for rank in ranks:
+                started_s[rank] = now_s
+                time_s = end_s[rank] = end_of_step[rank](now_s)
+                heapq.heappush(ends, (time_s, rank))
+            return
+        for rank in ranks:
+            started_s[rank] = now_s
+            end_s[rank] = end_of_step[rank](now_s)
+        ends[:] = [(time_s, rank) for rank, time_s in enumerate(end_s) if time_s < NEVER]  # drops cancelled steps
+        ends.append((NEVER, -1))
+        heapq.heapify(ends)
+
+    def _end_step(self, rank: int, now_s: float) -> None:
+        """Push the gradient of ``rank``; begin the next step unless the server is to answer first."""
+        started_s, steps, version = self._started_s, self._steps, self._versions[rank]
+        steps[rank] += 1
+        self.rows.steps += (rank, started_s[rank], now_s, steps[rank])
+        started_s[rank] = now_s
+        is_pushed = version < self._last
+        if is_pushed and self._answers:
+            self._end_s[rank] = NEVER
+        else:
+            end_s = self._end_s[rank] = self._end_of_step[rank](now_s)
+            heapq.heappush(self._ends, (end_s, rank))
+        if is_pushed:
+            self.rows.pushes += (rank, now_s)
+            self._pushing[rank] += 1
+            if self._pushing[rank] > WINDOW:
+                raise Tie  # the learner would have to wait
+            self._messages.push(now_s, rank, version, self._next_s())
+
+    def _next_s(self) -> float:
+        """Return when something happens next."""
+        end_s, message_s = self._ends[0][0], self._messages.next_s()
+        return end_s if end_s < message_s else message_s
+
+    def _receive_models(self, now_s: float, version: int, is_restart: bool, ranks: list[int]) -> None:
+        """Let models arrive; a server that waits for its window sends the next ones."""
+        if self._is_over:
+            return
+        if not self._unsent:
+            self._in_flight -= len(ranks)
+            self._take_models(now_s, version, is_restart, ranks)
+            return
+        for rank in ranks:
+            if self._is_over:
+                return
+            self._in_flight -= 1
+            if self._unsent:
+                self._serve(now_s)
+            self._take_models(now_s, version, is_restart, [rank])
+
+    def _take_models(self, now_s: float, version: int, is_restart: bool, ranks: list[int]) -> None:
+        """Begin steps at a model that has arrived; a restart cancels a step in progress."""
+        rows, versions, started_s = self.rows, self._versions, self._started_s
+        rows.received[is_restart].add(now_s, ranks)
+        if len(ranks) == 1 and not is_restart:
+            [rank] = ranks
+            rows.waiting_s.append(started_s[rank])
+            versions[rank], started_s[rank] = version, now_s
+            end_s = self._end_s[rank] = self._end_of_step[rank](now_s)
+            heapq.heappush(self._ends, (end_s, rank))
+            return
+        if is_restart:
+            ranks = self._cancel(now_s, version, ranks)
+        else:
+            rows.waiting_s += [started_s[rank] for rank in ranks]
+        for rank in ranks:
+            versions[rank] = version
+        self._begin(ranks, now_s)
+
+    def _cancel(self, now_s: float, version: int, ranks: list[int]) -> list[int]:
+        """Cancel steps of ``ranks`` at older models; return whose.
+
+        A learner that waits for the answer to a late push will get this model or a newer one.
+        """
+        rows, versions, end_s, started_s, steps = self.rows, self._versions, self._end_s, self._started_s, self._steps
+        cancelled, cancelled_s = [], self._cancelled_s
+        for rank in ranks:
+            if end_s[rank] < NEVER and versions[rank] < version:
+                if end_s[rank] <= now_s or cancelled_s[rank] == now_s:
+                    raise Tie
+                cancelled_s[rank] = now_s
+                steps[rank] += 1
+                cancelled.append(rank)
+        rows.cancelled.add(now_s, cancelled)
+        rows.cancelled_started_s += [started_s[rank] for rank in cancelled]
+        rows.cancelled_steps += [steps[rank] for rank in cancelled]
+        return cancelled
+
+    # The server.
+
+    def _receive_push(self, now_s: float, rank: int, version: int) -> None:
+        if self._is_over:
+            return
+        self._pushing[rank] -= 1
+        self.rows.arrived += (rank, now_s)
+        self._inbox.append((rank, version))
+        if self._idle_since_s is not None:
+            self.rows.idle += (self._idle_since_s, now_s)
+            self._idle_since_s = None
+            self._serve(now_s)
+
+    def _serve(self, now_s: float) -> None:
+        """Handle pushes and send models until nothing is left to do or the window is full."""
+        inbox, unsent = self._inbox, self._unsent
+        while True:
+            if unsent:
+                self._send(now_s)
+                if unsent:
+                    return
+            if self._version == self._last:
+                if self._next_s() <= now_s:
+                    raise Tie  # it may have to happen before the end
+                self._is_over, self._world.agenda.now_s = True, now_s
+                return
+            if not inbox:
+                self._idle_since_s = now_s
+                return
+            self._handle(now_s, *inbox.popleft())
+
+    def _handle(self, now_s: float, source: int, version: int) -> None:
+        """Handle one push: it is late, or waits for the update, or completes it."""
+        pending, unsent = self._pending, self._unsent
+        if version < self._version and self._cancels:
+            self.rows.late += (source, now_s)
+            if self._answers:
+                unsent.append((source, False))
+                return
+            self._late[source] = self._late.get(source, 0) + 1
+            if self._late[source] >= LOST_MODEL:
+                unsent.append((source, True))
+            return
+        pending.append((source, version))
+        if len(pending) == self._k:
+            self._update(now_s)
+            if self._cancels:
+                idle = {rank for rank, _ in pending} if self._answers else ()
+                unsent.extend((rank, rank not in idle) for rank in range(len(self._steps)))
+            elif self._waits:
+                unsent.extend((rank, False) for rank, _ in pending)
+            pending.clear()
+        if self._answers and not self._waits:
+            unsent.append((source, False))
+
+    def _update(self, now_s: float) -> None:
+        world, server = self._world, self._world.servers[0]
+        self.rows.add_update(now_s, self._version, self._pending)
+        self._version += 1
+        server.updates, world.agenda.now_s = self._version, now_s
+        world.updated(server)
+
+    def _send(self, now_s: float) -> None:
+        """Send the models that wait, as far as the window allows."""
+        unsent, room = self._unsent, WINDOW - self._in_flight
+        some, unsent[:] = unsent[:room], unsent[room:]
+        models = [rank for rank, is_restart in some if not is_restart]
+        restarts = [rank for rank, is_restart in some if is_restart] if len(models) < len(some) else []
+        if models:
+            self.rows.sent[0].add(now_s, models)
+        if restarts:
+            self.rows.sent[1].add(now_s, restarts)
+            if self._late:
+                self._late = {rank: count for rank, count in self._late.items() if rank not in restarts}
+        is_alone = not self._in_flight and not self._inbox and not unsent
+        self._in_flight += len(some)
+        self._messages.send(now_s, self._version, models, restarts, self._next_s() if is_alone else now_s)

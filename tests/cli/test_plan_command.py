@@ -1,0 +1,70 @@
+"""``tacit plan``: the table, the files, exit codes, and bad input."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import Command
+
+PROFILE = """
+[cluster]
+workers = 2
+compute = "Constant(mean_s=0.02)"
+bandwidth_bytes_per_s = 100000.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def profile(tacit: Command) -> None:
+    Path("hand.toml").write_text(PROFILE)
+
+
+def test_a_plan_is_printed_and_written(tacit: Command) -> None:
+    words = ("plan", "--profile", "hand.toml", "--workload", 'digits(model="softmax")', "--target-loss", "0.8")
+    answer = tacit(
+        *words, "-s", "LocalSGD(period=Every(8))", "--steps", "100", "--seeds", "1", "--no-tune", "--jobs", "1"
+    )
+    assert answer.exit_code == 0, answer.errors
+    plan = tomllib.loads(Path("plan.toml").read_text())
+    assert f"Run {plan['strategy']}" in answer.output and "times as fast as DDP" in answer.output
+    assert "LocalSGD(period=Every(8)) · 2 workers · lr=0.1 · seed 0: loss 0.8 at step" in answer.output
+    assert (
+        plan["predicted"]["target_loss"] == 0.8 and plan["predicted"]["time_low_s"] < plan["predicted"]["time_high_s"]
+    )
+    assert json.loads(Path("plan.json").read_text())["stays_with_ddp"] is False
+    again = tacit(*words)
+    assert again.exit_code == 2 and "plan.toml exists; choose another --out, or replace it with --force" in again.errors
+
+
+def test_staying_with_ddp_has_its_own_exit_code(tacit: Command) -> None:
+    Path("fast.toml").write_text(PROFILE.replace("100000.0", "1e12"))
+    answer = tacit("plan", "--profile", "fast.toml", "-s", "LocalSGD(period=Every(8))")
+    assert answer.exit_code == 3 and "Stay with DDP: its rounds take" in answer.output
+
+
+def test_a_loss_that_nothing_reaches_fails_with_the_best_one(tacit: Command) -> None:
+    words = ("plan", "--profile", "hand.toml", "--workload", "quadratic(dimension=3)", "--target-loss", "-5")
+    answer = tacit(
+        *words, "-s", "LocalSGD(period=Every(2))", "--steps", "5", "--seeds", "1", "--no-tune", "--jobs", "1"
+    )
+    assert (
+        answer.exit_code == 1 and "No candidate reached the loss -5 within 5 steps. The best loss was" in answer.errors
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--profile", "nowhere"), "is not a profile: there is no nowhere"),
+        (("--profile", "hand.toml", "--objective", "fame"), "must be one of time, bytes, cost"),
+        (("--profile", "hand.toml", "--budget", "0"), "budget_s=0.0 must be positive"),
+        (("--profile", "hand.toml", "-s", "LocalSDG"), "LocalSGD"),
+    ],
+)
+def test_bad_input_says_how_to_proceed(tacit: Command, words: tuple[str, ...], message: str) -> None:
+    answer = tacit("plan", *words)
+    assert answer.exit_code == 2 and message in answer.errors

@@ -1,0 +1,204 @@
+"""Plans: the choice and its reason, files, other networks, and small whole plans."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tacit
+from tacit.planning.ledger import PRIOR, Ledger
+from tacit.planning.memory import memory_bytes
+from tacit.planning.pace import Pace
+from tacit.planning.plan import Row
+from tacit.planning.results import Interval, Trial
+from tacit.planning.verdict import Objective, chosen
+
+PROFILE = tacit.Profile(workers=4, compute=tacit.Constant(mean_s=0.02), speed={3: 1 / 3}, bandwidth_bytes_per_s=1e6)
+TIME = Objective()
+EVERYONE = (0, 1, 2, 3)
+
+
+def row(
+    strategy: tacit.Strategy, time_s: float | None, ranks: tuple[int, ...] = EVERYONE, computing: float = 0.5
+) -> Row:
+    pace = Pace(step_s=0.1, bytes_per_step=10.0, computing=computing, hooks=0.0, waiting=0.0)
+    interval = None if time_s is None else Interval(time_s, 0.95 * time_s, 1.05 * time_s)
+    trial = Trial(lr=0.1, seed=0, steps=None, best_loss=0.7)
+    return Row(
+        strategy=strategy, ranks=ranks, pace=pace, fidelity="A", time_s=interval, best_time_s=interval, trials=(trial,)
+    )
+
+
+LOCAL = tacit.LocalSGD(period=tacit.Every(8))
+
+
+@pytest.mark.parametrize(
+    ("ddp_s", "local_s", "stays", "words"),
+    [
+        (10.0, 5.0, False, "fall from 50 % of the time to 10 %"),
+        (10.0, 9.5, True, "would gain 5 % only"),
+        (10.0, 12.0, True, "no other candidate is faster"),
+        (None, 5.0, False, "DDP on all workers did not reach the target"),
+        (None, None, True, "No candidate reached the target. The best loss was 0.7"),
+    ],
+)
+def test_the_choice(ddp_s: float | None, local_s: float | None, stays: bool, words: str) -> None:
+    baseline, local = row(tacit.DDP(), ddp_s), row(LOCAL, local_s, computing=0.9)
+    best, why = chosen([baseline, local], baseline, PROFILE, TIME, "the target")
+    assert (best is baseline) is stays and words in why
+
+
+def test_ranges_that_overlap_keep_ddp() -> None:
+    baseline, local = row(tacit.DDP(), 10.0), row(LOCAL, 8.0)
+    local = replace(local, best_time_s=Interval(8.0, 6.0, 9.6), time_s=None)
+    best, why = chosen([baseline, local], baseline, PROFILE, TIME, "the target")
+    assert best is baseline and "which overlap" in why
+
+
+def test_the_reason_names_who_is_left_out() -> None:
+    baseline = row(tacit.DDP(), 10.0)
+    fewer, alone = row(LOCAL, 3.0, (0, 1, 2)), row(tacit.DDP(), 2.0, (1,))
+    assert (
+        "Without worker 3, whose steps take 3.0 times as long"
+        in chosen([baseline, fewer], baseline, PROFILE, TIME, "")[1]
+    )
+    assert "Worker 1 alone is fastest" in chosen([baseline, alone], baseline, PROFILE, TIME, "")[1]
+
+
+def test_without_losses_the_smallest_change_with_little_communication_is_recommended() -> None:
+    rows = [
+        replace(row(strategy, None, computing=computing), trials=(), pace=Pace(step_s, 1.0, computing, 0.0, 0.0))
+        for strategy, step_s, computing in (
+            (tacit.DDP(), 0.1, 0.3),
+            (tacit.LocalSGD(period=tacit.Every(8)), 0.05, 0.92),
+            (tacit.LocalSGD(period=tacit.Every(16)), 0.04, 0.97),
+        )
+    ]
+    best, why = chosen(rows, rows[0], PROFILE, TIME, "")
+    assert best is rows[1] and "from 70 % to 8 %" in why
+
+
+def test_objectives() -> None:
+    one = replace(row(LOCAL, 3600.0), bytes_to_target=2e9)
+    assert Objective(name="bytes").value(one) == 2e9
+    assert Objective(name="cost", price_per_worker_hour=2.0, price_per_gigabyte=0.5).value(one) == 4 * 2.0 + 1.0
+    assert TIME.value(row(LOCAL, None)) == math.inf
+
+
+def test_memory_is_that_of_the_profile_and_the_models_of_the_strategy() -> None:
+    profile = replace(PROFILE, peak_memory_bytes={0: 1000, 1: 900}, parameter_bytes=100)
+    assert memory_bytes(tacit.DDP(), profile) == 1000
+    assert memory_bytes(LOCAL, profile) == 890
+    assert memory_bytes(LOCAL, PROFILE) is None
+
+
+def test_the_ledger_widens_intervals_by_earlier_errors(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.widening("rounds") == pytest.approx(PRIOR["rounds"])
+    for _ in range(20):
+        ledger.add("rounds", predicted_s=10.0, measured_s=13.0, strategy="LocalSGD()")
+    with (tmp_path / "ledger.jsonl").open("a") as file:
+        file.write('{"kind": "rounds", "predi')
+    assert ledger.widening("rounds") == pytest.approx(1.3)
+    assert ledger.widening("asynchronous") == pytest.approx(PRIOR["asynchronous"])
+
+
+@pytest.fixture(scope="module")
+def made() -> tacit.Plan:
+    """A whole plan, with few candidates, on a cluster with a slow worker and a slow network."""
+    return tacit.plan(
+        PROFILE,
+        tacit.workloads.digits(model="softmax"),
+        target_loss=0.6,
+        strategies=[LOCAL, tacit.KAsync(k=1)],
+        steps=200,
+        seeds=(0, 1),
+        lr=0.1,
+    )
+
+
+def test_a_plan_finds_a_strategy_that_the_simulation_confirms(made: tacit.Plan) -> None:
+    assert not made.stays_with_ddp
+    ours, theirs = made.best.shortest_s, made.baseline.shortest_s
+    assert ours is not None and theirs is not None and ours.high < theirs.low
+    confirmed = tacit.simulate(
+        tacit.workloads.digits(model="softmax"),
+        made.best.strategy,
+        cluster=PROFILE.of_ranks(made.best.ranks).cluster(),
+        steps=200,
+        seed=0,
+        lr=made.best.best_lr,
+        evaluate_every=5,
+        until_loss=0.6,
+    )
+    reached = confirmed.first_reaching(0.6)
+    assert reached is not None and ours.low <= reached["time_s"] <= ours.high
+
+
+def test_rows_are_in_order_and_say_what_they_are(made: tacit.Plan) -> None:
+    times_s = [row.shortest_s.median for row in made.rows if row.shortest_s is not None]
+    assert times_s == sorted(times_s)
+    assert {len(row.ranks) for row in made.rows} == {4, 3, 1}
+    assert all(row.fidelity == "A" or row.remark for row in made.rows)
+
+
+def test_another_network_has_other_times(made: tacit.Plan) -> None:
+    slower = made.what_if(bandwidth=0.1)
+    assert slower.baseline.shortest_s.median > 1.5 * made.baseline.shortest_s.median
+    assert made.what_if().best.strategy == made.best.strategy
+    with pytest.raises(ValueError, match="bandwidth=0 is a factor and must be positive"):
+        made.what_if(bandwidth=0)
+
+
+def test_a_plan_is_saved_and_attached(made: tacit.Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = replace(made, best=next(row for row in made.rows if row.strategy == LOCAL))
+    path = made.save(tmp_path / "plan.toml")
+    written = json.loads((tmp_path / "plan.json").read_text())
+    assert written["rows"][written["best"]]["strategy"] == str(made.best.strategy)
+    for given in (made, path, str(path)):
+        model = torch.nn.Linear(2, 2)
+        session = tacit.attach(model, torch.optim.SGD(model.parameters(), lr=0.123), given, steps=1)
+        assert session.run.strategy == str(made.best.strategy)
+        session.close()
+    assert f"the plan is for {len(made.best.ranks)} workers and this run has 1" in caplog.text
+
+
+def test_a_target_that_nothing_reaches_is_said() -> None:
+    plan = tacit.plan(
+        replace(PROFILE, workers=2, speed={}),
+        tacit.workloads.quadratic(dimension=5),
+        target_loss=-1.0,
+        strategies=[LOCAL],
+        steps=10,
+        seeds=(0,),
+        tune=False,
+    )
+    assert plan.stays_with_ddp and "No candidate reached the loss -1 within 10 steps" in plan.why
+
+
+def test_without_a_target_only_paces_are_predicted() -> None:
+    plan = tacit.plan(replace(PROFILE, bandwidth_bytes_per_s=1e5), tacit.workloads.digits(model="softmax"))
+    assert {row.fidelity for row in plan.rows} == {"C"} and all(row.time_s is None for row in plan.rows)
+    assert "Losses were not simulated" in plan.why
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"target_loss": 1.0, "within_s": 5.0}, "not both"),
+        ({"objective": "fame"}, "must be one of time, bytes, cost"),
+        ({"budget_s": 0}, "budget_s=0 must be positive"),
+        ({"seeds": (1, 1)}, "must be different"),
+        ({"steps": 0}, "must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tacit.plan(PROFILE, tacit.workloads.digits(), **wrong)
+    with pytest.raises(TypeError, match=r"must be a profile; try tacit\.Profile\.load"):
+        tacit.plan("profile", tacit.workloads.digits())
