@@ -13,7 +13,7 @@ from tacit.registry import FAMILIES
 from tests.cli.command_line import Command
 
 
-@pytest.mark.parametrize("command", ["compare", "simulate", "train", "report", "topology", "list"])
+@pytest.mark.parametrize("command", ["compare", "simulate", "train", "probe", "report", "topology", "list"])
 def test_every_command_has_examples_that_parse(tacit: Command, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     shown = tacit(command, "--help").output

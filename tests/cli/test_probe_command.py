@@ -37,7 +37,7 @@ try:
             raise ValueError("no such shard")
         if session.step == last and wanted == "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
-        if session.step == last and wanted == "end":
+        if session.step == last + (wanted == "uneven") * tacit.rank() and wanted in ("end", "uneven"):
             break
 finally:
     pathlib.Path(f"finally-{wanted}-{tacit.rank()}").touch()
@@ -104,15 +104,16 @@ def test_a_script_is_measured_and_ended(script: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.timeout(90)
 def test_a_probe_that_ends_early_leaves_a_partial_profile(script: Path) -> None:
-    ends = ("fail", "70"), ("interrupt", "70"), ("end", "70")
+    ends = ("fail", "70"), ("interrupt", "70"), ("end", "70"), ("uneven", "70")
     [first, second] = together(2, probed, script, *ends, timeout_s=80)
-    assert [answer.exit_code for answer in first] == [1, 130, 0]
-    assert [answer.exit_code for answer in second] == [1, 130, 0]
+    assert [answer.exit_code for answer in first] == [1, 130, 0, 0]
+    assert [answer.exit_code for answer in second] == [1, 130, 0, 0]
     assert 'raise ValueError("no such shard")' in second[0].errors and "runpy" not in second[0].errors
     reasons = {
         "fail": "because the script failed on rank 1 (ValueError: no such shard). Missing: ",
         "interrupt": "because it was interrupted. Missing: ",
         "end": "because the script closed its session after 70 steps. Missing: ",
+        "uneven": "because the script closed its session after 70 steps. Missing: ",
     }
     for answer, (name, reason) in zip(first, reasons.items(), strict=True):
         assert reason in " ".join(answer.output.split()), answer.output

@@ -113,6 +113,8 @@ class SessionEnd:
                 records = probe.collect(self._backend, self._parts.recorder.packed(), error)
                 self.complete_run(records, "finished" if is_complete else f"failed: {error}")
                 probe.run = self._run
+        except Exception as second:  # noqa: BLE001 - the first error is the one to report
+            error.add_note(f"What the probe has measured could not be kept: {second}")
         finally:
             self.close(None if is_complete else error)
 

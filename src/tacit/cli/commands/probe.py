@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -112,12 +113,15 @@ def _job(context: typer.Context, given: dict[str, Any]) -> Job:
 
 def _next_step(context: typer.Context, given: dict[str, Any]) -> str:
     """Return a sentence with a command that uses the profile."""
-    what = str(given["script"]) if given["script"] is not None else f"--workload '{given['workload']}'"
-    what = what if given["script"] is not None or given["workload"] is not None else ""
-    known = getattr(context.find_root().command, "commands", {})
-    if "plan" in known:
-        return f"Next: tacit plan {what} --profile {given['out']}".replace("  ", " ")
-    return f"Next: tacit simulate {what} --cluster {given['out']}".replace("  ", " ")
+    commands: dict[str, Any] = getattr(context.find_root().command, "commands", {})
+    name, option = ("plan", "--profile") if "plan" in commands else ("simulate", "--cluster")
+    takes = [parameter.name for parameter in commands[name].params] if name in commands else []
+    words = ["tacit", name]
+    if given["script"] is not None and "script" in takes:
+        words.append(str(given["script"]))
+    if given["workload"] is not None:
+        words += ["--workload", given["workload"]]
+    return f"Next: {shlex.join([*words, option, str(given['out'])])}"
 
 
 def _take_part(job: Job, given: dict[str, Any]) -> None:

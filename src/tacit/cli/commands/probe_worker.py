@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import typer
@@ -21,6 +21,7 @@ from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, de
 from tacit.cli.probe_screen import screen
 from tacit.cli.settings import Settings
 from tacit.cli.terminal import console, print_line
+from tacit.errors import PeerLost
 from tacit.profiles.probe.findings import Findings, findings_of
 from tacit.profiles.probe.strategy import Probing
 from tacit.runtime.launch import report_to_launcher
@@ -141,14 +142,17 @@ def _report(job: Job, probe: Probe, error: BaseException) -> None:
             )
             _exit(message, error, BAD_INPUT)
         return
+    if isinstance(error, PeerLost) and (error.reason or "").startswith(ScriptEnded.__name__):
+        return  # the data of another worker ended first
     if isinstance(error, KeyboardInterrupt):
         _exit("interrupted", error, INTERRUPTED)
-    if type(error).__name__ not in _CONSEQUENCES:
-        sys.stderr.write("".join(_traceback(error, job)))
+    if type(error).__name__ in _CONSEQUENCES:
+        _exit(describe(error), error, FAILED)
+    sys.stderr.write("".join(_traceback(error, job)))
     _exit(f"the script failed: {type(error).__name__}: {describe(error)}", error, FAILED)
 
 
-def _exit(message: str, error: BaseException, code: int) -> None:
+def _exit(message: str, error: BaseException, code: int) -> NoReturn:
     report_to_launcher(message, type(error).__name__, code)
     if os.environ["RANK"] == "0" or type(error).__name__ not in _CONSEQUENCES:
         complain(message)

@@ -22,7 +22,7 @@ PAIR_RANKS: Final = 8
 """Ranks among which pairs are measured: their number grows with the square."""
 _PAIR_S, _LONGEST_PAIR_S = 0.05, 0.25
 """Seconds of a transfer between a pair: wanted, and at most where the model takes longer."""
-_DRAINS, _TRANSFERS = 1, 2
+_DRAINS, _TRANSFERS = 1, 3
 """Transfers between a pair: the first uses up burst allowances, those that follow count."""
 _PINGS: Final = 5
 _BYTE: Final = torch.uint8

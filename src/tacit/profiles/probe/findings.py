@@ -164,7 +164,7 @@ def _median_step(reading: Reading, phase: str) -> float | None:
     if phase == agenda.STEPS:
         by_rank = reading.steps_s(phase)
     else:
-        by_rank = {rank: [step.seconds for step in steps[1:]] for rank, steps in reading.steps(phase).items()}
+        by_rank = {rank: [step.seconds for step in steps] for rank, steps in reading.steps(phase).items()}
     medians = [median(times_s) for times_s in by_rank.values() if times_s]
     return median(medians) if medians else None
 

@@ -91,9 +91,10 @@ class Reading:
         return found
 
     def steps(self, phase: str) -> dict[int, list[Step]]:
-        """Return the steps of a phase with rounds, with the work of their hooks, by rank."""
+        """Return the steps of a phase with rounds, with the work of their hooks, by rank; the first is left out."""
         return {
-            rank: list(steps_in(window.events))[: window.steps] for rank, window in self.windows.get(phase, {}).items()
+            rank: list(steps_in(window.events))[1 : window.steps]
+            for rank, window in self.windows.get(phase, {}).items()
         }
 
     def hooks_s(self, phase: str) -> float | None:
