@@ -47,6 +47,7 @@ class Endpoint(ABC):
         "in_flight",
         "is_handling",
         "is_lost",
+        "is_timing_only",
         "kinds",
         "life",
         "network",
