@@ -1,12 +1,13 @@
 """How fast the simulator is, as ratios taken in one run: `make bench-simulator`, or
 
-    python benchmarks/simulator.py [--out FILE] [--source CHECKOUT]
+    python benchmarks/simulator.py [--out FILE] [--quick] [--source CHECKOUT]
                                    [--only speed,swarm,rounds,compressed,scale,timing,rule,servers,strategies]
 
 speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over
 torch modules and the bare vmap call.
 swarm: SwarmSGD(local_steps=4) with 256 nodes on digits, against the bare vmap call.
-rounds: processor time of the simulator itself for one worker and one round of LocalSGD(Every(8)).
+rounds: processor time of the simulator itself for one worker and one round of LocalSGD(Every(8)), also of the commit
+before rounds were matrix operations.
 compressed: worker-steps a second of three compressed strategies with 64 workers on digits as they are, against the bare
 vmap call.
 scale: 1,000 workers x 100 steps in a process of its own, wall time and peak memory; cost per worker-step from 64 to
@@ -34,6 +35,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +55,9 @@ from tacit.strategies.servers import ParameterServerStrategy
 
 BATCH = 32
 PERIOD = 8
-REPETITIONS = 5
+REPETITIONS = 5  # --quick: 1
+ROOT = Path(__file__).resolve().parents[1]
+BEFORE_ROUNDS = "b2c65f7"  # the last commit in which each rank averaged and recorded its part of a round alone
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
@@ -124,10 +128,10 @@ def bare_vmap(
     return workers * calls / (clock() - begun)
 
 
-def best(measurements: dict[str, Callable[[], float]], repetitions: int = REPETITIONS) -> dict[str, float]:
+def best(measurements: dict[str, Callable[[], float]], repetitions: int = 5) -> dict[str, float]:
     """Return the highest rate of each, taken in turns so that a disturbance hits all alike."""
     rates = dict.fromkeys(measurements, 0.0)
-    for _ in range(repetitions):
+    for _ in range(min(repetitions, REPETITIONS)):
         for name, measure in measurements.items():
             rates[name] = max(rates[name], measure())
     return rates
@@ -191,42 +195,36 @@ def swarm() -> dict[str, object]:
 
 
 def rounds() -> dict[str, object]:
-    """Processor time per worker and round of LocalSGD(Every(8)), on a quadratic of dimension 10.
+    """The simulator's own processor time for one worker and one round, now and before the work on rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        git = subprocess.run(["git", "archive", BEFORE_ROUNDS, "src"], cwd=ROOT, capture_output=True)
+        sources = {"now": ROOT / "src"}
+        if git.returncode == 0:  # else a copy without the history
+            subprocess.run(["tar", "-x", "-C", folder], input=git.stdout, check=True)
+            sources["before"] = Path(folder) / "src"
+        found: dict[str, list[dict[str, dict[str, float]]]] = {when: [] for when in sources}
+        for _ in range(min(3, REPETITIONS)):
+            for when, source in sources.items():
+                found[when].append(_round_cost(source))
+    results: dict[str, object] = {"before": f"commit {BEFORE_ROUNDS}" if "before" in sources else "not available"}
+    for cell, kinds in found["now"][0].items():
+        results[cell] = {}
+        for kind in kinds:
+            least = {when: min(one[cell][kind] for one in costs) for when, costs in found.items()}
+            row = {f"{when}_us": round(cost, 1) for when, cost in least.items()}
+            if "before" in least:
+                row["before over now (goal 3)"] = round(least["before"] / least["now"], 2)
+            results[cell][kind] = row
+    return {"processor time per worker and round": results}
 
-    The time of a run with few rounds is subtracted, and that of the vmap calls (the limit of replicas per call is 256).
-    """
-    workload, few, many = workloads.quadratic(dimension=10, noise=0.0), 2, 18
 
-    def seconds(workers: int, rounds: int, compute: tacit.cluster.delays.Delay, timing_only: bool) -> float:
-        cluster, steps = tacit.Cluster(workers=workers, compute=compute), rounds * PERIOD
-        begun = time.process_time()
-        tacit.simulate(
-            workload,
-            tacit.LocalSGD(period=tacit.Every(PERIOD)),
-            cluster=cluster,
-            steps=steps,
-            evaluate_every=steps,
-            timing_only=timing_only,
-        )
-        return time.process_time() - begun
-
-    def own(workers: int, compute: tacit.cluster.delays.Delay, timing_only: bool) -> float:
-        """Return microseconds per worker and round, the vmap calls included; each time the least of several."""
-        low, high = (min(seconds(workers, n, compute, timing_only) for _ in range(3)) for n in (few, many))
-        return 1e6 * (high - low) / (many - few) / workers
-
-    found: dict[str, object] = {}
-    for workers in (256, 1000):
-        call = PERIOD * 1e6 / max(bare_vmap(256, 20, workload, time.process_time) for _ in range(3))
-        for name, compute in (
-            ("constant", tacit.Constant(mean_s=0.02)),
-            ("exponential", tacit.Exponential(mean_s=0.02)),
-        ):
-            found[f"{workers} workers, {name} times"] = {
-                "microseconds without the vmap calls": round(own(workers, compute, False) - call, 1),
-                "microseconds of a timing-only run": round(own(workers, compute, True), 1),
-            }
-    return {"processor time per worker and round": found}
+def _round_cost(source: Path) -> dict[str, dict[str, float]]:
+    """Return the figures of ``round_cost.py`` for the sources in a folder."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "round_cost.py"), *(["--quick"] if REPETITIONS == 1 else [])]
+    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONWARNINGS": "ignore"}
+    child = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found: dict[str, dict[str, float]] = json.loads(child.stdout)
+    return found
 
 
 def compressed() -> dict[str, object]:
@@ -432,11 +430,15 @@ def main() -> None:
     arguments.add_argument("--out", type=Path, help="write the results here as JSON")
     arguments.add_argument("--only", default=",".join(parts), help="which parts, by comma")
     arguments.add_argument("--source", type=Path, help="a checkout whose sources the part strategies runs in turns")
+    arguments.add_argument("--quick", action="store_true", help="one repetition of each, to see that it runs")
     arguments.add_argument("--thousand", action="store_true", help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
     if chosen.thousand:
         print(json.dumps(thousand()))
         return
+    if chosen.quick:
+        global REPETITIONS
+        REPETITIONS = 1
     results: dict[str, object] = {
         "command": "make bench-simulator",
         "versions": {"tacit": tacit.__version__, "torch": torch.__version__, "python": platform.python_version()},

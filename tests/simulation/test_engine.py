@@ -12,6 +12,8 @@ from torch import nn
 import tacit
 from tacit import workloads
 from tacit.core.parameter_layout import Layout
+from tacit.simulation.engine import calls
+from tacit.simulation.engine.calls import replicas_per_call
 from tacit.simulation.engine.row_optimizer import MatrixOptimizer, PerWorkerOptimizer, row_optimizer
 from tacit.training.optimizers import optimizer_factory
 
@@ -251,3 +253,28 @@ def test_timing_only_runs_have_the_same_times_and_bytes():
         assert real.trace.digest == timing.trace.digest
         assert [row["loss"] for row in timing.history] == [None] * len(timing.history)
         assert [row["time_s"] for row in timing.history] == [row["time_s"] for row in real.history]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "batch_size", "device", "replicas"),
+    [
+        (4810, 1, "cpu", 1024),
+        (4810, 16, "cpu", 512),
+        (4810, 32, "cpu", 256),
+        (4810, 5000, "cpu", 256),
+        (1_000_000, 1, "cpu", 32),
+        (10**9, 1, "cpu", 1),
+        (4810, 5000, "cuda", 1024),
+    ],
+)
+def test_small_batches_allow_more_replicas_per_call(dimension: int, batch_size: int, device: str, replicas: int):
+    assert replicas_per_call(dimension, batch_size, torch.device(device)) == replicas
+
+
+def test_workers_of_one_call_and_of_several_calls_take_the_same_steps(monkeypatch: pytest.MonkeyPatch):
+    workload, cluster = workloads.quadratic(dimension=3), tacit.Cluster(workers=7)
+    whole = tacit.simulate(workload, LOCAL, cluster=cluster, steps=9)
+    monkeypatch.setattr(calls, "NUMBERS_PER_CALL", {"cpu": 9})  # three replicas per call
+    divided = tacit.simulate(workload, LOCAL, cluster=cluster, steps=9)
+    assert whole.digest == divided.digest
+    assert torch.equal(whole.parameters, divided.parameters)

@@ -103,3 +103,10 @@ def test_the_evaluator_reports_the_evaluation_of_the_worst_model() -> None:
     row = evaluator.rows(Trace(), 1.0)[-1]
     worst = max((problem.evaluate(model) for model in models), key=lambda evaluation: evaluation.loss)
     assert (row["worst_loss"], row["worst_metric"]) == (worst.loss, worst.metric)
+
+
+@pytest.mark.parametrize("every", [1, 3, 4, 10, 50])
+def test_the_next_evaluation_is_the_first_of_those_that_are_due(every: int):
+    evaluator = Evaluator(None, torch.zeros(1, 1), steps=10, every=every, progress=None)
+    for step in range(10):
+        assert evaluator.next_due(step) == evaluator.due_between(step + 1, 10)[0]

@@ -1,10 +1,14 @@
-"""Compute times of a worker's steps: drawn work, the worker's speed, and faults that slow or stop it."""
+"""Compute times of a worker's steps: drawn work, the worker's speed, and faults that slow or stop it.
+
+``StepInProgress`` is a step that takes virtual time: it ends, or the strategy abandons it.
+"""
 
 from __future__ import annotations
 
 import math
 from itertools import accumulate
 from operator import add
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +16,10 @@ from tacit.cluster.cluster import Cluster
 from tacit.cluster.delays import SlowSpells
 from tacit.cluster.faults import Crash, Pause, Slow
 from tacit.core.randomness import Streams
+from tacit.record.trace import Trace
+
+if TYPE_CHECKING:
+    from tacit.simulation.endpoints import Endpoint
 
 _DRAWN_AT_ONCE = 256
 
@@ -113,3 +121,40 @@ class _Spells:
             self._ends.append(self._ends[-1] + self._random.exponential(mean_s))
         place = int(np.searchsorted(self._ends, time_s, side="right"))
         return (1.0 if place % 2 == 0 else 1 / self._delay.factor), self._ends[place]
+
+
+class StepInProgress:
+    """A step that is being computed. It ends, or it is abandoned."""
+
+    __slots__ = ("_is_over", "_start_s", "_trace", "_worker", "is_abandoned", "number")
+
+    def __init__(self, worker: Endpoint, start_s: float, number: int, trace: Trace) -> None:
+        self._worker, self._start_s, self.number, self._trace = worker, start_s, number, trace
+        self.is_abandoned = self._is_over = False
+
+    def end(self) -> None:
+        """End the step and resume its worker."""
+        if not self._is_over and not self._worker.is_lost:
+            self.close()
+            self._worker.fiber.resume()
+
+    def close(self) -> None:
+        """End the step without resuming its worker."""
+        self._is_over = True
+        if self.is_abandoned:
+            self._record()
+
+    def abandon(self) -> None:
+        """Drop the gradient: now, or at the end of the step, depending on ``Cluster.cancel``."""
+        if self.is_abandoned:
+            return
+        self.is_abandoned = True
+        world = self._worker.world
+        if world.cluster.cancel == "instant":
+            self._is_over = True
+            self._record()
+            world.agenda.at(world.agenda.now_s, self._worker.fiber.resume)
+
+    def _record(self) -> None:
+        now_s, rank = self._worker.world.agenda.now_s, self._worker.rank
+        self._trace.cancelled(rank, self.number, self._start_s, now_s)

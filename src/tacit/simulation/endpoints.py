@@ -37,6 +37,26 @@ WINDOW = 64
 class Endpoint(ABC):
     """A worker or server: a fiber that may be parked, and an inbox."""
 
+    # Slots, because Python keeps the attributes of an object in a hash table if there are more than 30.
+    __slots__ = (
+        "_inbox",
+        "_wanted",
+        "_window_is_full",
+        "busy_until_s",
+        "fiber",
+        "in_flight",
+        "is_handling",
+        "is_lost",
+        "kinds",
+        "life",
+        "network",
+        "rank",
+        "replies_left",
+        "size",
+        "waiting",
+        "world",
+    )
+
     def __init__(self, world: BaseWorld, rank: int, channel: Channel | None = None) -> None:
         self.world, self.rank, self.size = world, rank, world.cluster.workers
         self.is_timing_only = world.is_timing

@@ -25,6 +25,7 @@ class SimulatedNetwork:
 
     def __init__(self, endpoint: Endpoint, channel: Channel) -> None:
         self._end, self.rank, self.size, self.channel = endpoint, endpoint.rank, endpoint.size, channel
+        self._has_costs = bool(endpoint.world.cluster.costs)
 
     def all_reduce_mean(
         self,
@@ -35,7 +36,7 @@ class SimulatedNetwork:
         into: Tensor | None = None,
         extra_state: bool = True,
     ) -> Tensor:
-        numbers = self._flatten(parts)
+        numbers = self._flatten(parts) if self._has_costs else 0
         means: Means = self._call("all-reduce", Given(parts, into), weight, group)
         taken = means.take(self.rank, into)
         if numbers:
@@ -45,7 +46,7 @@ class SimulatedNetwork:
     def start_all_reduce_mean(
         self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
     ) -> SimulatedPending:
-        numbers = self._flatten(parts)
+        numbers = self._flatten(parts) if self._has_costs else 0
         if self._end.world.is_timing:  # no step changes the parts
             given = Given(parts)
         else:
@@ -55,8 +56,6 @@ class SimulatedNetwork:
 
     def _flatten(self, parts: Parts) -> int:
         """Let the time of copying ``parts`` into one buffer pass; return their number of elements."""
-        if not self._end.world.cluster.costs:
-            return 0
         given = [parts] if isinstance(parts, Tensor) else parts
         numbers = sum(part.numel() if isinstance(part, Tensor) else len(part) for part in given)
         self._end.spend("flatten", numbers)

@@ -17,7 +17,7 @@ from tacit.core.parameter_layout import Layout
 from tacit.core.strategy import TakesJoiners, check_cancels
 from tacit.core.worker import ObservedLosses
 from tacit.errors import MisplacedCall
-from tacit.record.trace import Trace
+from tacit.simulation.compute_times import StepInProgress
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.evaluation.held_steps import HeldSteps
 from tacit.simulation.evaluation.timed import TimedEvaluator
@@ -60,7 +60,8 @@ class SimulatedWorker(Endpoint):
     def parameters(self) -> Tensor:
         if self.is_handling:
             raise MisplacedCall("a handler may not touch worker.parameters; work on tensors of the state instead.")
-        self._check_untouched("parameters")
+        if self._queued:
+            self._refuse_touch("parameters")
         return self.world.engine.row(self.rank)
 
     @property
@@ -69,7 +70,8 @@ class SimulatedWorker(Endpoint):
 
     @property
     def gradient(self) -> Tensor:
-        self._check_untouched("gradient")
+        if self._queued:
+            self._refuse_touch("gradient")
         if not self._update_is_skipped:
             return self.world.engine.gradient(self.rank)
         if self._deferred_gradient is None:
@@ -83,7 +85,10 @@ class SimulatedWorker(Endpoint):
 
     @property
     def learning_rate(self) -> float:
-        return self.world.learning_rate(self._updates if self.world.has_server else self._current)
+        world = self.world
+        step = self._updates if world.has_server else self._current
+        known, rate = world.rate_of  # most ranks ask for the same step
+        return rate if step == known else world.learning_rate(step)
 
     @property
     def weight(self) -> float:
@@ -94,7 +99,8 @@ class SimulatedWorker(Endpoint):
         return self.world.shared_stream(self.rank)
 
     def take_observed(self) -> ObservedLosses:
-        self._check_untouched("take_observed()")
+        if self._queued:
+            self._refuse_touch("take_observed()")
         return self.world.engine.take_observed(self.rank)
 
     def report_total_weight(self, total_weight: float) -> None:
@@ -117,12 +123,11 @@ class SimulatedWorker(Endpoint):
         if self._step_in_progress is not None:
             self._step_in_progress.abandon()
 
-    def _check_untouched(self, used: str) -> None:
-        """Raise if later steps are queued because the strategy has announced that it does not use ``used`` now."""
-        if self._queued:
-            raise MisplacedCall(
-                f"untouched_steps() counts step {self.step}, whose hook uses worker.{used}; let it count fewer steps."
-            )
+    def _refuse_touch(self, used: str) -> None:
+        """Raise: later steps are queued because the strategy has announced that it does not use ``used`` now."""
+        raise MisplacedCall(
+            f"untouched_steps() counts step {self.step}, whose hook uses worker.{used}; let it count fewer steps."
+        )
 
     # The loop over steps.
 
@@ -227,8 +232,9 @@ class SimulatedWorker(Endpoint):
 
     def _wait_for_period(self, times_s: list[float], ahead: int) -> None:
         """Queue and record all steps now, and park until the last one has ended."""
-        agenda, done, steps = self.world.agenda, self.step + ahead, len(times_s) - 1
-        before, wanted = self._queued, self._steps_to_queue(steps)
+        world, done, steps = self.world, self.step + ahead, len(times_s) - 1
+        before, agenda = self._queued, world.agenda
+        wanted = self._steps_to_queue(steps) if world.queues_past_hooks else steps
         self._queued = 0
         self._queue(self._take_batches(wanted - before), times_s, ahead, before)
         agenda.at(times_s[-1], self.fiber.resume)
@@ -290,15 +296,22 @@ class SimulatedWorker(Endpoint):
 
         before: the number of steps that are queued already.
         """
-        rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
+        world, rank, first = self.world, self.rank, self.step
         self._base_step, self._times_s, self._ahead = first, times_s, ahead
         if len(times_s) == 1:
             return
-        self.world.trace.record_steps(rank, first + 1, times_s)
+        world.trace.record_steps(rank, first + 1, times_s)
         if self._held is not None:
             self._held.hold(first, batches, times_s[1:])
-            self._held.release(self.world.next_evaluation_s)
-            return
+            self._held.release(world.next_evaluation_s)
+        elif world.evaluator.next_due(first) <= first + ahead:
+            self._queue_evaluations(batches, times_s, ahead, before)
+        else:
+            world.engine.advance(rank, first + before, batches)
+
+    def _queue_evaluations(self, batches: Sequence[Token], times_s: list[float], ahead: int, before: int) -> None:
+        """Queue steps and the evaluations between them."""
+        rank, first, engine, evaluator = self.rank, self.step, self.world.engine, self.world.evaluator
         begin = queued = first + before
         for due in evaluator.due_between(first + 1, first + ahead):
             engine.advance(rank, queued, batches[queued - begin : due - begin])
@@ -310,7 +323,7 @@ class SimulatedWorker(Endpoint):
                 evaluator.after(rank, due, share)
             queued = due
         self.step = first
-        engine.advance(rank, queued, batches[queued - begin :] if queued > begin else batches)
+        engine.advance(rank, queued, batches[queued - begin :])
 
     def accept(self, envelope: Envelope) -> None:
         """Pass handled kinds to ``on_message``, also after the last step; a paused worker does so when it wakes."""
@@ -336,40 +349,3 @@ class SimulatedWorker(Endpoint):
         finally:
             self.is_handling = False
             set_grad_enabled(grad)
-
-
-class StepInProgress:
-    """A step that is being computed. It ends, or it is abandoned."""
-
-    __slots__ = ("_is_over", "_start_s", "_trace", "_worker", "is_abandoned", "number")
-
-    def __init__(self, worker: Endpoint, start_s: float, number: int, trace: Trace) -> None:
-        self._worker, self._start_s, self.number, self._trace = worker, start_s, number, trace
-        self.is_abandoned = self._is_over = False
-
-    def end(self) -> None:
-        """End the step and resume its worker."""
-        if not self._is_over and not self._worker.is_lost:
-            self.close()
-            self._worker.fiber.resume()
-
-    def close(self) -> None:
-        """End the step without resuming its worker."""
-        self._is_over = True
-        if self.is_abandoned:
-            self._record()
-
-    def abandon(self) -> None:
-        """Drop the gradient: now, or at the end of the step, depending on ``Cluster.cancel``."""
-        if self.is_abandoned:
-            return
-        self.is_abandoned = True
-        world = self._worker.world
-        if world.cluster.cancel == "instant":
-            self._is_over = True
-            self._record()
-            world.agenda.at(world.agenda.now_s, self._worker.fiber.resume)
-
-    def _record(self) -> None:
-        now_s, rank = self._worker.world.agenda.now_s, self._worker.rank
-        self._trace.cancelled(rank, self.number, self._start_s, now_s)

@@ -63,7 +63,11 @@ class World(BaseWorld):
         self.untouched_steps = strategy.untouched_steps if isinstance(strategy, RunsAhead) else _none
         # Steps that are queued in the engine ahead of an evaluation at a time would be part of it.
         self.holds_steps = isinstance(evaluator, TimedEvaluator) and not (self.is_timing or self.has_server)
-        self._rate_of = (-1, 0.0)  # the step that was asked for last, and its learning rate
+        # Whether steps may be queued behind a hook that has not run yet.
+        self.queues_past_hooks = (
+            isinstance(strategy, RunsAhead) and type(strategy).untouched_steps is not RunsAhead.untouched_steps
+        )
+        self.rate_of = (-1, 0.0)  # the step that was asked for last, and its learning rate
         self._samplers = None if problem is None or self.is_timing else problem.samplers
         self.server_model = server_model
         self.workers = [self.make_worker(rank) for rank in range(cluster.workers)]
@@ -142,10 +146,10 @@ class World(BaseWorld):
     # Interface of endpoints.
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate at ``step``; most ranks ask for the same step."""
-        if self._rate_of[0] != step:
-            self._rate_of = (step, self.engine.learning_rate(step))
-        return self._rate_of[1]
+        """Return the learning rate at ``step``, and keep it in ``rate_of``."""
+        rate = self.engine.learning_rate(step)
+        self.rate_of = (step, rate)
+        return rate
 
     def batches(self, rank: int) -> Callable[[int], list[Token]]:
         """Return a function that draws the worker's next mini-batches."""

@@ -84,6 +84,8 @@ class NoiseSampler:
         self._used = 0 if noise == 0 else len(self._block)
 
     def take(self, count: int) -> Vectors:
+        if self._noise == 0 and count <= len(self._block):
+            return self._block[:count]
         if self._noise == 0:
             return np.broadcast_to(self._block[0], (count, self._block.shape[1]))
         parts: list[Vectors] = [self._block[self._used : self._used + count]]

@@ -6,43 +6,26 @@ When a result is needed, the engine runs all queues in lockstep: the gradients a
 virtual time, several as one operation, and fill these calls. A gradient that is only sent (``deferred_gradient``) waits
 outside the queues until its receiver uses it.
 
-The captured and compiled engines run the same operations through ``static_calls``.
+``calls`` evaluates gradients, captured and compiled engines through ``static_calls``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.core.worker import ObservedLosses
-from tacit.simulation.engine.choice import STATIC, Choice, warn_once
+from tacit.simulation.engine.calls import Calls, some_rows
+from tacit.simulation.engine.choice import Choice
 from tacit.simulation.engine.deferred import DeferredGradient, DeferredGradients, DeferredTensor
-from tacit.simulation.engine.losses import DeviceLosses, HostLosses, Losses
+from tacit.simulation.engine.operations import ADVANCE, DEFERRED, GRADIENT, SNAPSHOT, UPDATE, Operation, Snapshot, Work
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
-from tacit.simulation.engine.plain_gradients import PlainGradients
 from tacit.simulation.engine.row_optimizer import RowOptimizer
-from tacit.simulation.engine.static_calls import CannotCapture, StaticCalls, Steps
 from tacit.workloads.workload import Problem, Token
-
-_ADVANCE, _GRADIENT, _UPDATE, _SNAPSHOT, _DEFERRED = range(5)
-REPLICAS_PER_CALL: Final = {"cpu": 256, "cuda": 1024}  # limits the memory of a call's activations
-NUMBERS_PER_CALL: Final = {"cpu": 32_000_000, "cuda": 256_000_000}  # limits the memory of its gradients
-
-Operation = tuple[int, int, Any]
-"""Kind, step and argument: mini-batches, one per step; None; the function that takes the snapshot; or a deferred
-gradient, which is never in a queue."""
-
-Work = tuple[int, Operation]
-"""The rank of a worker, and an operation."""
-
-Snapshot = Callable[[int, int, Tensor], None]
-"""Called with rank, step and the row, which it must copy."""
 
 
 class Engine:
@@ -58,11 +41,7 @@ class Engine:
         self.problem, self.matrix, self.optimizer = problem, matrix, optimizer
         self.layout, self._first = problem.layout, matrix[0].clone()
         self.workers = len(matrix)
-        kind = "cuda" if matrix.is_cuda else "cpu"
-        self._per_call = max(1, min(REPLICAS_PER_CALL[kind], NUMBERS_PER_CALL[kind] // self.layout.dimension))
-        self._rows = [
-            matrix[rank] for rank in range(self.workers)
-        ]  # views, made once because hooks use them in every round
+        self._rows: list[Tensor] = list(matrix)  # views, made once because hooks use them in every round
         self._gradients: Tensor | None = None  # flat rows, allocated at the first use
         self._gradient_rows: list[Tensor] = []  # views of them
         self._queues: list[deque[Operation]] = [deque() for _ in range(self.workers)]
@@ -70,35 +49,26 @@ class Engine:
         self._deferred = DeferredGradients()
         self._snapshots = 0  # in all queues
         self._calls_update = False
-        self._losses: Losses = HostLosses(self.workers)
-        self._sizes = [sampler.batch_size for sampler in problem.samplers]
-        self._has_sizes = len(set(self._sizes)) > 1
-        self._weights = [size / problem.batch_size for size in self._sizes]
-        self._plain = PlainGradients(problem, choice, BuffersPerWorker(problem.module, self.workers, seed))
-        self._static: StaticCalls | None = None
-        if choice.engine in STATIC:
-            self._losses = losses = DeviceLosses(self.workers, matrix.device)
-            is_compiled = choice.engine == "compiled"
-            self._static = StaticCalls(
-                problem, storage, optimizer, losses, self._plain.vmapped, is_compiled=is_compiled
-            )
+        self._calls = Calls(problem, storage, optimizer, choice, BuffersPerWorker(problem.module, self.workers, seed))
+        self._losses = self._calls.losses
+        self._weights = [sampler.batch_size / problem.batch_size for sampler in problem.samplers]
 
     @property
     def choice(self) -> Choice:
         """The way gradients are evaluated now: what cannot be captured, compiled or batched falls back."""
-        return self._plain.choice
+        return self._calls.choice
 
     # Queue operations.
 
     def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None:
         """Queue whole steps, gradient and update, from ``step`` on, one per mini-batch."""
         if len(tokens):
-            self._queues[rank].append((_ADVANCE, step, tokens))
+            self._queues[rank].append((ADVANCE, step, tokens))
             self._waiting.add(rank)
 
     def compute_gradient(self, rank: int, step: int, token: Token) -> None:
         """Queue a gradient that a hook will use."""
-        self._queues[rank].append((_GRADIENT, step, (token,)))
+        self._queues[rank].append((GRADIENT, step, (token,)))
         self._waiting.add(rank)
 
     def update(self, rank: int, step: int) -> None:
@@ -106,13 +76,13 @@ class Engine:
         self._calls_update = True
         if rank in self._deferred:
             self._deferred.keep_row(rank, self._rows[rank])
-        self._queues[rank].append((_UPDATE, step, None))
+        self._queues[rank].append((UPDATE, step, None))
         self._waiting.add(rank)
 
     def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None:
         """Queue a snapshot of the row for an evaluation."""
         self._snapshots += 1
-        self._queues[rank].append((_SNAPSHOT, step, purpose))
+        self._queues[rank].append((SNAPSHOT, step, purpose))
         self._waiting.add(rank)
 
     def reset(self, rank: int) -> None:
@@ -144,7 +114,7 @@ class Engine:
         All deferred gradients that are still referenced are then evaluated in one call.
         """
         queue = self._queues[rank]
-        if len(queue) != 1 or queue[0][0] != _GRADIENT:
+        if len(queue) != 1 or queue[0][0] != GRADIENT:
             return self.gradient(rank)
         _, step, (token,) = self._pop(rank)
         deferred = DeferredGradient(rank, step, token, self._settle_deferred, self._rows[rank])
@@ -192,7 +162,7 @@ class Engine:
             if rank is not None and rank not in self._waiting:
                 return
             waiting, queues = sorted(self._waiting), self._queues
-            updates = [rank for rank in waiting if queues[rank][0][0] == _UPDATE] if self._calls_update else []
+            updates = [rank for rank in waiting if queues[rank][0][0] == UPDATE] if self._calls_update else []
             if updates:
                 self._settle_updates(updates)
             elif waiting:
@@ -208,18 +178,18 @@ class Engine:
     def _settle_snapshots(self) -> None:
         for rank in sorted(self._waiting):
             queue = self._queues[rank]
-            while queue and queue[0][0] == _SNAPSHOT:
+            while queue and queue[0][0] == SNAPSHOT:
                 _, step, purpose = self._pop(rank)
                 self._snapshots -= 1
                 purpose(rank, step, self._rows[rank])
 
     def _settle_updates(self, ranks: list[int]) -> None:
         steps = [self._pop(rank)[1] for rank in ranks]
-        self.optimizer.step(ranks, steps, self.layout.split(self._some(self._flat_gradients, ranks)))
+        self.optimizer.step(ranks, steps, self.layout.split(some_rows(self._flat_gradients, ranks)))
 
     def _settle_deferred(self) -> None:
         """Evaluate all deferred gradients, together with the gradients at the heads of the queues."""
-        self._settle_gradients([rank for rank in self._waiting if self._queues[rank][0][0] in (_ADVANCE, _GRADIENT)])
+        self._settle_gradients([rank for rank in self._waiting if self._queues[rank][0][0] in (ADVANCE, GRADIENT)])
 
     def _settle_gradients(self, ranks: list[int]) -> None:
         """Evaluate deferred gradients and those at the heads of the queues, for as many steps as all contain."""
@@ -230,78 +200,24 @@ class Engine:
             if len(tokens) > steps:
                 self._queues[rank].appendleft((kind, step + steps, tokens[steps:]))
                 self._waiting.add(rank)
-        if self._static is not None and self._static.can_update:
-            heads = self._settle_static(heads, steps)
-        if self._static is None and not deferred and all(operation[0] == _ADVANCE for _, operation in heads):
-            for some in self._calls(heads):
-                self._advance_call(some, steps)
+        heads = self._calls.advance_statically(heads, steps)
+        if not (self._calls.are_static or deferred) and all(operation[0] == ADVANCE for _, operation in heads):
+            self._calls.advance(heads, steps)
             return
-        work: list[Work] = [(one.rank, (_DEFERRED, one.step, one)) for one in deferred] + heads
+        work: list[Work] = [(one.rank, (DEFERRED, one.step, one)) for one in deferred] + heads
         work.sort(key=lambda one: one[0])  # stable: a worker's deferred gradients are older than its queue
-        calls = self._calls(work)
+        calls = self._calls.divided(work)
         for ahead in range(steps):
             for some in calls:
                 self._settle_call([rank for rank, _ in some], [operation for _, operation in some], ahead)
-
-    def _settle_static(self, heads: list[Work], steps: int) -> list[Work]:
-        """Run whole steps in calls with static inputs; return the work that is left."""
-        left = [one for one in heads if one[1][0] == _ADVANCE]
-        others = [one for one in heads if one[1][0] != _ADVANCE]
-        while left and self._static is not None:
-            some = self._calls(left)[0]
-            ranks = [rank for rank, _ in some]
-            numbers = [step for _, (_, step, _) in some]
-            tokens = [tokens[:steps] for _, (_, _, tokens) in some]
-            try:
-                self._static.advance(Steps(ranks, numbers, tokens, self._sizes[ranks[0]]))
-            except CannotCapture as error:
-                self._use_plain_calls(error)
-            except torch.OutOfMemoryError as error:
-                self._halve_calls(len(some), error)
-            else:
-                done = set(ranks)
-                left = [one for one in left if one[0] not in done]
-        return left + others
-
-    def _calls(self, work: list[Work]) -> list[list[Work]]:
-        """Divide ``work`` into calls with equal batch sizes and a limited number of replicas."""
-        by_size: dict[int, list[Work]] = {self._sizes[0]: work}
-        if self._has_sizes:
-            by_size = {}
-            for one in work:
-                by_size.setdefault(self._sizes[one[0]], []).append(one)
-        at_once = self._per_call
-        return [same[start : start + at_once] for same in by_size.values() for start in range(0, len(same), at_once)]
-
-    def _advance_call(self, work: list[Work], steps: int) -> None:
-        """Take ``steps`` whole steps of the workers of one call."""
-        ranks = [rank for rank, _ in work]
-        numbers = [step for _, (_, step, _) in work]
-        batches = self._batches(ranks, [tokens[:steps] for _, (_, _, tokens) in work])
-        for batch in batches:
-            parameters = self.layout.split(self._some(self.matrix, ranks))
-            gradients, losses = self._plain.evaluate(ranks, parameters, batch)
-            self._losses.observe(ranks, numbers, losses)
-            self.optimizer.step(ranks, numbers, gradients)
-            numbers = [number + 1 for number in numbers]
-
-    def _batches(self, ranks: list[int], tokens: list[Sequence[Token]]) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the mini-batches of consecutive steps; arrays of tokens are put together once for all steps."""
-        indices = self.problem.indices(ranks, tokens) if isinstance(tokens[0], np.ndarray) else None
-        for ahead in range(len(tokens[0])):
-            if indices is None:
-                yield self.problem.collate(ranks, [own[ahead] for own in tokens])
-            else:
-                own = torch.from_numpy(np.ascontiguousarray(indices[:, ahead]))
-                yield self.problem.gather(own.to(self.matrix.device))
 
     def _settle_call(self, ranks: list[int], operations: list[Operation], ahead: int) -> None:
         """Evaluate the gradients of one call, ``ahead`` steps into each operation; update rows of whole steps."""
         kinds = [kind for kind, _, _ in operations]
         steps = [step + ahead for _, step, _ in operations]
-        tokens = [one.token if kind == _DEFERRED else one[ahead] for kind, _, one in operations]
-        deferred = {place: one for place, (kind, _, one) in enumerate(operations) if kind == _DEFERRED}
-        gradients, losses = self._evaluate(ranks, self._parameters(ranks, deferred), tokens)
+        tokens = [one.token if kind == DEFERRED else one[ahead] for kind, _, one in operations]
+        deferred = {place: one for place, (kind, _, one) in enumerate(operations) if kind == DEFERRED}
+        gradients, losses = self._calls.evaluate(ranks, self._parameters(ranks, deferred), tokens)
         self._losses.observe(ranks, steps, losses)
         flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
         self.layout.join(gradients, flat)
@@ -314,7 +230,7 @@ class Engine:
         elif len(deferred) < len(ranks):
             queued = [place for place in range(len(ranks)) if place not in deferred]
             self._flat_gradients[[ranks[place] for place in queued]] = flat[queued]
-        whole = [place for place, kind in enumerate(kinds) if kind == _ADVANCE]
+        whole = [place for place, kind in enumerate(kinds) if kind == ADVANCE]
         if whole:
             rows = {name: gradient[whole] for name, gradient in gradients.items()}
             self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], rows)
@@ -322,42 +238,12 @@ class Engine:
     def _parameters(self, ranks: list[int], deferred: dict[int, DeferredGradient]) -> Tensor:
         """Return the parameters of a call: the rows ``ranks``, or what they were; a rank may occur several times."""
         if not deferred:
-            return self._some(self.matrix, ranks)
+            return some_rows(self.matrix, ranks)
         rows = self.matrix[ranks]
         for place, one in deferred.items():
             if one.parameters is not None:
                 rows[place] = one.parameters
         return rows
-
-    def _evaluate(self, ranks: list[int], parameters: Tensor, tokens: list[Token]) -> tuple[dict[str, Tensor], Tensor]:
-        """Return gradients by name and losses of the rows of ``parameters``, which are those of ``ranks``."""
-        if self._static is not None:
-            try:
-                return self._static.evaluate(ranks, parameters, tokens, self._sizes[ranks[0]])
-            except CannotCapture as error:
-                self._use_plain_calls(error)
-            except torch.OutOfMemoryError as error:
-                half = self._halve_calls(len(ranks), error)
-                first = self._evaluate(ranks[:half], parameters[:half], tokens[:half])
-                rest = self._evaluate(ranks[half:], parameters[half:], tokens[half:])
-                gradients = {name: torch.cat((part, rest[0][name])) for name, part in first[0].items()}
-                return gradients, torch.cat((first[1], rest[1]))
-        return self._plain.evaluate(ranks, self.layout.split(parameters), self.problem.collate(ranks, tokens))
-
-    def _use_plain_calls(self, error: CannotCapture) -> None:
-        """Evaluate gradients without static inputs from now on."""
-        self._static = None
-        self._plain.choice = Choice("vmap", str(error))
-        warn_once(str(error), "in plain calls of vmap")
-
-    def _halve_calls(self, replicas: int, error: torch.OutOfMemoryError) -> int:
-        """Limit calls to half of the ``replicas`` for which memory did not suffice, and return that."""
-        if replicas == 1:
-            raise error
-        self._per_call = -(-replicas // 2)
-        reason = f"{self.choice.reason}; memory limits a call to {self._per_call}"
-        self._plain.choice = self.choice._replace(reason=reason)
-        return self._per_call
 
     @property
     def _flat_gradients(self) -> Tensor:
@@ -365,17 +251,10 @@ class Engine:
             self._gradients = torch.zeros_like(self.matrix)
         return self._gradients
 
-    def _some(self, matrix: Tensor, ranks: list[int]) -> Tensor:
-        """Return these rows, without a copy if they are adjacent."""
-        if ranks[-1] - ranks[0] + 1 == len(ranks):
-            return matrix[ranks[0] : ranks[-1] + 1]
-        return matrix[ranks]
-
     def mean_buffers(self) -> dict[str, Tensor]:
         """Return the mean of the workers' buffers (the first worker's where they are integers), for evaluation."""
-        return self._plain.buffers.mean()
+        return self._calls.mean_buffers()
 
     def release(self) -> None:
         """Free the memory of captured calls now, not when the garbage collector runs."""
-        if self._static is not None:
-            self._static.release()
+        self._calls.release()

@@ -10,7 +10,7 @@ from torch import Tensor
 from tacit.core.parameter_layout import Layout
 from tacit.core.worker import ObservedLosses
 from tacit.simulation.engine.choice import Choice
-from tacit.simulation.engine.engine import Snapshot
+from tacit.simulation.engine.operations import Snapshot
 from tacit.workloads.workload import Token
 
 

@@ -74,6 +74,11 @@ class Evaluator:
         """Whether step ``step`` (counted from 1) is to be evaluated."""
         return step % self._every == 0 or step == self._steps
 
+    def next_due(self, step: int) -> int:
+        """Return the first step after ``step``, which is not the last, that is to be evaluated."""
+        due = step - step % self._every + self._every
+        return due if due < self._steps else self._steps
+
     def due_between(self, first: int, last: int) -> Sequence[int]:
         """Return the steps from ``first`` to ``last`` that are to be evaluated."""
         due = range(-(-first // self._every) * self._every, last + 1, self._every)
