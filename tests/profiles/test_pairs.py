@@ -36,7 +36,8 @@ def test_ranks_of_one_host_share_a_nic_and_their_own_pairs_do_not_count() -> Non
     for source, target in itertools.product((2, 3), (0, 1)):
         pairs[source, target] = Pair(1e-3, 40.0)
     found = differences(pairs, [0, 0, 1, 1])
-    assert set(found.out) == {0, 2} and found.out[2] / found.out[0] == pytest.approx(0.4, rel=0.01)
+    assert set(found.out) == {2} and set(found.into) == {0}, "what the second host sends, the first receives"
+    assert found.out[2] == found.into[0] == pytest.approx(40 / 70, rel=0.01)
 
 
 def test_latencies_that_differ_are_added() -> None:

@@ -24,7 +24,7 @@ def plan(
         has_rounds = phase in (agenda.ROUNDS, agenda.TOP_K, agenda.QSGD)
         elapsed_s += found[phase] * (step_s + has_rounds * round_s) + (step_s if found[phase] else 0.0)
         if phase == agenda.NETWORK and workers > 1:
-            elapsed_s += 3 * agenda.affordable_s(agreed, budget_s)
+            elapsed_s += 4 * agenda.affordable_s(agreed, budget_s)  # back to back, an eighth, and twice for pairs
     return found, elapsed_s
 
 

@@ -2,7 +2,7 @@
 
 A transfer from host a to host b is as fast as the slowest of three: what a sends, what b receives, and the link between
 them. What a host sends at best is the bandwidth of its NIC, and a pair that is slower than both its NICs has a slow
-link.
+link. Only what is slower than usual is described: burst allowances make some transfers faster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from tacit.cluster.links import Link, Nic
 
 _DIFFERENT: Final = 0.1
-"""Share by which a NIC or link must differ from the others to be described on its own."""
+"""Share by which a NIC or link must be slower than the others to be described on its own."""
 _LATENCY_S: Final = 5e-4
 """Difference of latencies below which they are equal: schedulers of busy hosts add as much."""
 _DIGITS: Final = 3
@@ -76,7 +76,7 @@ def differences(pairs: Mapping[tuple[int, int], Pair], hosts: Sequence[int] | No
     links = {
         pair: _factor(one.bytes_per_s / common)
         for pair, one in between.items()
-        if one.bytes_per_s < (1 - _DIFFERENT) * min(out[first[host(pair[0])]], into[first[host(pair[1])]])
+        if one.bytes_per_s < (1 - _DIFFERENT) * min(common, out[first[host(pair[0])]], into[first[host(pair[1])]])
     }
     one_way_s = {  # half a round trip, so both directions have the same
         pair: min(one.latency_s, between.get(pair[::-1], one).latency_s) for pair, one in between.items()
@@ -88,8 +88,8 @@ def differences(pairs: Mapping[tuple[int, int], Pair], hosts: Sequence[int] | No
         if abs(latency_s - usual_s) > max(_LATENCY_S, _DIFFERENT * usual_s)
     }
     return Differences(
-        {rank: _factor(rate / common) for rank, rate in out.items() if abs(rate / common - 1) > _DIFFERENT},
-        {rank: _factor(rate / common) for rank, rate in into.items() if abs(rate / common - 1) > _DIFFERENT},
+        {rank: _factor(rate / common) for rank, rate in out.items() if rate < (1 - _DIFFERENT) * common},
+        {rank: _factor(rate / common) for rank, rate in into.items() if rate < (1 - _DIFFERENT) * common},
         _both_ways(links, 1.0),
         usual_s,
         _both_ways(added_s, 0.0),

@@ -67,7 +67,7 @@ def steps_of(phase: str, agreed: Agreed, budget_s: float, workers: int) -> int:
     if phase in (STEPS, STEPS_AGAIN):
         wanted = min(max(_STEPS_S / step_s, _FEWEST_STEPS), _MOST_STEPS)
         share = 1 / 3 if phase == STEPS else 1.0
-        affordable = min(_LONGEST_STEPS_S, budget_s / 4, share * left_s) / step_s
+        affordable = min(_LONGEST_STEPS_S, budget_s / 4, share * left_s) / step_s - 1  # one more counts for no phase
         fewest = 2 if phase == STEPS else 0  # without step times there is no profile
         return max(fewest, int(min(wanted, affordable, share * agreed.steps_left - 1)))
     if phase == GRADIENTS:

@@ -22,8 +22,10 @@ PAIR_RANKS: Final = 8
 """Ranks among which pairs are measured: their number grows with the square."""
 _PAIR_S, _LONGEST_PAIR_S = 0.05, 0.25
 """Seconds of a transfer between a pair: wanted, and at most where the model takes longer."""
-_DRAINS, _TRANSFERS = 1, 3
-"""Transfers between a pair: the first uses up burst allowances, those that follow count."""
+_PASSES, _TRANSFERS = 2, 2
+"""Pairs are measured in several passes, since a busy host delays transfers that follow each other. Of the transfers of
+a pass only the last counts: the others use up burst allowances.
+"""
 _PINGS: Final = 5
 _BYTE: Final = torch.uint8
 
@@ -62,19 +64,22 @@ def measure_pairs(worker: Worker, size_bytes: int) -> None:
     for shift in range(1, worker.size) if worker.size <= PAIR_RANKS else ():
         wait_for_all(worker)
         worker.note(f"shift {shift} rate", size_bytes / max(_shift_s(worker, shift, payload), 1e-9))
-    for source, target in _pairs(ranks):
-        wait_for_all(worker)
-        if worker.rank in (source, target):
-            _measure_pair(worker, (source, target), payload)
+    for number in range(_PASSES):
+        for source, target in _pairs(ranks):
+            wait_for_all(worker)
+            if worker.rank in (source, target):
+                _measure_pair(worker, (source, target), payload, number)
 
 
 def pair_bytes(worker: Worker, model_bytes: int, round_s: float, affordable_s: float) -> int:
     """Return the bytes to send between pairs so that all of them together take ``affordable_s`` at most; 0: none."""
     ranks = min(worker.size, PAIR_RANKS)
-    transfers = (_DRAINS + _TRANSFERS) * ranks * (ranks - 1) + worker.size
+    transfers = _PASSES * _TRANSFERS * ranks * (ranks - 1) + worker.size
     rate = 2 * (worker.size - 1) / worker.size * model_bytes / max(round_s, 1e-6)
     wanted = min(max(_PAIR_S * rate, model_bytes), _LONGEST_PAIR_S * rate)
     found = int(min(wanted, rate * affordable_s / transfers))
+    if found < wanted / 2:  # so little may fit into a burst allowance, whose rate says nothing
+        return 0
     return found if found >= SMALL_BYTES[-1] / 4 else 0
 
 
@@ -94,16 +99,15 @@ def _pairs(ranks: int) -> Iterator[tuple[int, int]]:
             yield source, target
 
 
-def _measure_pair(worker: Worker, pair: tuple[int, int], payload: Tensor) -> None:
+def _measure_pair(worker: Worker, pair: tuple[int, int], payload: Tensor, number: int) -> None:
     """Measure both directions of one pair. The sender waits for an answer, so that its own clock is enough."""
     for source, target in (pair, pair[::-1]):
         round_trips_s = [_sent_s(worker, pair, source, target, payload[:1]) for _ in range(_PINGS)]
         latency_s = min(round_trips_s) / 2
-        times_s = [_sent_s(worker, pair, source, target, payload) for _ in range(_DRAINS + _TRANSFERS)]
-        seconds = min(times_s[_DRAINS:])
+        seconds = [_sent_s(worker, pair, source, target, payload) for _ in range(_TRANSFERS)][-1]
         if worker.rank == source:
-            worker.note(f"pair {target} latency", latency_s)
-            worker.note(f"pair {target} rate", payload.numel() / max(seconds - 2 * latency_s, 1e-9))
+            worker.note(f"pair {target} latency {number}", latency_s)
+            worker.note(f"pair {target} rate {number}", payload.numel() / max(seconds - 2 * latency_s, 1e-9))
 
 
 def _sent_s(worker: Worker, pair: tuple[int, int], source: int, target: int, payload: Tensor) -> float:

@@ -115,8 +115,8 @@ class Reading:
             return []
         by_rank = {rank: window.events for rank, window in self.windows[part].items()}
         found = exchanges_in(by_rank, self.run.workers)
-        # The all-to-alls of the pairs send to one rank each, unlike those of strategies.
-        return [one for one in found if part != agenda.NETWORK or one.label != "all-to-all"]
+        # Between pairs, all-gathers wait behind their data, and all-to-alls send to one rank each.
+        return [one for one in found if part != agenda.NETWORK or one.label == "all-reduce"]
 
     def round_s(self, part: str) -> float | None:
         """Return the median time of the largest all-reduces in one part of the probe."""
@@ -128,13 +128,14 @@ class Reading:
         return self.round_s(BACK_TO_BACK)
 
     def pairs(self) -> dict[tuple[int, int], Pair]:
-        """Return latencies and rates of pairs of ranks."""
+        """Return the shortest latency and the highest rate of each pair of ranks."""
         found = {}
         for rank, notes in self.notes.items():
             for other in range(self.run.workers):
-                latency_s, rate = notes.get(f"pair {other} latency"), notes.get(f"pair {other} rate")
-                if latency_s is not None and rate is not None:
-                    found[rank, other] = Pair(latency_s, rate)
+                latencies_s = [value for name, value in notes.items() if name.startswith(f"pair {other} latency ")]
+                rates = [value for name, value in notes.items() if name.startswith(f"pair {other} rate ")]
+                if latencies_s and rates:
+                    found[rank, other] = Pair(min(latencies_s), max(rates))
         return found
 
     def shift_rates(self) -> list[float]:
@@ -194,6 +195,6 @@ def _windows(events: list[Event]) -> dict[str, Window]:
 
 def _from_first_step(events: list[Event], steps: int) -> list[Event]:
     if not steps:
-        return events
+        return list(events)
     first = next((place for place, event in enumerate(events) if event.kind == COMPUTE), len(events))
     return events[first:]

@@ -165,7 +165,7 @@ class Probing(Strategy[ProbingState], RunsAhead):
         worker.note(BETWEEN, float(worker.step))
         worker.note(PHASE + agenda.NETWORK, 0.0)
         _repeat(worker, size_bytes / 8, agreed.round_s / 8, affordable_s)
-        pair_bytes = exchanges.pair_bytes(worker, size_bytes, agreed.round_s, affordable_s)
+        pair_bytes = exchanges.pair_bytes(worker, size_bytes, agreed.round_s, 2 * affordable_s)
         if pair_bytes and not state.is_one_host and worker.parameters.device.type == "cpu":
             exchanges.measure_pairs(worker, pair_bytes)
         worker.note(BETWEEN, float(worker.step))
