@@ -71,9 +71,9 @@ class Computation:
         self._warm_up(workload(model).open(size, Streams(seed + 1)))
 
     def _warm_up(self, other: Problem) -> None:
-        """Compute gradients that nobody uses: first calls allocate memory and choose kernels."""
+        """Compute gradients that nobody uses: first calls choose kernels, and page faults become rare after dozens."""
         batch = other.collate([self._rank], other.samplers[self._rank].take(1))
-        for _ in range(3):
+        for _ in range(60 if self.is_computing else 3):
             self.module(*(part[0] for part in batch)).backward()
         self.optimizer.zero_grad()
 
