@@ -9,15 +9,13 @@ from typing import Any, Final
 
 import tacit
 from benchmarks.fidelity.causes import parts_ms
-from benchmarks.fidelity.cells import CALIBRATED, COMPRESSED, DDP, METHODS, RATES_BITS_PER_S, Place
+from benchmarks.fidelity.cells import CALIBRATED, DDP, METHODS, RATES_BITS_PER_S, Place
 from benchmarks.fidelity.recording import Cell
 from benchmarks.fidelity.timing import step_s
 from benchmarks.fidelity.workloads import LEARNING_RATE, workload
 
 SEEDS: Final = tuple(range(5))
 NOMINAL_LATENCY_S: Final = 1e-4
-MOST_ENCODED: Final = 49
-"""Simulated steps of compressed strategies at most."""
 
 
 def measured_s(cell: Cell) -> float | None:
@@ -63,28 +61,24 @@ def nominal_cluster(place: Place) -> tacit.Cluster | None:
 
 
 def simulated(place: Place, name: str, cluster: tacit.Cluster, seed: int) -> tacit.Run:
-    """Return the simulated run of a cell.
-
-    The simulator encodes in every step of compressed strategies, which takes long. Their ranks wait for each other in
-    every step, so that fewer steps have the same mean.
-    """
-    steps = min(place.steps(name), MOST_ENCODED if name in COMPRESSED else math.inf)
+    """Return the simulated run of a cell."""
+    steps = place.steps(name)
     return tacit.simulate(
         workload(place.model),
         METHODS[name].strategy,
         cluster=cluster,
-        steps=int(steps),
+        steps=steps,
         lr=LEARNING_RATE,
         seed=seed,
         timing_only=True,
-        evaluate_every=int(steps),
+        evaluate_every=steps,
     )
 
 
 def predictions(place: Place, name: str, cluster: tacit.Cluster) -> list[tacit.Run]:
     """Return the simulated runs of a cell, for several seeds where step times are random."""
-    is_steady = isinstance(cluster.compute, tacit.Constant) or (name in COMPRESSED and not place.sigma)
-    return [simulated(place, name, cluster, seed) for seed in (SEEDS[:1] if is_steady or place.is_quick else SEEDS)]
+    is_steady = isinstance(cluster.compute, tacit.Constant) or place.is_quick
+    return [simulated(place, name, cluster, seed) for seed in (SEEDS[:1] if is_steady else SEEDS)]
 
 
 def result_of(
