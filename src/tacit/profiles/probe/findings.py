@@ -132,11 +132,12 @@ def _rounds(reading: Reading) -> Iterator[str]:
     in_rhythm_s, back_to_back_s = reading.round_s(agenda.ROUNDS), reading.back_to_back_s()
     if in_rhythm_s and back_to_back_s and abs(back_to_back_s - in_rhythm_s) > max(_BURST * in_rhythm_s, _NOTICED_S):
         share = 100 * (back_to_back_s / in_rhythm_s - 1)
-        why = (
-            "the network has a burst allowance, and longer rounds or shorter steps use it up"
-            if share > 0
-            else "ranks arrive at rounds at different times, or pauses let the network slow down"
-        )
+        if len(reading.run.record.get("hosts", [])) == 1:
+            why = "all ranks are on one host and compete for its cores"
+        elif share > 0:
+            why = "the network has a burst allowance, and longer rounds or shorter steps use it up"
+        else:
+            why = "ranks arrive at rounds at different times, or pauses let the network slow down"
         yield (
             f"Rounds take {_ms(in_rhythm_s)} in the rhythm of the run and {_ms(back_to_back_s)} back to back "
             f"({share:+.0f} %): {why}."
