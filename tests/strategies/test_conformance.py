@@ -62,7 +62,8 @@ def test_timing_only_runs_of_strategies_that_depend_on_data(row: Row):
     needs_loss = rule.needs_loss or isinstance(row.strategy, tacit.AdaSync)
     if not (needs_loss or rule.needs_variance):  # only the sizes of messages follow from gradients
         whole, timed = (simulate(row.strategy, timing_only=timing).summary() for timing in (False, True))
-        assert whole["rounds"] == timed["rounds"] and timed["bytes_sent"] <= whole["bytes_sent"]
+        assert whole["rounds"] == timed["rounds"]
+        assert timed["bytes_sent"] == pytest.approx(whole["bytes_sent"], rel=0.5)  # nominal sizes, of a tiny model
     elif needs_loss:
         with pytest.raises(tacit.MisplacedCall, match="needs the loss"):
             simulate(row.strategy, timing_only=True)

@@ -12,7 +12,7 @@ from tacit.core.strategy import hook_free_steps, merged_state, shards_of, takes_
 
 def test_strategy_has_six_hooks() -> None:
     hooks = [name for name, value in vars(tacit.Strategy).items() if inspect.isfunction(value)]
-    public = [name for name in hooks if not name.startswith("_")]
+    public = [name for name in hooks if not name.startswith("_") and name != "begins_like"]  # a question, no hook
     assert public == ["init", "before_step", "after_step", "on_message", "reported", "finish"]
 
 

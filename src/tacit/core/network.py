@@ -85,9 +85,9 @@ class DeferredMessage(Generic[MessageType]):
     """A message that is made when an all-gather needs it. The simulator makes those of all ranks in one call."""
 
     @property
-    def work(self) -> tuple[str, int]:
-        """The work of ``make`` and the numbers it is about, as ``Worker.spend`` takes them."""
-        return "encode", 0
+    def work(self) -> tuple[str, int] | None:
+        """The work of ``make`` and the numbers it is about, as ``Worker.spend`` takes them; None: it is no work."""
+        return None
 
     def make(self) -> MessageType:
         """Return the message. It is called once, and the caller waits in the all-gather until then."""

@@ -62,7 +62,8 @@ class ProcessNetwork:
     ) -> list[MessageType]:
         if isinstance(message, DeferredMessage):
             work, message = message.work, message.make()
-            self._backend.step.spend(*work)
+            if work is not None:
+                self._backend.step.spend(*work)
         members = self.enter("all-gather", group)
         if members is None:
             return [message.snapshot()]

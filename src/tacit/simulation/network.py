@@ -69,8 +69,8 @@ class SimulatedNetwork:
         continues: bool = False,
     ) -> list[MessageType]:
         if isinstance(message, DeferredMessage):
-            if self._end.world.cluster.costs:
-                self._end.spend(*message.work)
+            if self._end.world.cluster.costs and (work := message.work) is not None:
+                self._end.spend(*work)
             if self._end.kinds is None:  # else it needs this endpoint's classes
                 gathered: list[MessageType] = self._call("all-gather", message, float(continues), group)
                 return gathered

@@ -30,7 +30,7 @@ from tacit.compression.feedback.updates import Update, Weights
 from tacit.core.worker import Worker, is_timing_only
 from tacit.errors import require
 from tacit.strategies.aggregation import Aggregate, aggregation, check_aggregate
-from tacit.strategies.nominal_exchange import gather, scatter
+from tacit.strategies.nominal_exchange import nominal_updates
 from tacit.strategies.vector_checks import check_kind, require_finite
 
 _DERIVED: Final = LatestExchange()  # apart from sums, which a scattered exchange needs in between
@@ -83,7 +83,7 @@ class CompressedAllReduce:
         shapes = worker.layout.shapes
         codec = Codec(self.compressor, worker.random, worker.shared_random, *like, shapes, scale, weight, rate)
         if is_timing_only(worker):
-            return vector, self._nominal_updates(worker, state, codec, form, statistics)
+            return vector, nominal_updates(worker, feedback, state, codec, form, statistics)
         check = partial(require_finite, worker, what)
         encoding = Encoding(feedback, state, vector, codec, statistics, check)
         if form == "scatter":
@@ -100,19 +100,6 @@ class CompressedAllReduce:
         if state.master_bytes and worker.rank == 0:
             worker.note("broadcast_bytes", state.master_bytes)
         return _rounded(mean, vector.dtype, updates), updates
-
-    def _nominal_updates(
-        self, worker: Worker, state: FeedbackState, codec: Codec, form: str, statistics: Tensor | None
-    ) -> Sequence[Update]:
-        """Return the updates of an exchange of which only time and bytes are simulated."""
-        feedback = self.feedback
-        if form == "scatter":
-            assert isinstance(feedback, SummableFeedback)
-            return scatter(worker, feedback, state, codec, statistics)
-        updates = gather(worker, feedback, state, codec, statistics)
-        if state.master_bytes and worker.rank == 0:
-            worker.note("broadcast_bytes", state.master_bytes)
-        return updates
 
     @cached_property
     def _plans(self) -> dict[tuple[object, ...], tuple[float, str]]:

@@ -7,9 +7,10 @@ from typing import Any, Final
 from tacit.core.strategy import Strategy
 from tacit.strategies.all_reduce import AllReduce
 from tacit.strategies.compressed_gradient import CompressedGradient
+from tacit.strategies.ddp import DDP
 from tacit.strategies.local_sgd.strategy import LocalSGD
 
-_COLLECTIVE: Final = (AllReduce, CompressedGradient, LocalSGD)
+_COLLECTIVE: Final = (AllReduce, DDP, CompressedGradient, LocalSGD)
 
 
 def may_send(strategy: Strategy[Any]) -> bool:

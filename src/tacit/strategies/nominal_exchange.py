@@ -25,17 +25,30 @@ MessageType = TypeVar("MessageType", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Ready(DeferredMessage[MessageType]):
-    """A message that is known already, and the work of encoding that it stands for."""
+    """A message that is known already, and the work of encoding that it stands for, if any."""
 
     message: MessageType
-    encoding: tuple[str, int] = ("encode", 0)
+    encoding: tuple[str, int] | None = None
 
     @property
-    def work(self) -> tuple[str, int]:
+    def work(self) -> tuple[str, int] | None:
         return self.encoding
 
     def make(self) -> MessageType:
         return self.message
+
+
+def nominal_updates(
+    worker: Worker, feedback: Feedback, state: FeedbackState, codec: Codec, form: str, statistics: Tensor | None
+) -> Sequence[Update]:
+    """Let the time of an exchange pass, in the ``form`` "gather" or "scatter"; return the updates."""
+    if form == "scatter":
+        assert isinstance(feedback, SummableFeedback)
+        return scatter(worker, feedback, state, codec, statistics)
+    updates = gather(worker, feedback, state, codec, statistics)
+    if state.master_bytes and worker.rank == 0:
+        worker.note("broadcast_bytes", state.master_bytes)
+    return updates
 
 
 def gather(

@@ -63,8 +63,7 @@ def simulate_command(
     [bold]Examples[/]
 
     \b
-      tacit simulate -s 'LocalSGD(period=Every(8))' --steps 1000
-      tacit simulate -s LocalSGD --until-loss 0.2 --steps 5000
+      tacit simulate -s 'LocalSGD(period=Every(8))' --steps 5000 --until-loss 0.2
       tacit simulate -s AllReduce --compute 'Pareto(minimum_s=0.01, shape=2.5)' --workers 64
       tacit simulate -s LocalSGD --fault 'Slow(rank=5, factor=4.0, at_s=1.0)' --out slow
       tacit simulate --config slow/run.toml --seed 1

@@ -46,7 +46,6 @@ MOVED: Final[dict[str, str]] = {
         "schedules": "training.schedules",
         "simulation.cluster": "cluster.cluster",
         "simulation.joins": "cluster.joins",
-        "simulation.measured": "cluster.measured",
         "specs": "core.specs",
         "strategies.strategy": "core.strategy",
         "trace": "record.trace",
