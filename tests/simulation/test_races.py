@@ -45,7 +45,7 @@ def is_race(run: tacit.Run) -> bool:
     return run.record["host"] == "race"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     kind=draw.sampled_from(KINDS),
     k=draw.integers(1, 9),
@@ -153,7 +153,7 @@ NETWORKS = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36, deadline=None)
 @given(
     kind=draw.sampled_from(KINDS),
     k=draw.integers(1, 9),
