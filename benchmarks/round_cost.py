@@ -22,7 +22,7 @@ from tacit import workloads
 from tacit.core.randomness import Streams
 
 try:
-    from tacit.simulation.engine.calls import replicas_per_call
+    from tacit.simulation.engine.calls.batched_calls import replicas_per_call
 except ImportError:  # an earlier commit
 
     def replicas_per_call(dimension: int, batch_size: int, device: torch.device) -> int:

@@ -33,10 +33,10 @@ from torch.func import functional_call, grad_and_value, vmap
 import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
+from tacit.simulation.engine.calls.static_calls import StaticCalls, Steps
 from tacit.simulation.engine.flat_optimizer import FlatOptimizer
 from tacit.simulation.engine.losses import DeviceLosses
 from tacit.simulation.engine.row_optimizer import Template
-from tacit.simulation.engine.static_calls import StaticCalls, Steps
 from tacit.workloads.data.image_files import read_cifar10
 
 BATCH, PERIOD, SEED = 32, 8, 0

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from tacit import AllReduce, Cluster, Run, simulate, workloads
-from tacit.cli import comparison_screen
-from tacit.cli.comparison_screen import ComparisonScreen
+from tacit.cli.screens import comparison_screen
+from tacit.cli.screens.comparison_screen import ComparisonScreen
 from tacit.compare.tasks import Task
 
 

@@ -12,8 +12,8 @@ from torch import nn
 import tacit
 from tacit import workloads
 from tacit.core.parameter_layout import Layout
-from tacit.simulation.engine import calls
-from tacit.simulation.engine.calls import replicas_per_call
+from tacit.simulation.engine.calls import batched_calls
+from tacit.simulation.engine.calls.batched_calls import replicas_per_call
 from tacit.simulation.engine.row_optimizer import MatrixOptimizer, PerWorkerOptimizer, row_optimizer
 from tacit.training.optimizers import optimizer_factory
 
@@ -274,7 +274,7 @@ def test_small_batches_allow_more_replicas_per_call(dimension: int, batch_size: 
 def test_workers_of_one_call_and_of_several_calls_take_the_same_steps(monkeypatch: pytest.MonkeyPatch):
     workload, cluster = workloads.quadratic(dimension=3), tacit.Cluster(workers=7)
     whole = tacit.simulate(workload, LOCAL, cluster=cluster, steps=9)
-    monkeypatch.setattr(calls, "NUMBERS_PER_CALL", {"cpu": 9})  # three replicas per call
+    monkeypatch.setattr(batched_calls, "NUMBERS_PER_CALL", {"cpu": 9})  # three replicas per call
     divided = tacit.simulate(workload, LOCAL, cluster=cluster, steps=9)
     assert whole.digest == divided.digest
     assert torch.equal(whole.parameters, divided.parameters)

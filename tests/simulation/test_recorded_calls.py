@@ -10,7 +10,12 @@ from torch.nn.functional import cross_entropy
 
 from tacit import workloads
 from tacit.core.randomness import Streams
-from tacit.simulation.engine.recorded_calls import CALLS_BEFORE_RECORDING, GradientCall, RecordedCalls, is_recordable
+from tacit.simulation.engine.calls.recorded_calls import (
+    CALLS_BEFORE_RECORDING,
+    GradientCall,
+    RecordedCalls,
+    is_recordable,
+)
 from tacit.workloads.array_problem import LossModule
 from tacit.workloads.workload import Problem
 

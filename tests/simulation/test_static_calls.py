@@ -12,9 +12,9 @@ from torch import nn
 import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
+from tacit.simulation.engine.calls.programs import Program
+from tacit.simulation.engine.calls.static_calls import padded_size
 from tacit.simulation.engine.choice import Choice, choose_engine
-from tacit.simulation.engine.programs import Program
-from tacit.simulation.engine.static_calls import padded_size
 
 simulate_module = sys.modules["tacit.simulation.simulate"]
 CLUSTER = tacit.Cluster(workers=5, compute=tacit.Exponential(mean_s=0.1))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import typer
 from rich.markup import escape
 
-from tacit.cli.terminal import errors
+from tacit.cli.screens.terminal import errors
 from tacit.errors import RunError, TacitError
 
 FAILED: Final = 1

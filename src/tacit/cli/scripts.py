@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tacit.cli.option_tables import table_from
+from tacit.cli.screens.terminal import Screen
 from tacit.cli.settings import parsed_strategy, read_cluster
-from tacit.cli.terminal import Screen
 from tacit.cluster import Cluster
 from tacit.cluster.joins import check_script_joins
 from tacit.compare.findings import Findings, check_pairs

@@ -19,10 +19,10 @@ from tacit.errors import require
 from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.environment import SERVE
 from tacit.session import Session, SessionOptions, check_not_attached, common_table, script_context
-from tacit.session.logs import Log
 from tacit.session.model.wrappers import WAY_OUT
 from tacit.session.planned import Plan, planned
 from tacit.session.probing import take_probe
+from tacit.session.recording.logs import Log
 from tacit.session.steps.optimizers import Optimizers, check_optimizers, evaluates_several_times, optimizers_of
 
 _log: Final = logging.getLogger("tacit")

@@ -15,12 +15,12 @@ from tacit.session.agreement import common_table
 from tacit.session.backend import SessionBackend
 from tacit.session.checkpoint_shard import CheckpointShard
 from tacit.session.duplicate_work import DuplicateWork
-from tacit.session.logs import open_log
 from tacit.session.model.extra_state import ExtraState, NetworkWithExtraState
 from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.model.reported_model import ReportedModel
 from tacit.session.options import SessionOptions
-from tacit.session.recorder import Recorder
+from tacit.session.recording.logs import open_log
+from tacit.session.recording.recorder import Recorder
 from tacit.session.server import SessionServer
 from tacit.session.steps.attached_worker import AttachedWorker
 from tacit.session.steps.optimizers import Optimizers, evaluates_several_times

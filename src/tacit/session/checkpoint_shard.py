@@ -14,7 +14,7 @@ from tacit.errors import Interrupted, PeerLost, TacitError, TimedOut
 from tacit.record.merge import unpacked
 from tacit.session import checkpoints
 from tacit.session.backend import SessionBackend, synchronize_clocks
-from tacit.session.recorder import Recorder
+from tacit.session.recording.recorder import Recorder
 from tacit.session.steps.optimizers import Optimizers
 from tacit.session.steps.step_hooks import StepHooks
 

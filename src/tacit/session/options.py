@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.errors import require
-from tacit.session.logs import Log
 from tacit.session.model.batch_norm import Calibration
 from tacit.session.probing import Probe
+from tacit.session.recording.logs import Log
 
 
 @dataclass(frozen=True, kw_only=True)

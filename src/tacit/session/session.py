@@ -19,11 +19,11 @@ from tacit.record.run import Run
 from tacit.session.attaching import make_parts
 from tacit.session.backend import LiveRound, SessionBackend
 from tacit.session.ending import SessionEnd
-from tacit.session.metrics import gather_over_workers, mean_over_workers, wait_for_all
 from tacit.session.model.reported_model import ModelSwap
 from tacit.session.model.wrappers import refuse_wrappers
 from tacit.session.options import SessionOptions
 from tacit.session.probing import ScriptEnded
+from tacit.session.recording.metrics import gather_over_workers, mean_over_workers, wait_for_all
 from tacit.session.server_model import KeptModel
 from tacit.session.steps.closures import Arguments
 from tacit.session.steps.last_rounds import join_last_rounds

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from tacit.cli import option_tables, options
 from tacit.cli import run_folders as folders
-from tacit.cli.comparison_screen import ComparisonScreen
 from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, explained
 from tacit.cli.option_tables import settings_from
 from tacit.cli.resumed import Earlier, resumed
+from tacit.cli.screens.comparison_screen import ComparisonScreen
+from tacit.cli.screens.terminal import console, print_notes
 from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, check_device, import_notes
-from tacit.cli.terminal import console, print_notes
 from tacit.compare.findings import Findings, check_rates, count_runs
 from tacit.compare.rates import RateResults
 from tacit.compare.runners import LOCAL, check_executor, default_jobs

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tacit.cli import options
 from tacit.cli.exit_messages import explained
-from tacit.cli.terminal import console
+from tacit.cli.screens.terminal import console
 from tacit.errors import nearest
 from tacit.registry import ALIASES, FAMILIES, Alias, Family, Named, find, find_alias, installed
 

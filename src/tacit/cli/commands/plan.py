@@ -13,9 +13,9 @@ from tacit.cli import options, units
 from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import complain, explained
 from tacit.cli.option_tables import settings_from
-from tacit.cli.plan_screen import PlanScreen, print_next, print_plan
+from tacit.cli.screens.plan_screen import PlanScreen, print_next, print_plan
+from tacit.cli.screens.terminal import console
 from tacit.cli.settings import check_device, parsed_strategy
-from tacit.cli.terminal import console
 from tacit.compare.runners import LOCAL, check_executor, default_jobs
 from tacit.errors import TacitError
 from tacit.planning.ledger import Ledger

@@ -18,9 +18,9 @@ import torch
 import typer
 
 from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, describe
-from tacit.cli.probe_screen import screen
+from tacit.cli.screens.probe_screen import screen
+from tacit.cli.screens.terminal import console, print_line
 from tacit.cli.settings import Settings
-from tacit.cli.terminal import console, print_line
 from tacit.errors import PeerLost
 from tacit.profiles.probe.findings import Findings, findings_of
 from tacit.profiles.probe.strategy import Probing

@@ -13,8 +13,8 @@ from tacit.cli import options
 from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import FAILED, complain, explained
 from tacit.cli.save_run import keep
+from tacit.cli.screens.terminal import Screen, console, print_notes
 from tacit.cli.settings import Settings, import_notes, read_file, settle
-from tacit.cli.terminal import Screen, console, print_notes
 from tacit.errors import TacitError
 from tacit.record.run import Run
 from tacit.simulation import simulate

@@ -11,8 +11,8 @@ import typer
 
 from tacit.cli import options
 from tacit.cli.exit_messages import explained
+from tacit.cli.screens.terminal import console
 from tacit.cli.settings import DEFAULTS, Settings, parsed_strategy, read_file, settle
-from tacit.cli.terminal import console
 from tacit.compare.rates import RateResults, all_entries, best_entry, by_rate
 from tacit.errors import TacitError
 from tacit.record.run import Run

@@ -11,9 +11,9 @@ from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, describe, explained
 from tacit.cli.option_tables import settings_from
 from tacit.cli.save_run import keep
+from tacit.cli.screens.terminal import Screen, console, print_notes
 from tacit.cli.scripts import ScriptPlan, script_plan
 from tacit.cli.settings import Settings, check_device
-from tacit.cli.terminal import Screen, console, print_notes
 from tacit.errors import Interrupted, RunError
 from tacit.record.run import Run
 from tacit.simulation import simulate

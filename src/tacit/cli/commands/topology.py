@@ -12,7 +12,7 @@ from rich.text import Text
 from tacit.cli import options
 from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import explained
-from tacit.cli.terminal import console
+from tacit.cli.screens.terminal import console
 from tacit.errors import require
 from tacit.record.files import write_text
 from tacit.registry import parse

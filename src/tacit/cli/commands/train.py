@@ -15,6 +15,7 @@ from tacit.cli import run_folders as folders
 from tacit.cli.commands.train_worker import CHECKPOINT, Plan, report_end, run_worker, what_is_left
 from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, explained
 from tacit.cli.process_options import command_words, is_part
+from tacit.cli.screens.terminal import console, print_notes
 from tacit.cli.settings import (
     changes,
     check_device,
@@ -24,7 +25,6 @@ from tacit.cli.settings import (
     settle,
     train_settings,
 )
-from tacit.cli.terminal import console, print_notes
 from tacit.errors import TacitError, require
 from tacit.planning.files import settings_of
 from tacit.record.files import toml_text, write_text

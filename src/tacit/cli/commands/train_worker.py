@@ -19,8 +19,8 @@ import typer
 
 from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, describe, is_disk_full
 from tacit.cli.save_run import keep
+from tacit.cli.screens.terminal import Screen, console
 from tacit.cli.settings import Settings
-from tacit.cli.terminal import Screen, console
 from tacit.errors import Interrupted, PeerLost, RunError, SpeedBias, TacitError
 from tacit.record.run import Run
 from tacit.registry.tables import Table

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.worker import ObservedLosses
-from tacit.simulation.engine.calls import Calls, some_rows
+from tacit.simulation.engine.calls.batched_calls import Calls, some_rows
 from tacit.simulation.engine.choice import Choice
 from tacit.simulation.engine.deferred import DeferredGradient, DeferredGradients, DeferredTensor
 from tacit.simulation.engine.operations import ADVANCE, DEFERRED, GRADIENT, SNAPSHOT, UPDATE, Operation, Snapshot, Work

@@ -19,7 +19,7 @@ from torch import Tensor
 from tacit.simulation.engine.flat_optimizer import FlatOptimizer
 
 if TYPE_CHECKING:
-    from tacit.simulation.engine.static_calls import StaticCalls
+    from tacit.simulation.engine.calls.static_calls import StaticCalls
 
 GradientCall = Callable[..., tuple[dict[str, Tensor], Tensor]]
 """From parameters by name and a batch, both with a leading dimension of replicas, to gradients and losses."""

@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from tacit.cli.comparison_screen import ComparisonScreen
+from tacit.cli.screens.comparison_screen import ComparisonScreen
 from tacit.compare.tasks import Task
 from tacit.planning.candidates import without
 from tacit.planning.plan import Plan, Row

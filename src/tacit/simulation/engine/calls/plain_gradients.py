@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from tacit.simulation.engine.calls.recorded_calls import RecordedCalls
 from tacit.simulation.engine.choice import Choice, warn_once
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
-from tacit.simulation.engine.recorded_calls import RecordedCalls
 from tacit.workloads.workload import Problem
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.simulation.engine.calls.plain_gradients import PlainGradients
+from tacit.simulation.engine.calls.static_calls import CannotCapture, StaticCalls, Steps
 from tacit.simulation.engine.choice import STATIC, Choice, warn_once
 from tacit.simulation.engine.losses import DeviceLosses, HostLosses, Losses
 from tacit.simulation.engine.operations import ADVANCE, Work
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
-from tacit.simulation.engine.plain_gradients import PlainGradients
 from tacit.simulation.engine.row_optimizer import RowOptimizer
-from tacit.simulation.engine.static_calls import CannotCapture, StaticCalls, Steps
 from tacit.workloads.workload import Problem, Token
 
 REPLICAS_PER_CALL: Final = {"cpu": 256, "cuda": 1024}  # limits the memory of a call's activations

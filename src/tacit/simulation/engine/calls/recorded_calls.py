@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from tacit.simulation.engine.recording import CannotRecord, recorded
+from tacit.simulation.engine.calls.recording import CannotRecord, recorded
 
 GradientCall = Callable[..., tuple[dict[str, Tensor], Tensor]]
 """From parameters by name and a batch, both with a leading dimension of replicas, to gradients and losses."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tacit.cli.terminal import is_live, print_line, result_text, state_text
+from tacit.cli.screens.terminal import is_live, print_line, result_text, state_text
 from tacit.compare.tasks import Task
 from tacit.compare.watcher import Watcher
 from tacit.record.run import Run

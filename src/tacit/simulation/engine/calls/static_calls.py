@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.simulation.engine.calls.programs import GradientCall, Gradients, Indices, Program, WholeSteps
 from tacit.simulation.engine.flat_optimizer import FlatOptimizer
 from tacit.simulation.engine.losses import DeviceLosses
-from tacit.simulation.engine.programs import GradientCall, Gradients, Indices, Program, WholeSteps
 from tacit.simulation.engine.row_optimizer import RowOptimizer
 from tacit.workloads.workload import Problem, Token
 

@@ -13,8 +13,8 @@ from tacit.record.merge import LossCurve, as_numbers, facts_of, merged, packed, 
 from tacit.record.run import Row, Run, Tally
 from tacit.record.versions import versions
 from tacit.session.backend import SessionBackend
-from tacit.session.logs import Log
 from tacit.session.model.flat_parameters import FlatModel
+from tacit.session.recording.logs import Log
 from tacit.session.steps.observed_losses import LossMeter
 from tacit.session.steps.optimizers import Optimizers
 

@@ -1,0 +1,1 @@
+"""The record of a session: losses and evaluations of a worker, its log, and metrics."""

@@ -1,0 +1,1 @@
+"""Calls of the gradient for many replicas: plain, recorded, captured and compiled."""
