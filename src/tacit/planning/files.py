@@ -21,6 +21,11 @@ def read_plan(path: Path) -> Planned:
     require("strategy" in table, f"{path} has no strategy; tacit plan writes such files.")
     lr: Any = table.get("lr")
     workers: Any = table.get("workers")
+    ranks: Any = table.get("ranks")
+    require(
+        workers is None or ranks is None or len(ranks) == workers,
+        f"{path} has workers={workers} and ranks={ranks}; give as many ranks as workers.",
+    )
     return Planned(
         strategy=parsed("strategy", table["strategy"], "strategies"),
         workers=None if workers is None else checked("workers", workers, int),

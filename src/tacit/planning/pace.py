@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from tacit.cluster.cluster import Cluster
+from tacit.cluster.delays import Constant
 from tacit.record.run import Run
 from tacit.simulation import simulate
 from tacit.strategies import LocalSGD, Strategy, SwarmSGD
@@ -19,6 +20,8 @@ _STEPS: Final = 24
 _PERIODS: Final = 3
 """Least number of whole periods in a timing-only run."""
 _MOST_STEPS: Final = 256
+_DRAWS: Final = 3
+"""Timing-only simulations of each candidate, with different delays."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,12 @@ def pace(workload: Workload, strategy: Strategy[Any], cluster: Cluster, *, seed:
     steps = steps_for(strategy)
     run = simulate(workload, strategy, cluster=cluster, steps=steps, seed=seed, timing_only=True, evaluate_every=steps)
     return pace_of(run)
+
+
+def paces(workload: Workload, strategy: Strategy[Any], cluster: Cluster) -> list[Pace]:
+    """Return the paces for several draws of delays; delays that are constant are drawn once."""
+    is_constant = all(isinstance(cluster.delay(rank), Constant) for rank in range(cluster.workers))
+    return [pace(workload, strategy, cluster, seed=seed) for seed in range(1 if is_constant else _DRAWS)]
 
 
 def steps_for(strategy: Strategy[Any]) -> int:

@@ -52,12 +52,12 @@ class Row:
 
     @property
     def shortest_s(self) -> Interval | None:
-        """The better of the two predicted times."""
+        """The better of the two predicted times; of a row that was not tuned, the one at the user's rate."""
         known = [one for one in (self.time_s, self.best_time_s) if one is not None]
         return min(known, key=lambda one: one.median, default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan:
     """A plan: candidates in order, the best first.
 
@@ -80,6 +80,10 @@ class Plan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     is_cut: bool = False
+
+    def __repr__(self) -> str:
+        time_s = "" if self.best.shortest_s is None else f" in {self.best.shortest_s.median:.3g} s"
+        return f"<Plan: {self.best.strategy} on ranks {list(self.best.ranks)}{time_s}. {self.why}>"
 
     @property
     def stays_with_ddp(self) -> bool:
@@ -129,7 +133,7 @@ class Plan:
             "workers": len(best.ranks),
             "ranks": list(best.ranks),
             "why": self.why,
-            **({"lr": lr} if lr is not None and lr != self.lr else {}),
+            **({"lr": lr} if lr is not None and lr != self.lr and shortest is best.best_time_s else {}),
             "predicted": {
                 "step_s": best.pace.step_s,
                 "bytes_per_step": best.pace.bytes_per_step,

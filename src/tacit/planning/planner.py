@@ -7,8 +7,6 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Final
 
-from tacit.cluster.cluster import Cluster
-from tacit.cluster.delays import Constant
 from tacit.compare.runners import LOCAL, check_executor
 from tacit.compare.start import executed
 from tacit.compare.watcher import Watcher
@@ -18,7 +16,7 @@ from tacit.errors import require
 from tacit.planning.candidates import Candidate, candidates
 from tacit.planning.ledger import Ledger
 from tacit.planning.memory import memory_bytes
-from tacit.planning.pace import Pace, mean_pace, pace
+from tacit.planning.pace import Pace, mean_pace, paces
 from tacit.planning.plan import PACE_ONLY, SIMULATED, Plan, Row
 from tacit.planning.results import Interval, Trial
 from tacit.planning.search import Scope, Search
@@ -29,8 +27,6 @@ from tacit.strategies import Strategy
 from tacit.training.schedules import Schedule
 from tacit.workloads.workload import Workload
 
-_DRAWS: Final = 3
-"""Timing-only simulations of each candidate, with different delays."""
 _EVALUATE_EVERY: Final = 5
 OBJECTIVES: Final = ("time", "bytes", "cost")
 
@@ -82,7 +78,7 @@ def plan(
     check_executor(executor, jobs)
     everyone = tuple(range(profile.workers))
     found = candidates(profile, own, strategies)
-    paces = {one: _paces(workload, one, profile) for one in found}
+    drawn = {one: paces(workload, one.strategy, profile.of_ranks(one.ranks).cluster()) for one in found}
     scope = Scope(
         lr=lr,
         seeds=seeds,
@@ -100,7 +96,7 @@ def plan(
         "engine": engine,
         "device": device,
     }
-    search = Search(found, paces, scope)
+    search = Search(found, drawn, scope)
     warnings = [*profile.warnings, *_differences(profile, workload)]
     if target_loss is not None or within_s is not None:
         work = PlanWork(workload, profile, settings, evaluate_every, target_loss, cache, threads)
@@ -116,13 +112,15 @@ def plan(
         )
         warnings += notes
     goal = Objective(name=objective, price_per_worker_hour=price_per_worker_hour, price_per_gigabyte=price_per_gigabyte)
-    made = _Rows(profile, search, paces, lr, ledger or Ledger())
+    made = _Rows(profile, search, drawn, lr, ledger or Ledger())
     rows = sorted(map(made.row, found), key=lambda row: (goal.value(row), row.pace.step_s))
     baseline = next(row for row in rows if row.is_kept and row.ranks == everyone and str(row.strategy) == "DDP()")
     target = f"the loss {target_loss:g} within {steps} steps" if target_loss is not None else f"{within_s} s"
     best, why = chosen(rows, baseline, profile, goal, target)
     if search.is_cut:
-        warnings.append(f"The budget of {budget_s:g} s was spent before all simulations were made; see budget_s.")
+        warnings.append(
+            f"The budget of {budget_s:g} s was spent before all simulations were made; a larger one makes more."
+        )
     return Plan(
         profile=profile,
         workload=workload,
@@ -177,17 +175,6 @@ def _differences(profile: Profile, workload: Workload) -> Iterator[str]:
         )
 
 
-def _paces(workload: Workload, candidate: Candidate, profile: Profile) -> list[Pace]:
-    """Return the paces of a candidate, one for each draw of delays; delays that are constant are drawn once."""
-    cluster = profile.of_ranks(candidate.ranks).cluster()
-    draws = 1 if _is_constant(cluster) else _DRAWS
-    return [pace(workload, candidate.strategy, cluster, seed=seed) for seed in range(draws)]
-
-
-def _is_constant(cluster: Cluster) -> bool:
-    return all(isinstance(cluster.delay(rank), Constant) for rank in range(cluster.workers))
-
-
 class _Rows:
     """Makes the rows of a plan from the results of a search."""
 
@@ -221,11 +208,12 @@ class _Rows:
         if not reached:
             return row
         best_lr = min(reached, key=lambda lr: reached[lr].median)
+        is_tuned = len(by_rate) > 1
         return replace(
             row,
             time_s=by_rate.get(self._lr),
-            best_time_s=reached[best_lr],
-            best_lr=best_lr,
+            best_time_s=reached[best_lr] if is_tuned else None,
+            best_lr=best_lr if is_tuned else None,
             bytes_to_target=self._bytes(trials, best_lr, row.pace),
         )
 

@@ -3,7 +3,8 @@
 1. The candidates that stay to the end, DDP and the user's own strategy, at the user's learning rate.
 2. All others whose best possible time is shorter: the steps of synchronous SGD at their own pace. None of them is
    simulated for longer than the best one that stays would take.
-3. The fastest candidates and those that stay, at other learning rates.
+3. The fastest candidates and those that stay, at other learning rates. Those that stay are never cut short, so that
+   the best rates of both are compared.
 4. The fastest three and those that stay, with further seeds.
 
 A wave starts when the one before has ended, so results do not depend on the number of processes. Once the budget is
@@ -144,7 +145,7 @@ class Search:
         for number, (candidate, rate, seed) in enumerate(wanted):
             workers = f"{len(candidate.ranks)} worker{'s' * (len(candidate.ranks) > 1)}"
             title = f"{candidate.strategy} · {workers} · lr={rate:.4g} · seed {seed}"
-            steps = self._steps(candidate, capped=capped)
+            steps = self._steps(candidate, capped=capped and not candidate.is_kept)
             yield (
                 (self._wave, number),
                 PlanTask(candidate.strategy, seed, rate, title, candidate=candidate, steps=steps),

@@ -54,7 +54,8 @@ def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Obje
         return best, f"DDP on all workers did not reach {target}. {_because(best, baseline, profile)}"
     gain = 1 - objective.value(best) / objective.value(baseline) if objective.value(baseline) else 0.0
     if gain < GAIN:
-        return baseline, f"Stay with DDP: {best.strategy} would gain {100 * max(0.0, gain):.0f} % only."
+        name = f"{best.strategy} on {len(best.ranks)} of {profile.workers} workers"
+        return baseline, f"Stay with DDP: {name} would gain {100 * max(0.0, gain):.0f} % only."
     if objective.name == "time" and ours.overlaps(theirs):
         return baseline, (
             f"Stay with DDP: {best.strategy} would take {ours.low:.3g} to {ours.high:.3g} s and DDP "
@@ -65,7 +66,9 @@ def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Obje
 
 def _by_pace(rows: Sequence[Row], baseline: Row) -> tuple[Row, str]:
     """Choose without losses: the smallest change whose rounds take at most 10 % of the time."""
-    enough = [row for row in rows if row.pace.wire <= GAIN and len(row.ranks) == len(baseline.ranks)]
+    alike = [row for row in rows if row.ranks == baseline.ranks and not row.strategy.depends_on_time]
+    faster = [row for row in alike if row is baseline or row.pace.step_s < baseline.pace.step_s]
+    enough = [row for row in faster if row.pace.wire <= GAIN]
     if baseline in enough or not enough:
         return baseline, (
             f"Stay with DDP: its rounds take {100 * baseline.pace.wire:.0f} % of the time."

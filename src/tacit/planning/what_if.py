@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.cluster.links import Link, Nic
 from tacit.errors import require
-from tacit.planning.pace import mean_pace, pace
+from tacit.planning.pace import mean_pace, paces
 from tacit.planning.results import Interval
 from tacit.planning.verdict import Objective, chosen
 from tacit.profiles.profile import Profile
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def scaled(profile: Profile, *, bandwidth: float = 1.0, latency: float = 1.0, compute: float = 1.0) -> Profile:
     """Return ``profile`` with bandwidths, latencies and compute times multiplied by factors."""
     for name, factor in (("bandwidth", bandwidth), ("latency", latency), ("compute", compute)):
-        require(factor > 0, f"{name}={factor} is a factor and must be positive; 0.2 is a fifth.")
+        is_factor = isinstance(factor, int | float) and factor > 0
+        require(is_factor, f"{name}={factor!r} is a factor and must be positive; 0.2 is a fifth.")
     changes: dict[str, Any] = {
         "bandwidth_bytes_per_s": profile.bandwidth_bytes_per_s * bandwidth,
         "host_bandwidth_bytes_per_s": profile.host_bandwidth_bytes_per_s * bandwidth,
@@ -62,11 +63,11 @@ def changed_plan(plan: Plan, profile: Profile) -> Plan:
 
 def _changed(row: Row, plan: Plan, profile: Profile) -> Row:
     cluster = profile.of_ranks(row.ranks).cluster()
-    paces = [pace(plan.workload, row.strategy, cluster, seed=0)]
-    ratio = paces[0].step_s / row.pace.step_s
+    changed = mean_pace(paces(plan.workload, row.strategy, cluster))
+    ratio = changed.step_s / row.pace.step_s
     return replace(
         row,
-        pace=mean_pace(paces),
+        pace=changed,
         time_s=_times(row.time_s, ratio),
         best_time_s=_times(row.best_time_s, ratio),
     )

@@ -17,7 +17,7 @@ from tacit.cli.screens.plan_screen import PlanScreen, print_next, print_plan
 from tacit.cli.screens.terminal import console
 from tacit.cli.settings import check_device, parsed_strategy
 from tacit.compare.runners import LOCAL, check_executor, default_jobs
-from tacit.errors import TacitError
+from tacit.errors import TacitError, require
 from tacit.planning.ledger import Ledger
 from tacit.planning.planner import OBJECTIVES, plan
 from tacit.profiles.profile import Profile
@@ -60,7 +60,17 @@ def plan_command(
         str,
         typer.Option(metavar="TIME", help="No further simulations start after this time.", rich_help_panel=_PLAN),
     ] = "5min",
-    strategies: options.Strategies = None,
+    strategies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy",
+            "-s",
+            metavar="STRATEGY",
+            help="Strategy to consider besides DDP; see `tacit list strategies`. Repeatable.",
+            show_default="about twenty, on several sets of workers",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None,
     own: Annotated[
         str | None,
         typer.Option(
@@ -70,8 +80,16 @@ def plan_command(
     tune: Annotated[
         bool, typer.Option("--tune/--no-tune", help="Also try other learning rates.", rich_help_panel=_PLAN)
     ] = True,
-    steps: options.Steps = None,
-    seeds: options.Seeds = None,
+    steps: Annotated[
+        int,
+        typer.Option(metavar="N", help="Largest number of steps of a simulated training.", rich_help_panel=_PLAN),
+    ] = _STEPS,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|A,B,…", help="Number of seeds, or a list of seeds.", show_default="3", rich_help_panel=_PLAN
+        ),
+    ] = None,
     optimizer: options.Optimizer = None,
     lr: options.LearningRate = None,
     momentum: options.Momentum = None,
@@ -113,11 +131,17 @@ def plan_command(
     given |= {"strategies": None, "tune": None, "evaluate_every": None, "timing_only": None}
     settings = settings_from(given, single=False)
     check_device(settings)
+    measured, screen = Profile.load(profile), console(quiet)
+    has_prices = price_per_worker_hour > 0 or price_per_gigabyte > 0
+    require(
+        objective != "cost" or has_prices,
+        "--objective cost needs --price-per-worker-hour or --price-per-gigabyte, or both.",
+    )
+    wanted = None if strategies is None else [parsed_strategy(text) for text in strategies]
     if out.exists() and not force:
         raise TacitError(f"{out} exists; choose another --out, or replace it with --force.")
     if json_file is not None:
         folders.writable(json_file)
-    measured, screen = Profile.load(profile), console(quiet)
     torch.set_num_threads(settings.threads)
     with PlanScreen(screen, target_loss) as watcher:
         made = plan(
@@ -129,10 +153,10 @@ def plan_command(
             price_per_worker_hour=price_per_worker_hour,
             price_per_gigabyte=price_per_gigabyte,
             budget_s=units.seconds(budget),
-            strategies=None if strategies is None else [parsed_strategy(text) for text in strategies],
+            strategies=wanted,
             own=None if own is None else parsed_strategy(own),
             tune=tune,
-            steps=steps or _STEPS,
+            steps=steps,
             seeds=settings.seeds if seeds is not None else (0, 1, 2),
             optimizer=settings.optimizer,
             lr=settings.lr,
@@ -148,13 +172,13 @@ def plan_command(
             ledger=Ledger(None if cache is None else cache / "ledger.jsonl"),
             watcher=watcher,
         )
-    made.save(out)
     if json_file is not None:
         write_text(json_file, json.dumps(made.as_json(), indent=1) + "\n")
     print_plan(made, screen)
-    print_next(made, out, screen)
     if target_loss is not None and made.best.shortest_s is None:
-        complain(made.why)
+        complain(f"{made.why} No plan was written.")
         raise typer.Exit(1)
+    made.save(out)
+    print_next(made, out, screen)
     if made.stays_with_ddp:
         raise typer.Exit(STAYS_WITH_DDP)

@@ -28,13 +28,20 @@ class PlanScreen(ComparisonScreen):
 
     def __init__(self, console: Console, target_loss: float | None) -> None:
         super().__init__(console, _SIMULATIONS)
+        self.progress.update(self.overall, visible=False)
         self._target_loss = target_loss
+
+    def end(self, task: Task, run: Run) -> None:
+        self.total = max(self.total, self.done + 1)
+        super().end(task, run)
 
     def result(self, task: Task, run: Run) -> str:
         assert task.lr is not None
         trial = Trial.of(run, task.lr, self._target_loss)
+        if trial.steps is None and not trial.status.startswith("failed"):
+            return f"stopped at loss {trial.best_loss:.4g}, later than the best so far"
         if trial.steps is None:
-            return trial.status if trial.status.startswith("failed") else f"best loss {trial.best_loss:.4g}"
+            return trial.status
         what = f"loss {trial.best_loss:.4g}" if self._target_loss is None else f"loss {self._target_loss:g}"
         return f"{what} at step {trial.steps}"
 
