@@ -106,7 +106,7 @@ def clusters(choose: draw.DrawFn) -> tacit.Cluster:
 
 @pytest.mark.slow
 @given(cluster=clusters(), row=draw.sampled_from(TABLE), seed=draw.integers(0, 2**40), steps=draw.integers(1, 30))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @pytest.mark.filterwarnings("ignore::tacit.SpeedBias")  # speeds are drawn, and the quadratics differ
 def test_whatever_happens_a_run_ends_and_can_be_replayed(cluster: tacit.Cluster, row: Row, seed: int, steps: int):
     """Any cluster, any faults: the run finishes or raises an error of ours, in the same way on both hosts."""

@@ -107,7 +107,7 @@ def test_gossip_preserves_the_mean(strategy: Strategy):
     topology=draw.sampled_from([tacit.Complete(), tacit.Ring(), tacit.Star(), IRREGULAR]),
     seed=draw.integers(0, 2**30),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_whatever_interleaves_asynchronous_averaging_conserves_the_sum(cluster, topology, seed):
     """Everybody asks everybody along any edge, odd cycles and one-way ones included: nobody waits for ever, and nothing
     is lost.

@@ -281,7 +281,7 @@ networks = draw.fixed_dictionaries(
     slow=draw.floats(1, 20),
     seed=draw.integers(0, 99),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_bounded_staleness_holds_and_goes_on(kind, k, bound, shards, compute, network, slow, seed):
     strategy = kind(k=k, maximum_staleness=bound, shards=shards)
     run = simulate(
@@ -321,7 +321,7 @@ def test_a_bound_of_nothing_waits_for_everybody():
     up=draw.booleans(),
     models_down=draw.booleans(),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_shards_never_wait_for_each_other_for_ever(kind, k, shards, compute, network, seed, up, models_down):
     """Whatever link is slow, to whichever shard: all updates are made, and never with a gradient from the future."""
     top = tacit.TopK(fraction=0.3)

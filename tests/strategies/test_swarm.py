@@ -87,7 +87,7 @@ def gamma(models: Tensor) -> float:
     ),
     seed=draw.integers(0, 2**30),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_whatever_interleaves_the_sum_of_the_models_stays(cluster, local_steps, two_stage, lattice, seed):
     """Delays, pauses, cuts, lost messages, words said again: at the end nothing was added that was not taken away."""
     strategy = tacit.SwarmSGD(local_steps=local_steps, compressor=lattice, two_stage=two_stage and lattice is not None)
