@@ -140,6 +140,10 @@ def test_a_plan_finds_a_strategy_that_the_simulation_confirms(made: tacit.Plan) 
     assert reached is not None and ours.low <= reached["time_s"] <= ours.high
 
 
+def test_a_target_that_takes_few_steps_is_warned_of(made: tacit.Plan) -> None:
+    assert any("Plans are meant for 50 steps and more" in sentence for sentence in made.warnings)
+
+
 def test_rows_are_in_order_and_say_what_they_are(made: tacit.Plan) -> None:
     times_s = [row.shortest_s.median for row in made.rows if row.shortest_s is not None]
     assert times_s == sorted(times_s)

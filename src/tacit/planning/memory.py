@@ -1,6 +1,7 @@
 """Predicted memory of a strategy: models that it holds beyond parameters and gradient, by family.
 
-The numbers were measured with 10M parameters on two processes, rank 0, at their peak (docs/how-to/predict-a-run.md).
+The numbers are those of an independent study: 10M parameters, two processes, rank 0, at the peak. No benchmark of this
+repository checks them yet.
 """
 
 from __future__ import annotations

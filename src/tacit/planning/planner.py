@@ -28,6 +28,8 @@ from tacit.training.schedules import Schedule
 from tacit.workloads.workload import Workload
 
 _EVALUATE_EVERY: Final = 5
+_FEW_STEPS: Final = 50
+"""Targets that are reached sooner are decided by the first steps and by single rounds."""
 OBJECTIVES: Final = ("time", "bytes", "cost")
 
 
@@ -117,6 +119,12 @@ def plan(
     baseline = next(row for row in rows if row.is_kept and row.ranks == everyone and str(row.strategy) == "DDP()")
     target = f"the loss {target_loss:g} within {steps} steps" if target_loss is not None else f"{within_s} s"
     best, why = chosen(rows, baseline, profile, goal, target)
+    reached = [trial.steps for trial in best.trials if trial.steps is not None]
+    if target_loss is not None and reached and min(reached) < _FEW_STEPS:
+        warnings.append(
+            f"The loss is reached after {min(reached)} steps. Plans are meant for {_FEW_STEPS} steps and more: before its "
+            f"first round a strategy does not communicate at all."
+        )
     if search.is_cut:
         warnings.append(
             f"The budget of {budget_s:g} s was spent before all simulations were made; a larger one makes more."
