@@ -122,8 +122,8 @@ def plan(
     reached = [trial.steps for trial in best.trials if trial.steps is not None]
     if target_loss is not None and reached and min(reached) < _FEW_STEPS:
         warnings.append(
-            f"The loss is reached after {min(reached)} steps. Plans are meant for {_FEW_STEPS} steps and more: before its "
-            f"first round a strategy does not communicate at all."
+            f"The loss is reached after {min(reached)} steps. Plans are meant for {_FEW_STEPS} steps and more: before "
+            f"its first round a strategy does not communicate at all."
         )
     if search.is_cut:
         warnings.append(

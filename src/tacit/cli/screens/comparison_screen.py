@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TaskID
 
-from tacit.cli.screens.terminal import is_live, print_line, result_text, state_text
+from tacit.cli.screens.terminal import ProgressScreen, print_line, result_text, state_text
 from tacit.compare.tasks import Task
 from tacit.compare.watcher import Watcher
 from tacit.record.run import Run
 
 
-class ComparisonScreen(Watcher):
+class ComparisonScreen(ProgressScreen, Watcher):
     """Shows the runs in progress, how many of ``total`` are done, and the time left."""
 
     def __init__(self, console: Console, total: int) -> None:
+        super().__init__(console)
         self.console, self.total, self.done = console, total, 0
         self._reused = 0  # runs of an earlier comparison among those done
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-        )
-        self.progress = Progress(*columns, console=console, transient=True, disable=not is_live(console))
         self.overall = self.progress.add_task("all runs", total=total, state="", visible=total > 1)
         self._rows: dict[str, TaskID] = {}  # of the runs in progress, by title
         self._shares: dict[str, float] = {}  # how much of each is done
         self._begun_s: float | None = None
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.progress.stop()
 
     def begin(self, task: Task) -> None:
         if self._begun_s is None:

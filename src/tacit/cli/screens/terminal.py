@@ -31,11 +31,10 @@ def print_notes(notes: Iterable[str], screen: Console) -> None:
         screen.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
 
 
-class Screen:
-    """Shows the progress of one run as a bar in a terminal."""
+class ProgressScreen:
+    """Rows of progress in a terminal: description, bar, steps, state and time. A ``with`` block shows them."""
 
-    def __init__(self, console: Console, clock: str = "s virtual") -> None:
-        self.clock = clock
+    def __init__(self, console: Console) -> None:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -44,7 +43,6 @@ class Screen:
             TimeElapsedColumn(),
         )
         self.progress = Progress(*columns, console=console, transient=True, disable=not is_live(console))
-        self.current = self.progress.add_task("", total=None, state="", visible=False)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -54,6 +52,15 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.progress.stop()
+
+
+class Screen(ProgressScreen):
+    """Shows the progress of one run as a bar in a terminal."""
+
+    def __init__(self, console: Console, clock: str = "s virtual") -> None:
+        super().__init__(console)
+        self.clock = clock
+        self.current = self.progress.add_task("", total=None, state="", visible=False)
 
     def begin(self, title: str) -> None:
         """Show the progress of a run called ``title``."""
