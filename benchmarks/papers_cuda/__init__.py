@@ -1,0 +1,1 @@
+"""What the papers claim about deep networks, trained in the simulator on one GPU."""
