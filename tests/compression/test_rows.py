@@ -36,6 +36,7 @@ from tacit.compression.feedback.updates import Update
 from tacit.compression.kernels.matrix_rows import matrix_of, stacked
 from tacit.compression.kernels.row_selection import largest_of_rows
 from tacit.compression.kernels.selection import largest
+from tacit.core.network import Gathered
 
 COMPRESSORS: list[Compressor] = [
     TopK(k=5),
@@ -235,7 +236,7 @@ def test_ranks_share_the_sum_of_the_estimates_only_where_it_is_equal():
     odd.shared["sum"] += 1.0
     for seed in range(1, 4):
         several = with_vectors(several, matrix("normal", seed).float())
-        updates = Encoding.make_all(several)
+        updates = Gathered(Encoding.make_all(several))  # as ranks get them in the simulator
         means = [one.feedback.decode_updates(one.state, updates, one.codec) for one in several]
         expected = alone.feedback.decode_updates(alone.state, updates, alone.codec)
         assert all(torch.equal(mean, expected) for mean in means[:3])

@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 
 import tacit
-from tacit.compression.feedback.latest_exchange import LatestExchange
+from tacit.compression.feedback.updates import computed_once
 from tacit.core.network import DeferredMessage, Gathered
 from tacit.core.worker import Worker
 from tacit.strategies import Strategy
@@ -59,25 +59,27 @@ def test_each_rank_has_its_own_list_where_a_message_was_ready():
     """A strategy may change the list of its own messages."""
     found = gathered(ready_rank=1)
     lists = [found[1, rank] for rank in range(3)]
-    assert len({id(one) for one in lists}) == 3 and not any(isinstance(one, Gathered) for one in lists)
+    assert len({id(one) for one in lists}) == 3
+    assert all(isinstance(one, Gathered) and one.derived is lists[0].derived for one in lists)
+    assert found[2, 0].derived is not lists[0].derived
 
 
 def test_a_value_is_computed_once_for_each_key_and_list():
-    balls, latest, calls = [Ball(1), Ball(2)], LatestExchange(), []
+    balls, calls = [Ball(1), Ball(2)], []
 
     def compute() -> int:
         calls.append(len(calls))
         return calls[-1]
 
     first, second = Gathered(balls), Gathered(balls)
-    found = [latest.value(*given, compute) for given in ((first, "a"), (first, "a"), (first, "b"), (second, "a"))]
+    found = [computed_once(*given, compute) for given in ((first, "a"), (first, "a"), (first, "b"), (second, "a"))]
     assert found == [0, 0, 1, 2]
-    assert latest.value(first, "a", compute) == 0, "a later exchange leaves the values of an earlier one"
+    assert computed_once(first, "a", compute) == 0, "a later exchange leaves the values of an earlier one"
 
 
 def test_values_last_as_long_as_their_list():
-    messages, latest = Gathered([Ball(1)]), LatestExchange()
-    value = weakref.ref(latest.value(messages, "key", lambda: Ball(3)))
+    messages = Gathered([Ball(1)])
+    value = weakref.ref(computed_once(messages, "key", lambda: Ball(3)))
     assert value() is not None
     del messages
     gc.collect()

@@ -82,9 +82,14 @@ class Compressed(Message, wire="vector"):
 
         A few bytes can encode a vector of any length: call this before ``dense`` of a message from an untrusted sender.
         """
-        if self.numbers != numbers:
-            raise BadMessage(f"a {type(self).__name__} of {self.numbers} numbers came where {numbers} were expected.")
+        check_length(type(self), self.numbers, numbers)
         return self
+
+
+def check_length(kind: type[Compressed], numbers: int, expected: int) -> None:
+    """Raise ``BadMessage`` unless a message of ``kind`` with ``numbers`` numbers has the ``expected`` ones."""
+    if numbers != expected:
+        raise BadMessage(f"a {kind.__name__} of {numbers} numbers came where {expected} were expected.")
 
 
 class Compressor(Spec, ABC):

@@ -26,6 +26,7 @@ from tacit.compression.compressor import (
     Compressor,
     Memory,
     absent,
+    check_length,
     contraction_of_unbiased,
     has_methods_of,
     require_finite,
@@ -84,10 +85,12 @@ class SparseVector(Compressed, wire="sparse"):
     @classmethod
     def add_all_into(cls, messages: Sequence[Self], target: Tensor, scales: Sequence[float]) -> None:
         parts = [message.values for message in messages if isinstance(message.values, Tensor)]
-        is_plain = has_methods_of(messages[0], SparseVector, "add_into") and len(parts) == len(messages)
+        is_plain = cls.add_into is SparseVector.add_into and len(parts) == len(messages)
         if not is_plain or any(part.device != target.device for part in parts) or set(scales) != {1.0}:
             return super().add_all_into(messages, target, scales)
-        positions = torch.cat([message.of_length(target.numel()).positions() for message in messages])
+        for message in messages:
+            check_length(cls, message.numbers, target.numel())
+        positions = torch.cat([message.positions() for message in messages])
         target.index_add_(0, positions, torch.cat([part.to(target.dtype) for part in parts]))
         return None
 

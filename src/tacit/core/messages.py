@@ -33,6 +33,7 @@ from torch import Tensor
 from tacit.core.message_fields import ADD, FIXED_BYTES, INLINE_BYTES, Bytes, Nestable, add_of, size_bytes
 from tacit.core.message_kinds import IN_USE, Kinds
 from tacit.core.message_reading import CHECKSUM, HEADER, make_message, plan_of
+from tacit.errors import BadMessage
 
 _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
@@ -172,6 +173,13 @@ class Message(Nestable):
             return self
         received = make_message(own, values)
         return received.owned() if self.is_owned else received
+
+
+def check_kind(messages: Sequence[Message], kind: type[Message]) -> None:
+    """Raise ``BadMessage`` unless all ``messages`` are of ``kind``."""
+    for received in set(map(type, messages)):
+        if not issubclass(received, kind):
+            raise BadMessage(f"received {received.__name__}, expected {kind.__name__}.")
 
 
 def _own(value: Any) -> Any:

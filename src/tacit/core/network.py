@@ -100,16 +100,16 @@ class DeferredMessage(Generic[MessageType]):
 
 
 class Gathered(list[MessageType]):
-    """The messages of an all-gather, in rank order. Simulated ranks share one list, so nobody changes it.
+    """The messages of a simulated all-gather, in rank order. Ranks share a list of deferred messages: do not change it.
 
-    derived: what has been computed from the messages, by key, once for all simulated ranks.
+    derived: what has been computed from the messages, by key; the lists of all ranks share it.
     """
 
     __slots__ = ("derived",)
 
-    def __init__(self, messages: Sequence[MessageType]) -> None:
+    def __init__(self, messages: Sequence[MessageType], derived: dict[Hashable, Any] | None = None) -> None:
         super().__init__(messages)
-        self.derived: dict[Hashable, Any] = {}
+        self.derived = {} if derived is None else derived
 
 
 def made(message: MessageType | DeferredMessage[MessageType]) -> MessageType:

@@ -114,7 +114,9 @@ class Collectives(Rendezvous[Collective]):
                 payloads = [payload for payload, _, _ in joined]
                 messages, are_shared = _made(payloads), all(isinstance(one, DeferredMessage) for one in payloads)
                 price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
-                return price, [Gathered(messages)] * len(group) if are_shared else [list(messages) for _ in group]
+                first = Gathered(messages)
+                own_lists = [Gathered(messages, first.derived) for _ in group]
+                return price, [first] * len(group) if are_shared else own_lists
             case "all-to-all":
                 parts: list[dict[int, Message]] = [payload for payload, _, _ in joined]
                 sizes = [[given[rank].size_bytes for rank in group] for given in parts]

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -23,17 +22,15 @@ from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.codec import Codec
 from tacit.compression.feedback.encoding import Encoding
 from tacit.compression.feedback.feedback import Feedback
-from tacit.compression.feedback.latest_exchange import LatestExchange
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.summable import SummableFeedback
-from tacit.compression.feedback.updates import Update, Weights
+from tacit.compression.feedback.updates import Update, Weights, computed_once
+from tacit.core.messages import check_kind
 from tacit.core.worker import Worker, is_timing_only
 from tacit.errors import require
 from tacit.strategies.aggregation import Aggregate, aggregation, check_aggregate
 from tacit.strategies.nominal_exchange import nominal_updates
-from tacit.strategies.vector_checks import check_kind, require_finite
-
-_DERIVED: Final = LatestExchange()  # apart from sums, which a scattered exchange needs in between
+from tacit.strategies.vector_checks import require_finite
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,18 @@ class CompressedAllReduce:
         return self.feedback.begin(worker.rank, worker.size, worker.parameters)
 
     def all_reduce(
+        self, worker: Worker, state: FeedbackState, vector: Tensor, weight: float, rate: float, what: str
+    ) -> Tensor:
+        """Return the decoded mean of all ranks' ``vector``, the same on every rank.
+
+        Simulated ranks may share the tensor of the mean: do not write to it.
+
+        ``rate`` multiplies the mean in the model. A ``vector`` with NaN or infinity raises ``NotFinite`` before any
+        state changes; ``what`` names it.
+        """
+        return self.all_reduce_with_updates(worker, state, vector, weight, rate, what)[0]
+
+    def all_reduce_with_updates(
         self,
         worker: Worker,
         state: FeedbackState,
@@ -70,13 +79,7 @@ class CompressedAllReduce:
         what: str,
         statistics: Tensor | None = None,
     ) -> tuple[Tensor, Sequence[Update]]:
-        """Return the decoded mean of all ranks' ``vector``, the same on every rank, and the ranks' updates.
-
-        Simulated ranks may share the tensor of the mean: do not write to it.
-
-        ``rate`` multiplies the mean in the model. A ``vector`` with NaN or infinity raises ``NotFinite`` before any
-        state changes; ``what`` names it. ``statistics`` travel uncompressed in the update.
-        """
+        """Return the mean and the ranks' updates, in which ``statistics`` travel uncompressed."""
         worker.spend("flatten", vector.numel())
         feedback, like = self.feedback, (vector.numel(), vector.dtype, vector.device)
         scale, form = self._plans.get((worker.size, *like)) or self._plan(worker, vector)
@@ -93,7 +96,7 @@ class CompressedAllReduce:
             mean, updates = self._scatter(worker, feedback, state, own, codec)
         else:
             updates = worker.network.all_gather(encoding)
-            _DERIVED.value(updates, encoding.kind.kind, lambda: check_kind(updates, encoding.kind))
+            computed_once(updates, encoding.kind.kind, lambda: check_kind(updates, encoding.kind))
             mean = feedback.decode_updates(state, updates, codec)
             worker.spend(f"decode {type(self.compressor).__name__}", codec.dimension * worker.size)
         worker.report_total_weight(Weights.of(updates).total)
@@ -138,5 +141,5 @@ class CompressedAllReduce:
 
 def _rounded(mean: Tensor, dtype: torch.dtype, updates: Sequence[Update]) -> Tensor:
     """Return the mean in ``dtype``; simulated ranks that share the mean round it once."""
-    known, rounded = _DERIVED.value(updates, dtype, lambda: (mean, mean.to(dtype)))
+    known, rounded = computed_once(updates, dtype, lambda: (mean, mean.to(dtype)))
     return rounded if known is mean else mean.to(dtype)

@@ -57,7 +57,7 @@ class CompressedGradient(Strategy[FeedbackState], MergesStates):
     def before_step(self, worker: Worker, state: FeedbackState) -> None:
         weight = weigh(self.weights, worker.weight)
         rate = worker.learning_rate
-        worker.gradient, _ = self._exchange.all_reduce(worker, state, worker.gradient, weight, rate, "gradient")
+        worker.gradient = self._exchange.all_reduce(worker, state, worker.gradient, weight, rate, "gradient")
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Return equal states for another number of workers, with an unchanged mean over workers."""

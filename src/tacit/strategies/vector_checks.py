@@ -1,21 +1,13 @@
-"""Checks of an exchange of compressed vectors: finite numbers before it, messages of the expected kind after it."""
+"""Check of a vector before it is compressed: all its numbers are finite."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from torch import Tensor
 
 from tacit.core.worker import Worker
-from tacit.errors import BadMessage, NotFinite
-
-
-def check_kind(messages: Sequence[object], kind: type) -> None:
-    """Raise ``BadMessage`` unless all ``messages`` are of ``kind``."""
-    for received in set(map(type, messages)):
-        if not issubclass(received, kind):
-            raise BadMessage(f"received {received.__name__}, expected {kind.__name__}.")
+from tacit.errors import NotFinite
 
 
 def require_finite(worker: Worker, what: str, vector: Tensor) -> None:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.compression.dense import Dense
-from tacit.compression.feedback.latest_exchange import LATEST
-from tacit.compression.feedback.updates import Update
+from tacit.compression.feedback.updates import Update, computed_once
 from tacit.compression.nominal import NominalVector
 from tacit.core.messages import Message
 from tacit.core.weights import has_data
@@ -114,7 +113,7 @@ class Codec(NamedTuple):
             add_all(total)
             return total
 
-        return LATEST.value(messages, (self.dimension, self.device, factors), compute)
+        return computed_once(messages, (self.dimension, self.device, factors), compute)
 
 
 def message_of(update: Update) -> Compressed | None:

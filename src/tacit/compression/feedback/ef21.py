@@ -29,7 +29,7 @@ from torch import Tensor
 from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
 from tacit.compression.feedback.codec_rows import compress_differences
-from tacit.compression.feedback.latest_exchange import LatestMean
+from tacit.compression.feedback.latest_mean import LatestMean
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, zeros
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.kernels.matrix_rows import stacked

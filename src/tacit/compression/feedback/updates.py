@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from tacit.compression.compressor import Compressed
-from tacit.compression.feedback.latest_exchange import LatestExchange
 from tacit.core.messages import Message
+from tacit.core.network import Gathered
 from tacit.errors import BadMessage
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,6 @@ class UpdateWithStatistics(Update, wire="report"):
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
-_WEIGHTS: Final = LatestExchange()  # apart from sums: a scattered exchange needs the replies' sum between two weights
-
-
 class Weights(NamedTuple):
     """The weights of one exchange."""
 
@@ -53,7 +52,17 @@ class Weights(NamedTuple):
             by_rank = tuple([one.weight for one in updates])
             return cls(by_rank, sum(by_rank), all(one.body is not None for one in updates))
 
-        return _WEIGHTS.value(updates, "weights", collect)
+        return computed_once(updates, "weights", collect)
+
+
+def computed_once(messages: Sequence[Message], key: Hashable, compute: Callable[[], Value]) -> Value:
+    """Return ``compute()``, or what another simulated rank has computed from the same messages under ``key``."""
+    if not isinstance(messages, Gathered):
+        return compute()
+    if key not in messages.derived:
+        messages.derived[key] = compute()
+    result: Value = messages.derived[key]
+    return result
 
 
 def statistics_of(updates: Sequence[Update], own: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class CompressedRound(ModelRound):
     def wait(self) -> RoundResult:
         worker, state, numbers = self.worker, self.state, self._numbers
         assert state.feedback is not None
-        mean, updates = self._changes.all_reduce(
+        mean, updates = self._changes.all_reduce_with_updates(
             worker, state.feedback, self._change, self._weight, 1.0, "change", numbers
         )
         rows, weights = statistics_of(updates, numbers), [update.weight for update in updates]
