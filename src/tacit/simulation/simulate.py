@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.joins import check_joins
+from tacit.core.host_memory import keep_memory
 from tacit.core.randomness import Streams
 from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy, shards_of
@@ -228,6 +229,7 @@ def _engine(
     workers: int,
     streams: Streams,
 ) -> Engine:
+    keep_memory()
     choice = choose_engine(wanted, problem, workers, first.device)
     storage = first.repeat(workers + 1, 1)  # the last row is scratch memory
     optimizer = engine_optimizer(choice, factory, problem, storage, factor)
