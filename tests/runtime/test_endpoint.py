@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed import HashStore, TCPStore
 
+from tacit.core.host_memory import keep_memory
 from tacit.core.message_reading import unpack_frames
 from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER
 from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
-from tacit.runtime.messaging.memory import keep_memory
 from tacit.runtime.messaging.receiver import Purpose, stamp
 from tests.runtime.processes import start_fork_server
 

@@ -258,16 +258,19 @@ def test_timing_only_runs_have_the_same_times_and_bytes():
 @pytest.mark.parametrize(
     ("dimension", "batch_size", "device", "replicas"),
     [
-        (4810, 1, "cpu", 1024),
-        (4810, 16, "cpu", 512),
-        (4810, 32, "cpu", 256),
+        (650, 1, "cpu", 1024),
+        (650, 16, "cpu", 512),
+        (650, 32, "cpu", 256),
+        (4810, 1, "cpu", 259),
         (4810, 5000, "cpu", 256),
         (1_000_000, 1, "cpu", 32),
         (10**9, 1, "cpu", 1),
         (4810, 5000, "cuda", 1024),
     ],
 )
-def test_small_batches_allow_more_replicas_per_call(dimension: int, batch_size: int, device: str, replicas: int):
+def test_small_batches_of_small_models_allow_more_replicas_per_call(
+    dimension: int, batch_size: int, device: str, replicas: int
+):
     assert replicas_per_call(dimension, batch_size, torch.device(device)) == replicas
 
 

@@ -150,6 +150,16 @@ class RunsAhead(ABC):
         """
         return self.hook_free_steps(worker, state)
 
+    @property
+    def ranks_act_alike(self) -> bool:
+        """Whether the hooks of all ranks do the same with the same numbers, where all batches have one size.
+
+        Such hooks use no rank (but for notes of rank 0), time, random numbers or losses. Their only communication is
+        averaging the parameters of all ranks, into these parameters. A simulation then runs the hooks of rank 0 alone.
+        A subclass that does not define this property itself does not have it.
+        """
+        return False
+
 
 class TakesJoiners(ABC):
     """A strategy that admits workers during the run. Without this class, faults that bring a worker are refused."""

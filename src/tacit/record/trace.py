@@ -192,6 +192,19 @@ class Trace(EventWriter):
         """Add consecutive ``COMPUTE`` events from ``step`` on; ``times_s``: the start of the first, the end of each."""
         self._runs_of_steps.append((rank, step, times_s))
 
+    def record_steps_of_all(self, step: int, times_s: Column) -> None:
+        """Add consecutive ``COMPUTE`` events of all ranks from ``step`` on; ``times_s`` has one row per rank.
+
+        A row has the start of the first step and the end of each.
+        """
+        ranks, steps = times_s.shape[0], times_s.shape[1] - 1
+        if ranks < _MANY:
+            self._runs_of_steps.extend((rank, step, own) for rank, own in enumerate(times_s.tolist()))
+            return
+        fields = {"time_s": times_s[:, 1:].ravel(), "start_s": times_s[:, :-1].ravel()}
+        fields["step"] = np.tile(np.arange(step, step + steps), ranks)
+        self._rounds.append(self._part(COMPUTE, np.repeat(np.arange(ranks), steps), ranks * steps, "", fields))
+
     def record_many(
         self,
         kind: str,

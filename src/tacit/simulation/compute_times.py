@@ -11,6 +11,7 @@ from operator import add
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.delays import SlowSpells
@@ -43,8 +44,8 @@ class ComputeTimes:
         self._spells = (
             _Spells(self._delay, streams.numpy("spells", rank)) if isinstance(self._delay, SlowSpells) else None
         )
-        is_steady = not self._windows and self._spells is None
-        self._after_work = add if is_steady else self._end_of_work
+        self.is_steady = not self._windows and self._spells is None  # whether work takes its time whenever it starts
+        self._after_work = add if self.is_steady else self._end_of_work
 
     def crash_after(self, time_s: float) -> float:
         """Return the time of the worker's first crash after ``time_s``."""
@@ -78,7 +79,11 @@ class ComputeTimes:
         self._drawn = self._drawn[self._used :]
         self._used = 0
         while len(self._drawn) < count:
-            self._drawn += (self._delay.draw(self._random, _DRAWN_AT_ONCE) / self._speed).tolist()
+            self._drawn += self.draw_block().tolist()
+
+    def draw_block(self) -> NDArray[np.float64]:
+        """Draw the work of a fixed number of further steps."""
+        return self._delay.draw(self._random, _DRAWN_AT_ONCE) / self._speed
 
     def awake_from(self, time_s: float) -> float:
         """Return the earliest time from ``time_s`` on at which the worker is not paused."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.joins import check_joins
+from tacit.core.host_memory import keep_memory
 from tacit.core.randomness import Streams
 from tacit.core.specs import with_python_numbers
 from tacit.core.strategy import Strategy, shards_of
@@ -26,6 +27,7 @@ from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.evaluation.results import store_results
 from tacit.simulation.evaluation.timed import TimedEvaluator
 from tacit.simulation.fibers import default_host
+from tacit.simulation.lockstep import run_lockstep
 from tacit.simulation.replay import ReplayWorld, check_replay, cluster_of, described, record_of
 from tacit.simulation.servers.fast_servers import run_fast_servers
 from tacit.simulation.servers.network_race import run_network_race
@@ -184,6 +186,8 @@ def simulate(
             run.record = {**run.record, "host": "race"}
         elif may_race and run_network_servers(world):
             run.record = {**run.record, "host": "events"}
+        elif may_race and run_lockstep(world):
+            run.record = {**run.record, "host": "lockstep"}
         else:
             world.run()
     except (RunError, KeyboardInterrupt) as error:
@@ -228,6 +232,7 @@ def _engine(
     workers: int,
     streams: Streams,
 ) -> Engine:
+    keep_memory()
     choice = choose_engine(wanted, problem, workers, first.device)
     storage = first.repeat(workers + 1, 1)  # the last row is scratch memory
     optimizer = engine_optimizer(choice, factory, problem, storage, factor)

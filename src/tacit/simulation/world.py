@@ -68,7 +68,7 @@ class World(BaseWorld):
             isinstance(strategy, RunsAhead) and type(strategy).untouched_steps is not RunsAhead.untouched_steps
         )
         self.rate_of = (-1, 0.0)  # the step that was asked for last, and its learning rate
-        self._samplers = None if problem is None or self.is_timing else problem.samplers
+        self.samplers = None if problem is None or self.is_timing else problem.samplers
         self.server_model = server_model
         self.workers = [self.make_worker(rank) for rank in range(cluster.workers)]
         self.servers = [self.make_server(shard, model) for shard, model in enumerate(servers)]
@@ -153,7 +153,7 @@ class World(BaseWorld):
 
     def batches(self, rank: int) -> Callable[[int], list[Token]]:
         """Return a function that draws the worker's next mini-batches."""
-        return (lambda count: [None] * count) if self._samplers is None else self._samplers[rank].take
+        return (lambda count: [None] * count) if self.samplers is None else self.samplers[rank].take
 
     def shared_stream(self, rank: int) -> np.random.Generator:
         """Return the rank's copy of the random stream that is equal on all ranks."""

@@ -17,6 +17,7 @@ import torch
 import zmq
 from torch.distributed.distributed_c10d import Store
 
+from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
 from tacit.core.network import count_reply
 from tacit.errors import MisplacedCall, TimedOut
@@ -24,7 +25,6 @@ from tacit.runtime.messaging import sent_buffers
 from tacit.runtime.messaging.address_book import Address, AddressBook
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.inbox import Inbox, Received
-from tacit.runtime.messaging.memory import keep_memory
 from tacit.runtime.messaging.reader import LOOK_S, RETRY_S, Reader
 from tacit.runtime.messaging.receiver import Purpose, Receiver, stamp
 from tacit.runtime.messaging.security import check_security, make_keys

@@ -25,7 +25,7 @@ from tacit.simulation.engine.deferred import DeferredGradient, DeferredGradients
 from tacit.simulation.engine.operations import ADVANCE, DEFERRED, GRADIENT, SNAPSHOT, UPDATE, Operation, Snapshot, Work
 from tacit.simulation.engine.per_worker_state import BuffersPerWorker
 from tacit.simulation.engine.row_optimizer import RowOptimizer
-from tacit.workloads.workload import Problem, Token
+from tacit.workloads.workload import Problem, Token, Tokens
 
 
 class Engine:
@@ -65,6 +65,12 @@ class Engine:
         if len(tokens):
             self._queues[rank].append((ADVANCE, step, tokens))
             self._waiting.add(rank)
+
+    def advance_all(self, step: int, tokens: Sequence[Tokens]) -> None:
+        """Take whole steps of all workers now, from ``step`` on; ``tokens``: equally many of each worker."""
+        assert not self._waiting
+        if len(tokens[0]):
+            self._settle_heads([(rank, (ADVANCE, step, own)) for rank, own in enumerate(tokens)], len(tokens[0]), [])
 
     def compute_gradient(self, rank: int, step: int, token: Token) -> None:
         """Queue a gradient that a hook will use."""
@@ -200,6 +206,10 @@ class Engine:
             if len(tokens) > steps:
                 self._queues[rank].appendleft((kind, step + steps, tokens[steps:]))
                 self._waiting.add(rank)
+        self._settle_heads(heads, steps, deferred)
+
+    def _settle_heads(self, heads: list[Work], steps: int, deferred: list[DeferredGradient]) -> None:
+        """Evaluate deferred gradients and ``steps`` steps of each of ``heads``."""
         heads = self._calls.advance_statically(heads, steps)
         if not (self._calls.are_static or deferred) and all(operation[0] == ADVANCE for _, operation in heads):
             self._calls.advance(heads, steps)

@@ -123,6 +123,19 @@ def means_of(
     return Means(dict.fromkeys(group, mean), dict(zip(group, own, strict=True)), matrix if is_written else None)
 
 
+def equal_means(given: Given, weight: float, workers: int, matrix: Tensor | None) -> Tensor:
+    """Write the mean of the rows of ``matrix`` into them, where all workers give the same numbers and weights.
+
+    Return the means of the numbers. None: a run without models.
+    """
+    table, weights = _table([given] * workers), [weight] * workers
+    if workers == 1 or not weight or (matrix is None and len(given.numbers) <= 1):  # as in ``timing_means``
+        return table[0]
+    if matrix is not None:
+        matrix[:] = mean_of_rows(matrix, weights)
+    return mean_of_rows(table, weights)
+
+
 def mean_of_rows(rows: Tensor, weights: Sequence[float]) -> Tensor:
     """Return Σ wᵢ xᵢ / Σ wᵢ over the rows."""
     if weights.count(1.0) < len(weights):

@@ -11,7 +11,7 @@ from tacit.core.parameter_layout import Layout
 from tacit.core.worker import ObservedLosses
 from tacit.simulation.engine.choice import Choice
 from tacit.simulation.engine.operations import Snapshot
-from tacit.workloads.workload import Token
+from tacit.workloads.workload import Token, Tokens
 
 
 class TimingEngine:
@@ -26,6 +26,7 @@ class TimingEngine:
         self.choice = Choice("timing", "timing_only=True")
 
     def advance(self, rank: int, step: int, tokens: Sequence[Token]) -> None: ...
+    def advance_all(self, step: int, tokens: Sequence[Tokens]) -> None: ...
     def compute_gradient(self, rank: int, step: int, token: Token) -> None: ...
     def update(self, rank: int, step: int) -> None: ...
     def snapshot(self, rank: int, step: int, purpose: Snapshot) -> None: ...

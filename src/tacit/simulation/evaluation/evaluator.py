@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.record.run import Row, Tally, number
@@ -91,6 +93,22 @@ class Evaluator:
             self._times[step] = time_s
         if self.until_loss is not None and self._arrived[step] >= len(self._alive):
             self.on_arrival(self._times[step])
+
+    def reached_by_all(self, step: int, times_s: NDArray[np.float64]) -> None:
+        """Note when each worker finished ``step``."""
+        self._arrived[step], self._times[step] = len(times_s), float(times_s.max())
+
+    def take_all(self, step: int, matrix: Tensor, *, before: bool, after: bool) -> None:
+        """Take the models of all workers before the round of ``step``, or after its hooks, or as both."""
+        models = self._models_of(step)
+        for is_wanted, rows, present in (
+            (before, models.before, models.has_before),
+            (after, models.after, models.has_after),
+        ):
+            if is_wanted:
+                rows.copy_(matrix)
+                present.update(self._alive)
+        self._measure_if_complete(step, models)
 
     def before(self, rank: int, step: int, row: Tensor) -> None:
         """Take a worker's model after its local update, before the round of that step."""

@@ -17,7 +17,9 @@ from tacit.compression.compressor import Compressor
 from tacit.compression.feedback import ErrorFeedback
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
+from tacit.core.specs import spell
 from tacit.core.worker import Worker
+from tacit.errors import require
 from tacit.strategies.aggregation import Aggregate
 from tacit.strategies.compressed_all_reduce import CompressedAllReduce
 from tacit.strategies.local_sgd.compressed_round import CompressedRound
@@ -37,6 +39,7 @@ class Rounds:
     report: RoundReport
     changes: CompressedAllReduce | None  # of compressed rounds
     needs_variance: bool
+    are_alike: bool  # whether ranks that take equal steps do the same in a round
 
     @classmethod
     def of(
@@ -46,12 +49,16 @@ class Rounds:
         compressor: Compressor | None,
         feedback: Feedback | None,
         aggregate: Aggregate,
+        overlap_steps: int,
     ) -> Rounds:
         """Return the rounds for these parts of a strategy, or raise where they do not fit together.
 
         The default is error feedback: changes of models are as noisy as the batches behind them and grow with the
         period. That disturbs an accumulated error less than the estimates of EF21.
         """
+        for name, value, default in (("feedback", feedback, None), ("aggregate", aggregate, "auto")):
+            needs = f"{name}={spell(value)} needs a compressor; add compressor=…, or leave out {name}."
+            require(compressor is not None or value == default, needs)
         changes = None
         if compressor is not None:
             changes = CompressedAllReduce(compressor, ErrorFeedback() if feedback is None else feedback, aggregate)
@@ -61,7 +68,11 @@ class Rounds:
             squared_distance=period.needs_variance and changes is None,
             times=period.reads_time,
         )
-        return cls(report, changes, period.needs_variance)
+        clash = f"overlap_steps={overlap_steps} must be 0 with a compressor; leave out one of the two."
+        require(compressor is None or overlap_steps == 0, clash)
+        reads_own_numbers = period.needs_loss or period.needs_variance or period.reads_time
+        are_alike = compressor is None and outer is None and overlap_steps == 0 and not reads_own_numbers
+        return cls(report, changes, period.needs_variance, are_alike)
 
     def new(self, worker: Worker, state: LocalSGDState, *, overlaps: bool) -> ModelRound:
         """Return a round to start."""

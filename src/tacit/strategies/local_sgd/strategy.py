@@ -27,7 +27,7 @@ from torch import Tensor
 
 from tacit.compression.compressor import Compressor
 from tacit.compression.feedback.feedback import Feedback
-from tacit.core.specs import ALWAYS_SPELLED, spell
+from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, RunsAhead, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import require
@@ -62,13 +62,8 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
         for name, steps in (("warmup_steps", self.warmup_steps), ("overlap_steps", self.overlap_steps)):
             require(steps >= 0, f"{name}={steps} must not be negative; 0 is the default.")
         check_weights(self.weights)
-        for name, is_default in (("feedback", self.feedback is None), ("aggregate", self.aggregate == "auto")):
-            needs = f"{name}={spell(getattr(self, name))} needs a compressor; add compressor=…, or leave out {name}."
-            require(self.compressor is not None or is_default, needs)
-        parts = (self.period, self.outer, self.compressor, self.feedback, self.aggregate)
+        parts = (self.period, self.outer, self.compressor, self.feedback, self.aggregate, self.overlap_steps)
         object.__setattr__(self, "_rounds", Rounds.of(*parts))
-        clash = f"overlap_steps={self.overlap_steps} must be 0 with a compressor; leave out one of the two."
-        require(self.compressor is None or self.overlap_steps == 0, clash)
 
     def init(self, worker: Worker) -> LocalSGDState:
         keeps_common = self.period.needs_variance or self.outer is not None or self.compressor is not None
@@ -82,6 +77,10 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
     def hook_free_steps(self, worker: Worker, state: LocalSGDState) -> int:
         coming = state.due if state.pending is None else state.last_round + self.overlap_steps
         return max(0, coming - worker.step - 1)
+
+    @property
+    def ranks_act_alike(self) -> bool:
+        return self._rounds.are_alike
 
     def after_step(self, worker: Worker, state: LocalSGDState) -> None:
         if state.pending is not None and worker.step >= state.last_round + self.overlap_steps:

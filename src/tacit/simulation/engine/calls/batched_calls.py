@@ -25,6 +25,7 @@ from tacit.workloads.workload import Problem, Token
 REPLICAS_PER_CALL: Final = {"cpu": 256, "cuda": 1024}  # limits the memory of a call's activations
 MOST_REPLICAS: Final = 1024  # of a call with small batches, which has at most as many samples as 256 batches of 32
 SAMPLES_OF_SMALL_BATCHES: Final = 8192
+NUMBERS_IN_CACHE: Final = 1_250_000  # parameters of a call on a CPU with more than the usual number of replicas
 NUMBERS_PER_CALL: Final = {"cpu": 32_000_000, "cuda": 256_000_000}  # limits the memory of its gradients
 
 
@@ -159,7 +160,8 @@ class Calls:
 def replicas_per_call(dimension: int, batch_size: int, device: torch.device) -> int:
     """Return the largest number of replicas of a call, by a fixed rule; ``dimension``: of a model."""
     kind = "cuda" if device.type == "cuda" else "cpu"
-    replicas = max(REPLICAS_PER_CALL[kind], min(MOST_REPLICAS, SAMPLES_OF_SMALL_BATCHES // batch_size))
+    more = min(MOST_REPLICAS, SAMPLES_OF_SMALL_BATCHES // batch_size, NUMBERS_IN_CACHE // dimension)
+    replicas = max(REPLICAS_PER_CALL[kind], more)
     return max(1, min(replicas, NUMBERS_PER_CALL[kind] // dimension))
 
 

@@ -24,6 +24,9 @@ GradientCall = Callable[..., tuple[dict[str, Tensor], Tensor]]
 CALLS_BEFORE_RECORDING: Final = 8
 """Calls with batches of one shape before they are recorded, which takes as long as a few of them."""
 
+_RECORDED_REPLICAS: Final = 2
+"""Replicas in the calls that are recorded: their number has no effect, and few take less time."""
+
 _PACKAGES: Final = ("torch", "tacit")
 _NOT_RECORDED: Final = (CannotRecord, RuntimeError, TypeError, ValueError, AttributeError, LookupError)
 """Errors of recording: the call is then made as before."""
@@ -68,7 +71,7 @@ class RecordedCall:
             gradients, losses = call(own, *values[len(own) :])
             return [*(gradients[name] for name in self._names), losses]
 
-        inputs = [*parameters.values(), *batch]
+        inputs = [value[:_RECORDED_REPLICAS] for value in (*parameters.values(), *batch)]
         self._function = recorded(flat, inputs, [torch.cat((value, value)) for value in inputs])
 
     def __call__(self, parameters: dict[str, Tensor], batch: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:

@@ -1,7 +1,8 @@
-"""Setting of the C library that keeps the memory of sent messages for the next ones.
+"""Setting of the C library that keeps freed memory for the next blocks.
 
-CURVE copies every message several times. glibc returns freed blocks of some megabytes to the kernel, which then maps
-every page of the next block. That is a good part of the cost of encryption, so glibc is asked to keep the blocks.
+glibc returns freed blocks of some megabytes to the kernel, which then maps and clears every page of the next block.
+That is a good part of the cost of encryption, which copies every message several times, and of the simulator's calls,
+which allocate gradients of all workers. So glibc is asked to keep the blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 256 * 2**20
-"""Freed memory at the end of a heap that is kept: as much as the window for large messages."""
+"""Freed memory at the end of a heap that is kept: as much as the window for large messages of an endpoint."""
 _BLOCK_BYTES: Final = 32 * 2**20
 """Blocks up to this size are taken from a heap; the largest value that glibc allows."""
 _SETTINGS: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
