@@ -6,7 +6,7 @@ Times of rounds are taken in windows of five. A median that is off by more than 
     compute   seconds of a step of one rank
 
 The plan's prediction is a range, because medians of five rounds with random step times differ: the 25 % count from its
-ends. A difference of less than 5 % of the time between two rounds changes little and is no drift. After a drift the
+ends. A difference of less than 10 % of the time between two rounds changes little and is no drift. After a drift the
 next one is told a minute later at the earliest, if it lasts.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 WINDOW: Final = 5
 TOLERANCE: Final = 0.25
 _IN_A_ROW: Final = 2
-_LEAST: Final = 0.05
+_LEAST: Final = 0.1
 """The least difference, as a share of the planned time between two rounds."""
 _SKIPPED: Final = 2
 """First rounds that do not count: connections are opened, and memory is allocated."""

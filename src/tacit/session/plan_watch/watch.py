@@ -64,7 +64,7 @@ class PlanWatch:
 
     def _show_progress(self, step: int, time_s: float, loss: float | None) -> None:
         every_s, (shown_step, shown_s) = self._display.every_s, self._shown
-        self._next_s = time.monotonic() + (every_s or 60.0)
+        self._next_s = time.monotonic() + (60.0 if every_s is None else every_s)
         if every_s is None or step <= shown_step or not self._planned_step_s:
             return
         share = 1 - self._busy_s / self._elapsed_s if self._elapsed_s else None
