@@ -29,6 +29,7 @@ from tests.runtime import namespaces
 
 WORKLOAD = 'digits(model="mlp", hidden=2048, batch_size=512)'
 STRATEGIES = ("AllReduce()", "LocalSGD(period=Every(4))")
+TARGET = 0.1
 BURST_KB = 32
 TIMEOUT_S = 240.0
 PORT = 29511
@@ -124,6 +125,7 @@ def main() -> None:
         finish(on_hosts(hosts, ["probe", "--workload", WORKLOAD, "--out", "profile"], scratch, given.priority))
         plan = [sys.executable, "-m", "tacit", "plan", "--profile", "profile", "--workload", WORKLOAD]
         words = [*plan, "-s", given.strategy, "-s", "LocalSGD(period=Every(16))", "--out", "plan.toml"]
+        words += ["--target-loss", str(TARGET), "--no-tune", "--seeds", "1", "--steps", "400"]
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": scratch}
         finish(subprocess.Popen(words, **pipe))
         _choose(scratch, given.strategy)
@@ -150,7 +152,8 @@ def main() -> None:
 def _choose(scratch: Path, strategy: str) -> None:
     """Make plan.toml follow ``strategy``, whatever the plan has recommended."""
     profile, workload = tacit.Profile.load(scratch / "profile"), parsed("workload", WORKLOAD, "workloads")
-    made = tacit.plan(profile, workload, strategies=[tacit.strategy(one) for one in STRATEGIES])
+    strategies = [tacit.strategy(one) for one in (*STRATEGIES, "LocalSGD(period=Every(16))")]
+    made = tacit.plan(profile, workload, strategies=strategies, target_loss=TARGET, tune=False, seeds=(0,), steps=400)
     best = next(row for row in made.rows if str(row.strategy) == strategy)
     replace(made, best=best).save(scratch / "plan.toml")
 
