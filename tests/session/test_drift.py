@@ -51,6 +51,16 @@ def test_a_worker_that_becomes_slower_is_named() -> None:
     )
 
 
+def test_a_worker_that_is_still_faster_than_the_slowest_does_not_matter() -> None:
+    expected = Expected(
+        PERIOD * 2 * STEP_S + WIRE_S, Range.around(WIRE_S), (Range.around(2 * STEP_S), Range.around(STEP_S))
+    )
+    steady = [times(steps_s=(2 * STEP_S, STEP_S))] * 12
+    assert drifts(DriftRule(expected), steady + [times(steps_s=(2 * STEP_S, 1.9 * STEP_S))] * 30) == []
+    [(_, drift)] = drifts(DriftRule(expected), steady + [times(steps_s=(2 * STEP_S, 3 * STEP_S))] * 30)
+    assert drift.rank == 1
+
+
 def test_a_plan_that_was_wrong_from_the_start_is_told_apart_from_a_change() -> None:
     [(found, drift)] = drifts(DriftRule(EXPECTED), [times(3 * WIRE_S)] * 40)
     assert found == 12 and not drift.was_as_planned

@@ -108,5 +108,12 @@ def _sentence(own: Mapping[str, Any], now: Pace, best: tuple[float, Mapping[str,
     if best is None or best[0] > (1 - GAIN) * now_s:
         return "A new plan would choose the same strategy."
     value, one, _ = best
-    alone = f" on {len(one['ranks'])} of {len(own['ranks'])} workers" if len(one["ranks"]) < len(own["ranks"]) else ""
-    return f"{one['strategy']}{alone} would now take {duration(value)} to the target instead of {duration(now_s)}."
+    return f"{_named(one, own)} would now take {duration(value)} to the target instead of {duration(now_s)}."
+
+
+def _named(one: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """Return a candidate as text, with its workers if they are fewer than now."""
+    ranks: list[int] = one["ranks"]
+    if len(ranks) == 1:
+        return f"Worker {ranks[0]} alone"
+    return f"{one['strategy']} on {len(ranks)} workers" if len(ranks) != len(own["ranks"]) else str(one["strategy"])

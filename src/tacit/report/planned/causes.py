@@ -101,7 +101,7 @@ def planned_run(run: Run) -> PlannedRun | None:
         return None
     target, time_s = predicted.get("target_loss"), predicted.get("time_median_s")
     reached = None if target is None or time_s is None else run.first_reaching(target)
-    if reached is not None and reached["step"] > 0:
+    if reached is not None and time_s is not None and reached["step"] > 0:
         steps, measured_s = int(reached["step"]), float(reached["time_s"])
         planned_s = float(time_s)
         low_s, high_s = predicted.get("time_low_s"), predicted.get("time_high_s")

@@ -14,6 +14,8 @@ from tacit.report.planned.causes import CONVERGENCE, Cause, PlannedRun, planned_
 
 _MORE: Final = 1.3
 """The figure ends at this many times the longest of the compared times."""
+_COARSE: Final = 0.1
+"""Evaluations are far apart if the gap is more than this share of the steps."""
 HEADINGS: Final = ("", "planned", "measured", "difference", "of the planned time", "of the difference")
 
 
@@ -103,6 +105,15 @@ def memory_line(found: PlannedRun) -> str:
     return f"Peak memory of a worker: {units.size(max(measured))}, planned {units.size(planned)}."
 
 
+def grid_line(found: PlannedRun) -> str:
+    """Return how exactly the step of the target is known, if evaluations are far apart."""
+    steps = [row["step"] for row in found.run.history if row["loss"] is not None and row["step"] <= found.steps]
+    gap = steps[-1] - steps[-2] if found.target_loss is not None and len(steps) > 1 else 0
+    if gap <= _COARSE * found.steps:
+        return ""
+    return f"The run was evaluated every {gap} steps: the step of the target is known to within {gap}."
+
+
 def section(found: PlannedRun, name: str) -> dict[str, Any]:
     """Return what the template needs for one run. name: of its figure."""
     return {
@@ -111,5 +122,5 @@ def section(found: PlannedRun, name: str) -> dict[str, Any]:
         "figure": name,
         "lines": lines(found),
         "drifts": drift_lines(found),
-        "memory": memory_line(found),
+        "remarks": " ".join(filter(None, (memory_line(found), grid_line(found)))),
     }

@@ -6,8 +6,8 @@ Times of rounds are taken in windows of five. A median that is off by more than 
     compute   seconds of a step of one rank
 
 The plan's prediction is a range, because medians of five rounds with random step times differ: the 25 % count from its
-ends. A difference of less than 10 % of the time between two rounds changes little and is no drift. After a drift the
-next one is told a minute later at the earliest, if it lasts.
+ends. What changes the time between two rounds by less than 10 % is no drift, such as a rank that is still faster than
+the slowest one. After a drift the next one is told a minute later at the earliest, if it lasts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW: Final = 5
 TOLERANCE: Final = 0.25
 _IN_A_ROW: Final = 2
 _LEAST: Final = 0.1
-"""The least difference, as a share of the planned time between two rounds."""
+"""The least effect on the time between two rounds, as a share of the planned one."""
 _SKIPPED: Final = 2
 """First rounds that do not count: connections are opened, and memory is allocated."""
 _PAUSE_S: Final = 60.0
@@ -130,7 +130,7 @@ class DriftRule:
             return None
         window, self._window = self._window, []
         measured = dict(self._medians(window))
-        drifted = [place for place in self._planned if self._has_drifted(place, measured[place])]
+        drifted = [place for place in self._planned if self._has_drifted(place, measured)]
         if not drifted or self._since_last_s < self._pause_s:
             return None
         self._since_last_s = 0.0
@@ -152,14 +152,12 @@ class DriftRule:
         for rank in range(len(self._expected.compute_s)):
             yield (COMPUTE, rank), median(one.compute_s[rank] / one.steps for one in window)
 
-    def _has_drifted(self, place: Place, measured: float) -> bool:
+    def _has_drifted(self, place: Place, medians: Mapping[Place, float]) -> bool:
         """Count one window; return whether it is the second in a row that is off in the same direction."""
         low, _, high = self._reference[place]
-        steps = 1.0 if place[0] == NETWORK else self._steps
-        least = _LEAST * self._expected.round_s / steps
-        above = measured - high > max(TOLERANCE * high, least)
-        below = low - measured > max(TOLERANCE * low, least)
-        if not (above or below):
+        measured, matters = medians[place], self._effect_s(place, medians) > _LEAST * self._expected.round_s
+        above, below = measured > (1 + TOLERANCE) * high, measured < (1 - TOLERANCE) * low
+        if not (matters and (above or below)):
             self._off[place] = []
             if self._reference[place] == self._planned[place]:
                 self._was_as_planned.add(place)
@@ -169,6 +167,16 @@ class DriftRule:
             row.clear()
         row.append(above)
         return len(row) >= _IN_A_ROW
+
+    def _effect_s(self, place: Place, medians: Mapping[Place, float]) -> float:
+        """Return the seconds per round by which a time changes the pace: of computing, that of the slowest rank."""
+        if place[0] == NETWORK:
+            low, _, high = self._reference[place]
+            return max(medians[place] - high, low - medians[place])
+        ranks = [(COMPUTE, rank) for rank in range(len(self._expected.compute_s))]
+        low, high = (max(self._reference[one][end] for one in ranks) for end in (0, 2))
+        slowest_s = max(medians[one] for one in ranks)
+        return max(slowest_s - high, low - slowest_s) * self._steps
 
     @property
     def _steps(self) -> float:
