@@ -76,6 +76,13 @@ def test_a_run_that_did_not_reach_the_target_is_compared_as_a_whole() -> None:
     assert str(found).startswith("60 steps took 7.20 s, planned 6.00: ")
 
 
+def test_a_run_that_was_evaluated_at_its_end_alone_does_not_say_when_it_reached_the_target() -> None:
+    one = run()
+    one.history = [one.history[0], one.history[-1]]
+    found = planned_run(one)
+    assert found is not None and found.target_loss is None and found.steps == 60
+
+
 def test_a_run_without_a_plan_has_no_such_section() -> None:
     plain = replace(run(), record={})
     assert planned_run(plain) is None and "Planned and measured" not in render(Comparison.of([plain]))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tacit.errors import require
 from tacit.planning.work import is_timed_with_gradients
+from tacit.record.reaching import row_reaching
 from tacit.record.run import Run
 from tacit.registry.tables import parsed
 
@@ -96,8 +97,8 @@ def _to_target(run: Run) -> Mapping[str, Any]:
     The prediction is the range over seeds and draws, before it was widened: what lies in it is no error.
     """
     predicted = run.predicted
-    reached = None if "target_loss" not in predicted else run.first_reaching(predicted["target_loss"])
-    if reached is None or "time_low_s" not in predicted or reached["time_s"] <= 0:
+    reached = None if "target_loss" not in predicted else row_reaching(run, predicted["target_loss"])
+    if reached is None or "time_low_s" not in predicted:
         return {}
     low_s, high_s = predicted["time_low_s"] * predicted["widened"], predicted["time_high_s"] / predicted["widened"]
     return {

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tacit.record.reaching import row_reaching
 from tacit.record.run import Run
 from tacit.record.trace import CANCELLED, COMPUTE, HOOK, WAIT
 from tacit.report import units
@@ -100,8 +101,8 @@ def planned_run(run: Run) -> PlannedRun | None:
     if "computing_s" not in predicted:
         return None
     target, time_s = predicted.get("target_loss"), predicted.get("time_median_s")
-    reached = None if target is None or time_s is None else run.first_reaching(target)
-    if reached is not None and time_s is not None and reached["step"] > 0:
+    reached = None if target is None or time_s is None else row_reaching(run, target)
+    if reached is not None and time_s is not None:
         steps, measured_s = int(reached["step"]), float(reached["time_s"])
         planned_s = float(time_s)
         low_s, high_s = predicted.get("time_low_s"), predicted.get("time_high_s")
