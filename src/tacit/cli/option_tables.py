@@ -63,6 +63,8 @@ def table_from(given: dict[str, Any]) -> Table:
     train = {
         name: given[name] for name in ("checkpoint_every", "log", "interface", "security", "server") if given.get(name)
     }
+    if given.get("plan_file") is not None:
+        train["plan"] = str(given["plan_file"].absolute())
     if given.get("timeout") is not None:
         train["timeout_s"] = units.seconds(given["timeout"])
     return table | {"cluster": _cluster_from(given), "train": train}

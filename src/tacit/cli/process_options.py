@@ -38,6 +38,14 @@ PlanFile = Annotated[
         rich_help_panel=_PROCESSES,
     ),
 ]
+Progress = Annotated[
+    bool,
+    typer.Option(
+        "--progress",
+        help="With --plan: print a line of progress every ten seconds, also where standard output is no terminal.",
+        rich_help_panel=_PROCESSES,
+    ),
+]
 Resume = Annotated[
     Path | None,
     typer.Option(

@@ -12,6 +12,7 @@ from tacit.record.files import write_text
 from tacit.record.run import Run, has_rounds
 from tacit.report import Comparison, Entry, write_report
 from tacit.report import units as spelled
+from tacit.report.planned import planned_run
 from tacit.report.prediction import is_real
 
 
@@ -28,6 +29,8 @@ def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_ba
     width = max(12, *(len(name) + 2 for name in shown))
     for name, value in shown.items():
         screen.print(f"  {name:<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
+    if (planned := planned_run(run)) is not None:
+        screen.print(f"  {'plan':<{width}}{planned}", highlight=False, markup=False, soft_wrap=True)
     command = way_back or f"tacit {'train' if is_real(run) else 'simulate'} --config {folder / 'run.toml'}"
     screen.print(f"Report: {folder / 'report.html'} · run again: {command}", highlight=False, soft_wrap=True)
     if json_file is not None:

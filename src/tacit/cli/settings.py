@@ -57,6 +57,7 @@ _TRAIN_KEYS: Final[Mapping[str, Any]] = {
     "interface": str,
     "security": str,
     "server": str,
+    "plan": str,
 }
 """The table ``train``: settings of real processes, which the simulator ignores."""
 SERVERS: Final = ("rank0", "process", "remote")

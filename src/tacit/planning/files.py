@@ -1,11 +1,16 @@
-"""Read plan.toml: the strategy that a plan recommends, what it assumes, and what it predicts."""
+"""Read plan.toml and the plan.json beside it: the recommended strategy, what the plan assumes, what it predicts."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tacit.errors import TacitError, require
+from tacit.planning.ledger import Ledger, ledger_beside
+from tacit.planning.replanning import replanned
 from tacit.registry.tables import Table, check_keys, checked, parsed, read_toml
 from tacit.session.planned import Planned, set_plan_reader
 
@@ -13,25 +18,54 @@ _KEYS: Final = ("strategy", "workers", "ranks", "why", "lr", "predicted", "setti
 
 
 def read_plan(path: Path) -> Planned:
-    """Return what ``Plan.save`` wrote to plan.toml."""
+    """Return what ``Plan.save`` wrote to plan.toml, and to plan.json if it is there and belongs to the same plan."""
     if not path.exists():
         raise TacitError(f"{path} does not exist; tacit plan --out {path} writes it.")
     table = read_toml(path, "plan")
     check_keys(table, _KEYS, f"{path}")
     require("strategy" in table, f"{path} has no strategy; tacit plan writes such files.")
-    lr: Any = table.get("lr")
     workers: Any = table.get("workers")
     ranks: Any = table.get("ranks")
     require(
         workers is None or ranks is None or len(ranks) == workers,
         f"{path} has workers={workers} and ranks={ranks}; give as many ranks as workers.",
     )
+    return planned_of(table, _read_json(path.with_suffix(".json")), Ledger(ledger_beside(path)))
+
+
+def planned_of(table: Table, everything: Mapping[str, Any], ledger: Ledger | None = None) -> Planned:
+    """Return the strategy of plan.toml. everything: the content of plan.json; empty: plan.toml has to suffice."""
+    lr: Any = table.get("lr")
+    workers: Any = table.get("workers")
+    strategy = parsed("strategy", table["strategy"], "strategies")
+    predicted: dict[str, Any] = dict(checked("predicted", table.get("predicted", {}), dict))
+    is_same = bool(everything) and _best_of(everything) == (str(strategy), table.get("ranks"))
+    if is_same:
+        predicted = {**everything.get("prediction", {}), **predicted}
+    can_replan = is_same and "rounds" in predicted and "profile" in everything
     return Planned(
-        strategy=parsed("strategy", table["strategy"], "strategies"),
+        strategy=strategy,
         workers=None if workers is None else checked("workers", workers, int),
         lr=None if lr is None else checked("lr", lr, float),
-        predicted=checked("predicted", table.get("predicted", {}), dict),
+        predicted=predicted,
+        replan=partial(replanned, predicted, everything["profile"], strategy) if can_replan else None,
+        ended=None if ledger is None or not predicted else ledger.add_run,
     )
+
+
+def _best_of(everything: Mapping[str, Any]) -> tuple[str, list[int]]:
+    row = everything["rows"][everything["best"]]
+    return row["strategy"], row["ranks"]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the content of plan.json; empty if there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        _best_of(found)
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return {}
+    return dict(found)
 
 
 def settings_of(path: Path) -> Table:

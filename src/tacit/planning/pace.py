@@ -58,13 +58,18 @@ def paces(workload: Workload, strategy: Strategy[Any], cluster: Cluster) -> list
     return [pace(workload, strategy, cluster, seed=seed) for seed in range(1 if is_constant else _DRAWS)]
 
 
+def period_of(strategy: Strategy[Any]) -> int:
+    """Return the steps between two rounds, where they are fixed; otherwise 1."""
+    if isinstance(strategy, LocalSGD) and isinstance(strategy.period, Every):
+        return strategy.period.n
+    if isinstance(strategy, SwarmSGD) and isinstance(strategy.local_steps, int):
+        return strategy.local_steps
+    return 1
+
+
 def steps_for(strategy: Strategy[Any]) -> int:
     """Return a number of steps that has whole periods."""
-    period = 1
-    if isinstance(strategy, LocalSGD) and isinstance(strategy.period, Every):
-        period = strategy.period.n
-    elif isinstance(strategy, SwarmSGD) and isinstance(strategy.local_steps, int):
-        period = strategy.local_steps
+    period = period_of(strategy)
     return min(max(_STEPS, _PERIODS * period) // period * period, max(_MOST_STEPS, period))
 
 

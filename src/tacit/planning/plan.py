@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ FORMAT: Final = 1
 GAIN: Final = 0.1
 """The least gain over DDP, as a share of its time, for which a plan recommends another strategy."""
 SIMULATED, PACE_ONLY = "A", "C"
+_BULKY: Final = ("curve", "alternatives", "rounds")
+"""Parts of the prediction that are in plan.json only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +102,18 @@ class Plan:
 
         return changed_plan(self, scaled(self.profile, bandwidth=bandwidth, latency=latency, compute=compute))
 
+    @cached_property
+    def prediction(self) -> dict[str, Any]:
+        """What is predicted for a run of the best row: times, shares, rounds, and the loss curve."""
+        from tacit.planning.prediction import prediction_of  # it needs this module
+
+        return prediction_of(self)
+
     def as_planned(self) -> Planned:
         """Return the best strategy with the plan's assumptions and predictions, for ``tacit.attach``."""
-        table = self.table()
-        return Planned(self.best.strategy, table["workers"], table.get("lr"), table["predicted"])
+        from tacit.planning.files import planned_of  # it needs this module
+
+        return planned_of(self.table(), self.as_json())
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as the table of plan.json."""
@@ -121,6 +132,7 @@ class Plan:
             "budget_was_spent": self.is_cut,
             "rows": [_row_table(row) for row in self.rows],
             "skipped": dict(self.skipped),
+            "prediction": self.prediction,
             "profile": self.profile.table(),
         }
 
@@ -134,17 +146,7 @@ class Plan:
             "ranks": list(best.ranks),
             "why": self.why,
             **({"lr": lr} if lr is not None and lr != self.lr and shortest is best.best_time_s else {}),
-            "predicted": {
-                "step_s": best.pace.step_s,
-                "bytes_per_step": best.pace.bytes_per_step,
-                "communication": best.pace.communication,
-                **({"target_loss": self.target_loss} if self.target_loss is not None else {}),
-                **(
-                    {f"time_{name}_s": getattr(shortest, name) for name in ("median", "low", "high")}
-                    if shortest
-                    else {}
-                ),
-            },
+            "predicted": {name: value for name, value in self.prediction.items() if name not in _BULKY},
             **({"settings": dict(self.settings)} if self.settings else {}),
         }
 
@@ -171,6 +173,6 @@ def _row_table(row: Row) -> dict[str, Any]:
         "best_lr": row.best_lr,
         "bytes_to_target": row.bytes_to_target,
         "memory_bytes": row.memory_bytes,
-        "trials": [asdict(trial) for trial in row.trials],
+        "trials": [{name: value for name, value in asdict(trial).items() if name != "curve"} for trial in row.trials],
         "remark": row.remark,
     }

@@ -124,11 +124,11 @@ class Profile(Cluster):
                 f"{path} is not a profile: there is no {source.name}. Give a folder of tacit probe, the folder of a "
                 f"run on real processes, or a TOML file with a table [cluster]."
             )
-        return _of_table(read_toml(source, "profile"), source)
+        return profile_of_table(read_toml(source, "profile"), source)
 
 
-def _of_table(table: Table, source: Path) -> Profile:
-    """Return the profile of the tables in a TOML file."""
+def profile_of_table(table: Table, source: Path) -> Profile:
+    """Return the profile of the tables in a TOML file, or of ``Profile.table``. source: for messages."""
     check_keys(table, ("warnings", "job", "cluster"), f"{source}")
     job = checked("job", table.get("job", {}), dict)
     check_keys(job, (*_JOB, *_BY_RANK), f"{source}, table [job]")

@@ -76,6 +76,12 @@ class Run:
         digest.update(self.parameters.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
+    @property
+    def predicted(self) -> Mapping[str, Any]:
+        """The prediction of the plan that the run follows; empty without a plan."""
+        found: Mapping[str, Any] = self.record.get("predicted", {})
+        return found
+
     def summary(self) -> dict[str, Any]:
         """Return the main figures of the run."""
         of = self.trace.unordered

@@ -22,10 +22,17 @@ from tacit.report.columns import cells, columns_of, small_print
 from tacit.report.comparison import Comparison, jsonable
 from tacit.report.curves import AXES
 from tacit.report.exchanges import HEADINGS, exchanges_of
+from tacit.report.planned.page_parts import HEADINGS as PLANNED_HEADINGS
+from tacit.report.planned.page_parts import figure as planned_figure
+from tacit.report.planned.page_parts import planned_runs, section
 from tacit.report.timeline import Strip
 from tacit.report.verdict import remarks, verdict
 
 _HERE: Final = Path(__file__).parent
+_MOST_PLANNED: Final = 4
+"""Runs that the page shows next to their plans."""
+_APART: Final = ("predicted", "drift")
+"""Parts of a record that have a section of their own."""
 _WIDE: Final = 0.12
 """The least share of time whose number stands in its part of a bar, also on a phone."""
 
@@ -80,6 +87,8 @@ def render(comparison: Comparison) -> str:
     strips = figures.strips(comparison)
     graphs = graph.topologies_of(comparison)
     drawn = _drawn(comparison) | {f"strip-{label}": figure for label, _, figure in strips}
+    planned = planned_runs([run for entry in comparison.entries for run in entry.runs])[:_MOST_PLANNED]
+    drawn |= {f"planned-{i}": figure for i, one in enumerate(planned) if (figure := planned_figure(one))}
     served = servers.served(comparison)
     drawn |= {f"staleness-{one.label}": servers.staleness_figure(one) for one in served if one.ages.any()}
     paces = {"pace": servers.pace_figure(comparison, served), "k": servers.k_figure(comparison, served)}
@@ -97,6 +106,8 @@ def render(comparison: Comparison) -> str:
         table=_table(comparison),
         exchanges=exchanges_of(comparison),
         exchange_headings=HEADINGS,
+        planned=[section(one, f"planned-{i}") for i, one in enumerate(planned)],
+        planned_headings=PLANNED_HEADINGS,
         served=served,
         served_headings=servers.HEADINGS,
         axes=AXES,
@@ -201,7 +212,8 @@ def _record(comparison: Comparison) -> list[tuple[str, str]]:
             pairs += flat(value, name) if isinstance(value, Mapping) else [(name.replace("_", " "), str(value))]
         return pairs
 
-    return flat(comparison.entries[0].runs[0].record)
+    record = comparison.entries[0].runs[0].record
+    return flat({name: value for name, value in record.items() if name not in _APART})
 
 
 def _config(comparison: Comparison) -> str:

@@ -65,11 +65,13 @@ def attach(
     the master. security: of messages: "token" (default on one machine), "curve" (default between machines), "plain"
     (trusted links). server: where the server of a server strategy runs: "rank0", in rank 0's process, or "process", a
     process of its own that ``tacit serve`` starts. live: send two more numbers per rank with every round of all ranks,
-    compute and hook seconds, for ``session.live_round``. rescue: deprecated name of rescue_folder.
+    compute and hook seconds, for ``session.live_round``; a plan that predicts rounds turns it on. rescue: deprecated
+    name of rescue_folder.
     """
     folder = renamed_keyword("rescue", rescue, "rescue_folder", rescue_folder, stacklevel=5)
     server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
     plan = planned(strategy)
+    live = live or "rounds" in plan.predicted
     optimizers, strategy = _checked(model, optimizer, plan.strategy)
     _check_options(steps, timeout_s, security, server)
     probe = take_probe()
@@ -90,6 +92,7 @@ def attach(
         rescue_folder=None if folder is None else Path(folder),
         log=log,
         live=live,
+        plan=plan if plan.predicted and probe is None else None,
         probe=probe,
     )
     if SERVE in os.environ:

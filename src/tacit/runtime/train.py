@@ -19,6 +19,7 @@ from tacit.record.run import Run, Tally
 from tacit.runtime.attach import attach
 from tacit.session import Session, rank, size
 from tacit.session.checkpoints import step_of
+from tacit.session.planned import Planned, planned
 from tacit.training.optimizers import Factory, optimizer_factory
 from tacit.training.schedules import Schedule, factors
 from tacit.workloads.workload import Problem, Workload
@@ -30,7 +31,7 @@ Progress = Callable[[int, int, float, float | None], None]
 @with_python_numbers
 def train(
     workload: Workload,
-    strategy: Strategy[Any],
+    strategy: Strategy[Any] | Planned,
     *,
     steps: int = 500,
     seed: int = 0,
@@ -53,7 +54,8 @@ def train(
     run that finds a checkpoint there resumes from it. All other arguments are as in ``tacit.simulate`` and
     ``tacit.attach``.
     """
-    streams, own_rank = Streams(seed), rank()
+    streams, own_rank, plan = Streams(seed), rank(), planned(strategy)
+    has_server = plan.strategy.has_server
     problem = workload.open(size(), streams)
     problem.to(torch.device(device))
     trainable = [p for p in problem.module.parameters() if p.requires_grad]
@@ -62,12 +64,12 @@ def train(
     loop = Loop(problem, local, factors(schedule, steps), own_rank)
     every = evaluate_every or max(1, steps // 100)
     folder = None if checkpoints is None else Path(checkpoints)
-    if strategy.has_server and own_rank == 0:
+    if has_server and own_rank == 0:
         loop.measure_start()
-    session = attach(problem.module, local, strategy, steps=steps, seed=seed, rescue_folder=folder, **attached)
+    session = attach(problem.module, local, plan, steps=steps, seed=seed, rescue_folder=folder, **attached)
     session.run.workload, session.run.metric_name = str(workload), problem.metric_name
-    session.run.record = {"batch": problem.batch_size}
-    train_steps = _train_with_server if strategy.has_server else _train_in_step
+    session.run.record = {**session.run.record, "batch": problem.batch_size}
+    train_steps = _train_with_server if has_server else _train_in_step
     try:
         with session:
             train_steps(session, loop, steps, every, folder, checkpoint_every, progress)

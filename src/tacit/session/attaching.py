@@ -19,6 +19,7 @@ from tacit.session.model.extra_state import ExtraState, NetworkWithExtraState
 from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.model.reported_model import ReportedModel
 from tacit.session.options import SessionOptions
+from tacit.session.plan_watch.watch import PlanWatch
 from tacit.session.recording.logs import open_log
 from tacit.session.recording.recorder import Recorder
 from tacit.session.server import SessionServer
@@ -72,6 +73,9 @@ def make_parts(
     server = None
     if isinstance(strategy, ServerStrategy):
         server = SessionServer(backend, flat, optimizers, strategy, steps, seed)
+    if options.plan is not None and backend.rank == 0 and backend.world == "processes":
+        recorder.watch = PlanWatch(options.plan, backend.size, steps)
+        recorder.updates = None if server is None else lambda: worker.updates
     hooks = StepHooks(backend.step, flat, optimizers, strategy, worker)
     reported = ReportedModel(backend, module, flat, options, hooks, server)
     shard = CheckpointShard(backend, module, optimizers, strategy, hooks, recorder)

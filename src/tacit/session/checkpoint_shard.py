@@ -119,3 +119,4 @@ class CheckpointShard:
     def _load_record(self, stored: Mapping[str, Any]) -> None:
         self._recorder.load_state_dict(stored, self._hooks.step)
         self._backend.set_clock(stored["time_s"])
+        self._recorder.continue_at(stored["time_s"])

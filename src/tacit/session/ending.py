@@ -55,6 +55,9 @@ class SessionEnd:
         run.workload = run.workload or f"<{type(parts.module).__name__}>"
         run.module = parts.module
         parts.recorder.complete(run, records, status, parts.flat, parts.hooks.step)
+        plan = self._options.plan
+        if plan is not None and plan.ended is not None and self._backend.rank == 0 and status == "finished":
+            plan.ended(run)
 
     def close(self, error: BaseException | None = None) -> None:
         """Remove hooks and registered parameters, and close log and backend."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tacit.errors import require
 from tacit.session.model.batch_norm import Calibration
+from tacit.session.planned import Planned
 from tacit.session.probing import Probe
 from tacit.session.recording.logs import Log
 
@@ -21,6 +22,7 @@ class SessionOptions:
     rescue_folder: Path | None = None  # for the checkpoint of the remaining workers when one is lost
     log: str | Log | None = None
     live: bool = False  # whether the ranks' times travel with rounds
+    plan: Planned | None = None  # that this run follows
     probe: Probe | None = None  # of the script whose session this is
 
     def __post_init__(self) -> None:

@@ -9,16 +9,34 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tacit.core.strategy import Strategy
+from tacit.record.run import Run
+from tacit.session.plan_watch.display import Display
+from tacit.session.plan_watch.drift import Drift
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A strategy, and what its plan assumes and predicts; both are empty for a strategy without a plan."""
+    """A strategy, and what its plan assumes and predicts; both are empty for a strategy without a plan.
+
+    - ``predicted``: the table that becomes ``run.predicted``.
+    - ``replan``: returns in a sentence what a new plan would choose after a drift. It runs in a thread of its own.
+    - ``ended``: called on rank 0 with a run that has finished.
+    - ``display``: where lines about the run are shown; None: on a terminal, and in the log.
+    - ``folder``: of the run, for the command that plans again.
+    """
 
     strategy: Strategy[Any]
     workers: int | None = None
     lr: float | None = None  # None: the user's own
     predicted: Mapping[str, Any] = field(default_factory=dict)
+    replan: Callable[[Drift], str | None] | None = None
+    ended: Callable[[Run], None] | None = None
+    display: Display | None = None
+    folder: str = "RUN"
+
+    def as_planned(self) -> Planned:
+        """Return this, so that it can be attached like a plan."""
+        return self
 
     def remarks(self, workers: int, lr: float) -> Iterator[str]:
         """Yield a sentence for each assumption of the plan that does not hold in this run."""

@@ -18,7 +18,7 @@ from tacit.cli.screens.terminal import console
 from tacit.cli.settings import check_device, parsed_strategy
 from tacit.compare.runners import LOCAL, check_executor, default_jobs
 from tacit.errors import TacitError, require
-from tacit.planning.ledger import Ledger
+from tacit.planning.ledger import Ledger, ledger_beside
 from tacit.planning.planner import OBJECTIVES, plan
 from tacit.profiles.profile import Profile
 from tacit.record.files import write_text
@@ -169,7 +169,7 @@ def plan_command(
             jobs=jobs or (default_jobs(settings.threads, settings.device) if executor == LOCAL else None),
             executor=executor,
             cache=None if cache is None else str(cache),
-            ledger=Ledger(None if cache is None else cache / "ledger.jsonl"),
+            ledger=Ledger(ledger_beside(out)),
             watcher=watcher,
         )
     if json_file is not None:

@@ -11,13 +11,15 @@ import typer
 
 from tacit.cli import options
 from tacit.cli.exit_messages import explained
-from tacit.cli.screens.terminal import console
+from tacit.cli.screens.terminal import console, print_line
 from tacit.cli.settings import DEFAULTS, Settings, parsed_strategy, read_file, settle
 from tacit.compare.rates import RateResults, all_entries, best_entry, by_rate
-from tacit.errors import TacitError
+from tacit.errors import TacitError, require
+from tacit.planning.files import read_plan
 from tacit.record.run import Run
 from tacit.registry import modules_in
 from tacit.report import Comparison, Entry, print_table, write_report
+from tacit.report.planned.page_parts import planned_runs
 from tacit.report.prediction import is_real
 
 
@@ -31,6 +33,14 @@ def report_command(
         ),
     ] = None,
     target: options.Target = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Plan of the runs: show what it predicts next to what was measured.",
+            show_default="the plan that a run itself followed",
+        ),
+    ] = None,
     all_rates: options.AllRates = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -47,14 +57,33 @@ def report_command(
       tacit report runs/compare-20260102-120000
       tacit report demo --target 0.2
       tacit report runs/real runs/simulated --out both.html
+      tacit report runs/real --plan plan.toml
     """
     runs = [(path, Run.load(path)) for folder in paths for path in _run_folders(folder)]
+    if plan is not None:
+        _add_prediction([run for _, run in runs], plan)
     comparison = _comparison(runs, paths, target, all_rates)
     page = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     write_report(comparison, page)
     screen = console(quiet)
     print_table(comparison, screen)
+    for found in planned_runs([run for _, run in runs]):
+        print_line(screen, f"{found.run.strategy}: {found}")
     screen.print(f"\nReport: {page}", highlight=False, soft_wrap=True)
+
+
+def _add_prediction(runs: list[Run], path: Path) -> None:
+    """Put the prediction of a plan into the record of the real runs of its strategy."""
+    planned = read_plan(path)
+    chosen = [run for run in runs if run.strategy == str(planned.strategy) and is_real(run)]
+    others = ", ".join(dict.fromkeys(run.strategy for run in runs))
+    require(
+        bool(chosen),
+        f"--plan {path} is for a run of {planned.strategy} on real processes, and the folders hold {others}; "
+        f"give the folder of a run of that strategy.",
+    )
+    for run in chosen:
+        run.record = {**run.record, "predicted": dict(planned.predicted)}
 
 
 def _run_folders(folder: Path) -> list[Path]:

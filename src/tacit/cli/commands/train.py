@@ -14,6 +14,7 @@ from tacit.cli import option_tables, options, process_options
 from tacit.cli import run_folders as folders
 from tacit.cli.commands.train_worker import CHECKPOINT, Plan, report_end, run_worker, what_is_left
 from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, explained
+from tacit.cli.planned_runs import plan_notes
 from tacit.cli.process_options import command_words, is_part
 from tacit.cli.screens.terminal import console, print_notes
 from tacit.cli.settings import (
@@ -51,6 +52,7 @@ def train_command(
     momentum: options.Momentum = None,
     weight_decay: options.WeightDecay = None,
     schedule: options.Schedule = None,
+    progress: process_options.Progress = False,
     workers: process_options.Workers = None,
     checkpoint_every: process_options.CheckpointEvery = None,
     resume: process_options.Resume = None,
@@ -112,7 +114,7 @@ def _start(given: dict[str, Any]) -> None:
     print_notes([*notes, *_notes(plan, folder, given["resume"] is not None)], screen)
     arguments = ["tacit", "train", "--resume", str(folder)]
     arguments += ["--json", str(given["json_file"])] if given["json_file"] is not None else []
-    arguments += [flag for flag in ("--quiet", "--debug") if given[flag.removeprefix("--")]]
+    arguments += [flag for flag in ("--quiet", "--debug", "--progress") if given[flag.removeprefix("--")]]
     settings = plan.settings
     try:
         ended = launch(
@@ -144,7 +146,7 @@ def _notes(plan: Plan, folder: Path, is_resumed: bool) -> list[str]:
         )
     ignored = [key for key in plan.cluster if key != "workers"]
     text = f"{', '.join(ignored)} of [cluster] are settings of the simulator; real processes ignore them."
-    return [text] if ignored else []
+    return ([text] if ignored else []) + plan_notes(plan.train, plan.settings.strategies[0])
 
 
 def _take_part(given: dict[str, Any]) -> None:
@@ -162,7 +164,7 @@ def _take_part(given: dict[str, Any]) -> None:
             "under torchrun all processes must use the same folder; give --out FOLDER or --resume FOLDER.",
         )
         folder = _prepare(plan, given) if os.environ["RANK"] == "0" else given["out"] or given["resume"]
-        run_worker(plan, folder, json_file=given["json_file"], quiet=given["quiet"])
+        run_worker(plan, folder, json_file=given["json_file"], quiet=given["quiet"], shows_progress=given["progress"])
     except (ValueError, TypeError, TacitError, OSError, KeyboardInterrupt) as error:
         if given["debug"]:
             raise

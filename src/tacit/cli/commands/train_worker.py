@@ -18,6 +18,7 @@ import torch
 import typer
 
 from tacit.cli.exit_messages import BAD_INPUT, FAILED, INTERRUPTED, complain, describe, is_disk_full
+from tacit.cli.planned_runs import PlanDisplay, planned_run
 from tacit.cli.save_run import keep
 from tacit.cli.screens.terminal import Screen, console
 from tacit.cli.settings import Settings
@@ -27,6 +28,7 @@ from tacit.registry.tables import Table
 from tacit.runtime.launch import report_to_launcher
 from tacit.runtime.train import Progress, train
 from tacit.session.checkpoints import step_of
+from tacit.session.planned import Planned
 
 CHECKPOINT: Final = "checkpoint"
 """The folder of checkpoints, in that of the run."""
@@ -65,7 +67,7 @@ class Plan:
         }
 
 
-def run_worker(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool) -> None:
+def run_worker(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool, shows_progress: bool = False) -> None:
     """Run this process's worker; the reporting rank saves the run and prints how it ended."""
     me = int(os.environ["RANK"])
     [strategy] = plan.settings.strategies
@@ -77,7 +79,9 @@ def run_worker(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool)
     try:
         with Screen(console(quiet or me != 0), clock="s") as watcher:
             watcher.begin(f"{plan.settings.strategies[0]} · seed {plan.settings.seeds[0]}")
-            run = _train(plan, folder, watcher.step if me == 0 else None)
+            display = PlanDisplay(watcher.progress.console, always=shows_progress)
+            planned = planned_run(plan.train, strategy, folder, display)
+            run = _train(plan, planned, folder, watcher.step if me == 0 else None)
     except (RunError, Interrupted) as error:
         if error.run is None:
             raise
@@ -87,6 +91,8 @@ def run_worker(plan: Plan, folder: Path, *, json_file: Path | None, quiet: bool)
     if _reports(me, failure):
         run.config, run.cluster = plan.table(), _described_processes()
         keep(run, folder, console(quiet), json_file)
+        if planned.ended is not None and failure is None:
+            planned.ended(run)
     if failure is not None:
         raise failure
 
@@ -126,20 +132,21 @@ def what_is_left(folder: Path | None) -> str:
     return f"{kept}; tacit train --resume {folder} continues from its checkpoint of step {step:,}."
 
 
-def _train(plan: Plan, folder: Path, progress: Progress | None) -> Run:
-    settings, own = plan.settings, dict(plan.train)
+def _train(plan: Plan, planned: Planned, folder: Path, progress: Progress | None) -> Run:
+    settings = plan.settings
+    own = {name: value for name, value in plan.train.items() if name != "plan"}
     torch.set_num_threads(settings.threads)
     if settings.device == "cuda":  # one GPU for each process of this machine, if there are enough
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     if own.get("log") == _TENSORBOARD:
         own["log"] = f"{_TENSORBOARD}:{folder / _TENSORBOARD}"
-    [strategy], [seed] = settings.strategies, settings.seeds
+    [seed] = settings.seeds
     names = ("steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "evaluate_every", "device")
     shared: dict[str, Any] = {name: getattr(settings, name) for name in names}
     with _server_process(own.pop("server", "rank0"), folder) as where:
         return train(
             settings.workload,
-            strategy,
+            replace(planned, ended=None),  # the last evaluation comes after the session
             seed=seed,
             checkpoints=folder / CHECKPOINT,
             progress=progress,
@@ -152,7 +159,8 @@ def _train(plan: Plan, folder: Path, progress: Progress | None) -> Run:
 def run_server(plan: Plan, folder: Path) -> None:
     """Run the server of the run in ``folder``."""
     with contextlib.suppress(SystemExit):  # with which ``attach`` ends the server's process
-        _train(replace(plan, train={**plan.train, "server": "rank0"}), folder, None)
+        [strategy] = plan.settings.strategies
+        _train(replace(plan, train={**plan.train, "server": "rank0"}), Planned(strategy), folder, None)
 
 
 @contextlib.contextmanager

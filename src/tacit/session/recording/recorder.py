@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from tacit.record.run import Row, Run, Tally
 from tacit.record.versions import versions
 from tacit.session.backend import SessionBackend
 from tacit.session.model.flat_parameters import FlatModel
+from tacit.session.plan_watch.watch import PlanWatch
 from tacit.session.recording.logs import Log
 from tacit.session.steps.observed_losses import LossMeter
 from tacit.session.steps.optimizers import Optimizers
@@ -27,6 +28,8 @@ class Recorder:
         self._weight, self._counted, self._has_samples = 0.0, 0, False  # of all steps
         self._curve, self._rows = LossCurve(steps), list[Row]()
         self.meter = LossMeter(backend.rank)  # losses since the last row of the curve
+        self.watch: PlanWatch | None = None  # of a run that follows a plan, on rank 0
+        self.updates: Callable[[], int] | None = None  # of the server, in server strategies
 
     def observe(self, loss: float | Tensor, samples: float | None) -> None:
         """Add the loss of a mini-batch, or of one micro-batch, of ``samples`` samples."""
@@ -39,6 +42,14 @@ class Recorder:
         self._weight, self._counted = self._weight + weight, self._counted + 1
         if step % self._curve.every == 0:
             self.add_row(step, time_s)
+        if self.watch is not None:
+            done = step if self.updates is None else self.updates()
+            self.watch.end_step(done, time_s, self._backend.live_round, self.latest_loss)
+
+    def latest_loss(self) -> float | None:
+        """Return the loss of the last evaluation; without evaluations, of the last row of the curve."""
+        evaluated = next((row["loss"] for row in reversed(self._rows) if row.get("loss") is not None), None)
+        return evaluated if evaluated is not None or not self._curve.rows else self._curve.rows[-1][2]
 
     def add_row(self, step: int, time_s: float) -> None:
         """Add the losses since the last row to the curve."""
@@ -64,6 +75,8 @@ class Recorder:
 
     def complete(self, run: Run, records: list[bytes], status: str, model: FlatModel, step: int) -> None:
         """Fill in ``run`` from the available records."""
+        if self.watch is not None:
+            self.watch.close()
         trace, history = merged(records)
         tally = Tally(trace)
         logged = [row_at(tally, **row) for row in self._rows]
@@ -88,6 +101,7 @@ class Recorder:
             "optimizer": optimizer_text(self._optimizers),
             **merged_facts(by_rank),
             **({"step_time_quantiles_s": step_time_quantiles(trace)} if self._backend.world == "processes" else {}),
+            **({"drift": self.watch.drifts} if self.watch is not None and self.watch.drifts else {}),
             **run.record,  # what the caller knows better
         }
 
@@ -103,3 +117,8 @@ class Recorder:
         """Continue after step ``step`` with what ``state_dict`` returned."""
         self._curve.rows, self._rows = [tuple(row) for row in stored["curve"]], list(stored["rows"])
         self.meter.step = step
+
+    def continue_at(self, time_s: float) -> None:
+        """Take note of the time at which the run continues."""
+        if self.watch is not None:
+            self.watch.continue_from(self.meter.step, time_s)
