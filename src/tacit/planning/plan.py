@@ -14,6 +14,7 @@ from tacit.planning.pace import Pace
 from tacit.planning.results import Interval, Trial
 from tacit.profiles.profile import Profile
 from tacit.record.files import toml_text, write_text
+from tacit.record.run import number
 from tacit.session.planned import Planned
 from tacit.strategies import Strategy
 from tacit.workloads.workload import Workload
@@ -149,7 +150,7 @@ class Plan:
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write plan.toml to ``path``, and everything else beside it as JSON of the same name."""
+        """Write plan.toml to ``path``, and everything else beside it: a JSON file and a page of the same name."""
         target = Path(path)
         if target.suffix != ".toml":
             raise TacitError(f"{target} must end in .toml; try {target.with_suffix('.toml')}.")
@@ -157,7 +158,14 @@ class Plan:
         comment = "The strategy that tacit plan recommends. tacit train --plan reads it; tacit.attach does too."
         write_text(target, toml_text(self.table(), comment=comment))
         write_text(target.with_suffix(".json"), json.dumps(self.as_json(), indent=1) + "\n")
+        self.write_page(target.with_suffix(".html"))
         return target
+
+    def write_page(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page about the plan, one HTML file that loads nothing else, to ``path``."""
+        from tacit.report.plans.plan_page import write_plan_page  # it loads plotly
+
+        return write_plan_page(self.as_json(), path)
 
 
 def _row_table(row: Row) -> dict[str, Any]:
@@ -171,6 +179,7 @@ def _row_table(row: Row) -> dict[str, Any]:
         "best_lr": row.best_lr,
         "bytes_to_target": row.bytes_to_target,
         "memory_bytes": row.memory_bytes,
-        "trials": [asdict(trial) for trial in row.trials],
+        "trials": [asdict(trial) | {"best_loss": number(trial.best_loss)} for trial in row.trials],
         "remark": row.remark,
+        "is_kept": row.is_kept,
     }

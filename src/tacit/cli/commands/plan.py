@@ -115,7 +115,7 @@ def plan_command(
     """Predict which strategy reaches a loss first on a measured cluster.
 
     Simulates the candidates with the profile's step times, network and costs,
-    and writes plan.toml and plan.json. The table has a column for your
+    and writes plan.toml, plan.json and plan.html. The table has a column for your
     learning rate and one for the best rate of each strategy. If nothing is
     clearly faster than DDP, the plan says so, with exit code 3.
 
