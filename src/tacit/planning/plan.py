@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tacit.errors import TacitError
 from tacit.planning.pace import Pace
@@ -18,6 +18,9 @@ from tacit.record.run import number
 from tacit.session.planned import Planned
 from tacit.strategies import Strategy
 from tacit.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from tacit.planning.maps.result import PlanMap
 
 FORMAT: Final = 1
 GAIN: Final = 0.1
@@ -99,6 +102,17 @@ class Plan:
         from tacit.planning.what_if import changed_plan, scaled  # it needs this module
 
         return changed_plan(self, scaled(self.profile, bandwidth=bandwidth, latency=latency, compute=compute))
+
+    def map(self, **axes: Sequence[float]) -> PlanMap:
+        """Return which strategy is fastest where: ``plan.map(bandwidth=(1e6, 1e9), latency=(1e-4, 0.01))``.
+
+        Two axes, each low, high and maybe a count, at equal ratios: bandwidth (bytes/s), latency (s), compute (factor
+        of all compute times), slow (factor of the last worker's). Only candidates that reached the target in this plan
+        are compared; ``tacit.plan_map`` plans for the whole map.
+        """
+        from tacit.planning.maps.plan_map import map_of_plan  # it needs this module
+
+        return map_of_plan(self, axes)
 
     def as_planned(self) -> Planned:
         """Return the best strategy with the plan's assumptions and predictions, for ``tacit.attach``."""
