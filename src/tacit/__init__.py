@@ -68,7 +68,7 @@ from tacit.errors import (
     TacitError,
     TimedOut,
 )
-from tacit.planning import Plan, plan
+from tacit.planning import Plan, PlanMap, plan, plan_map
 from tacit.profiles import Profile
 from tacit.record.run import Run
 from tacit.registry import strategy
@@ -217,6 +217,7 @@ __all__ = [
     "PeriodList",
     "PeriodState",
     "Plan",
+    "PlanMap",
     "Profile",
     "PullSwarm",
     "RandomK",
@@ -262,6 +263,7 @@ __all__ = [
     "hooks",
     "load_once",
     "plan",
+    "plan_map",
     "rank",
     "simulate",
     "size",

@@ -68,3 +68,17 @@ def test_a_loss_that_nothing_reaches_fails_with_the_best_one(tacit: Command) -> 
 def test_bad_input_says_how_to_proceed(tacit: Command, words: tuple[str, ...], message: str) -> None:
     answer = tacit("plan", *words)
     assert answer.exit_code == 2 and message in answer.errors
+
+
+def test_a_map_is_printed_and_written(tacit: Command) -> None:
+    words = ("plan", "--profile", "hand.toml", "--workload", 'digits(model="softmax")', "--target-loss", "0.8")
+    axes = ("--map", "slow=1:4:2", "bandwidth=1Mbit/s:1Gbit/s:2")
+    answer = tacit(*words, *axes, "-s", "LocalSGD(period=Every(8))", "--steps", "60", "--jobs", "1")
+    assert answer.exit_code == 0, answer.errors
+    assert "bandwidth \\ slow" in answer.output and ": fastest in " in answer.output
+    assert Path("map.html").exists() and not Path("plan.toml").exists()
+    assert len(json.loads(Path("map.json").read_text())["cells"]) == 2
+    again = tacit(*words, *axes)
+    assert again.exit_code == 2 and "map.html exists" in again.errors
+    aimless = tacit("plan", "--profile", "hand.toml", "--force", *axes)
+    assert aimless.exit_code == 2 and "--map needs --target-loss" in aimless.errors

@@ -8,16 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tacit.errors import TacitError
 from tacit.planning.pace import Pace
 from tacit.planning.results import Interval, Trial
 from tacit.profiles.profile import Profile
 from tacit.record.files import toml_text, write_text
+from tacit.record.run import number
 from tacit.session.planned import Planned
 from tacit.strategies import Strategy
 from tacit.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from tacit.planning.maps.result import PlanMap
 
 FORMAT: Final = 1
 GAIN: Final = 0.1
@@ -109,6 +113,17 @@ class Plan:
 
         return prediction_of(self)
 
+    def map(self, **axes: Sequence[float]) -> PlanMap:
+        """Return which strategy is fastest where: ``plan.map(bandwidth=(1e6, 1e9), latency=(1e-4, 0.01))``.
+
+        Two axes, each low, high and maybe a count, at equal ratios: bandwidth (bytes/s), latency (s), compute (factor
+        of all compute times), slow (factor of the last worker's). Only candidates that reached the target in this plan
+        are compared; ``tacit.plan_map`` plans for the whole map.
+        """
+        from tacit.planning.maps.plan_map import map_of_plan  # it needs this module
+
+        return map_of_plan(self, axes)
+
     def as_planned(self) -> Planned:
         """Return the best strategy with the plan's assumptions and predictions, for ``tacit.attach``."""
         from tacit.planning.files import planned_of  # it needs this module
@@ -151,7 +166,7 @@ class Plan:
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write plan.toml to ``path``, and everything else beside it as JSON of the same name."""
+        """Write plan.toml to ``path``, and everything else beside it: a JSON file and a page of the same name."""
         target = Path(path)
         if target.suffix != ".toml":
             raise TacitError(f"{target} must end in .toml; try {target.with_suffix('.toml')}.")
@@ -159,7 +174,14 @@ class Plan:
         comment = "The strategy that tacit plan recommends. tacit train --plan reads it; tacit.attach does too."
         write_text(target, toml_text(self.table(), comment=comment))
         write_text(target.with_suffix(".json"), json.dumps(self.as_json(), indent=1) + "\n")
+        self.write_page(target.with_suffix(".html"))
         return target
+
+    def write_page(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page about the plan, one HTML file that loads nothing else, to ``path``."""
+        from tacit.report.plans.plan_page import write_plan_page  # it loads plotly
+
+        return write_plan_page(self.as_json(), path)
 
 
 def _row_table(row: Row) -> dict[str, Any]:
@@ -173,6 +195,13 @@ def _row_table(row: Row) -> dict[str, Any]:
         "best_lr": row.best_lr,
         "bytes_to_target": row.bytes_to_target,
         "memory_bytes": row.memory_bytes,
-        "trials": [{name: value for name, value in asdict(trial).items() if name != "curve"} for trial in row.trials],
+        "trials": [_trial_table(trial) for trial in row.trials],
         "remark": row.remark,
+        "is_kept": row.is_kept,
     }
+
+
+def _trial_table(trial: Trial) -> dict[str, Any]:
+    """Return a trial without its curve, which only the prediction of the best row has."""
+    table = {name: value for name, value in asdict(trial).items() if name != "curve"}
+    return table | {"best_loss": number(trial.best_loss)}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 
+@functools.cache
 def tacit_version() -> str:
-    """Return the version of the installed package tacit."""
+    """Return the version of the installed package tacit; reading it takes as long as a small simulation."""
     try:
         return version("tacit")
     except PackageNotFoundError:

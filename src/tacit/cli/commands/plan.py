@@ -11,6 +11,7 @@ import typer
 
 from tacit.cli import options, units
 from tacit.cli import run_folders as folders
+from tacit.cli.commands.plan_map import check_map, keep_map
 from tacit.cli.exit_messages import complain, explained
 from tacit.cli.option_tables import settings_from
 from tacit.cli.screens.plan_screen import PlanScreen, print_next, print_plan
@@ -19,6 +20,7 @@ from tacit.cli.settings import check_device, parsed_strategy
 from tacit.compare.runners import LOCAL, check_executor, default_jobs
 from tacit.errors import TacitError, require
 from tacit.planning.ledger import Ledger, ledger_beside
+from tacit.planning.maps import plan_map
 from tacit.planning.planner import OBJECTIVES, plan
 from tacit.profiles.profile import Profile
 from tacit.record.files import write_text
@@ -95,6 +97,16 @@ def plan_command(
     momentum: options.Momentum = None,
     weight_decay: options.WeightDecay = None,
     schedule: options.Schedule = None,
+    map_axes: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--map",
+            metavar="AXIS AXIS",
+            help="Instead of a plan, map which strategy is fastest where. Two axes NAME=LOW:HIGH[:COUNT] of workers, "
+            "bandwidth, latency, compute and slow. All strategies use your learning rate.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None,
     cache: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder that keeps loss curves for later plans.", rich_help_panel=_PLAN),
@@ -115,7 +127,7 @@ def plan_command(
     """Predict which strategy reaches a loss first on a measured cluster.
 
     Simulates the candidates with the profile's step times, network and costs,
-    and writes plan.toml and plan.json. The table has a column for your
+    and writes plan.toml, plan.json and plan.html. The table has a column for your
     learning rate and one for the best rate of each strategy. If nothing is
     clearly faster than DDP, the plan says so, with exit code 3.
 
@@ -125,6 +137,7 @@ def plan_command(
       tacit plan --profile runs/real --target-loss 0.3
       tacit plan --profile hand.toml --workload 'digits(model="cnn")' --target-loss 0.5 --budget 60s
       tacit plan --profile profile                        paces only, in seconds
+      tacit plan --profile profile --target-loss 0.3 --map workers=2:64 bandwidth=10Mbit/s:10Gbit/s
     """
     check_executor(executor, jobs)
     given: dict[str, Any] = {**locals(), "config": None, "lr": lr, "target": None, "cluster": None, "seed": None}
@@ -138,26 +151,19 @@ def plan_command(
         "--objective cost needs --price-per-worker-hour or --price-per-gigabyte, or both.",
     )
     wanted = None if strategies is None else [parsed_strategy(text) for text in strategies]
-    if out.exists() and not force:
+    axes = None if map_axes is None else check_map(map_axes, out, target_loss, objective, force=force)
+    if axes is None and out.exists() and not force:
         raise TacitError(f"{out} exists; choose another --out, or replace it with --force.")
     if json_file is not None:
         folders.writable(json_file)
     torch.set_num_threads(settings.threads)
     with PlanScreen(screen, target_loss) as watcher:
-        made = plan(
-            measured,
-            settings.workload,
+        shared = dict[str, Any](
             target_loss=target_loss,
-            within_s=None if within is None else units.seconds(within),
-            objective=objective,
-            price_per_worker_hour=price_per_worker_hour,
-            price_per_gigabyte=price_per_gigabyte,
             budget_s=units.seconds(budget),
             strategies=wanted,
             own=None if own is None else parsed_strategy(own),
-            tune=tune,
             steps=steps,
-            seeds=settings.seeds if seeds is not None else (0, 1, 2),
             optimizer=settings.optimizer,
             lr=settings.lr,
             momentum=settings.momentum,
@@ -172,6 +178,24 @@ def plan_command(
             ledger=Ledger(ledger_beside(out)),
             watcher=watcher,
         )
+        if axes is not None:
+            several: dict[str, Any] = {"seeds": settings.seeds} if seeds is not None else {}
+            mapped = plan_map(measured, settings.workload, axes, **shared, **several)
+        else:
+            made = plan(
+                measured,
+                settings.workload,
+                within_s=None if within is None else units.seconds(within),
+                objective=objective,
+                price_per_worker_hour=price_per_worker_hour,
+                price_per_gigabyte=price_per_gigabyte,
+                tune=tune,
+                seeds=settings.seeds if seeds is not None else (0, 1, 2),
+                **shared,
+            )
+    if axes is not None:
+        keep_map(mapped, out, screen, json_file)
+        return
     if json_file is not None:
         write_text(json_file, json.dumps(made.as_json(), indent=1) + "\n")
     print_plan(made, screen)

@@ -87,7 +87,9 @@ def shown_rows(plan: Plan) -> Iterator[tuple[int, Row]]:
 
 def print_next(plan: Plan, path: Path, screen: Console) -> None:
     """Print what was written, and the command that runs the plan."""
-    screen.print(f"\nWrote {path} and {path.with_suffix('.json')}.", highlight=False, soft_wrap=True)
+    screen.print(
+        f"\nWrote {path}, {path.with_suffix('.json')} and {path.with_suffix('.html')}.", highlight=False, soft_wrap=True
+    )
     workload = plan.settings.get("workload")
     screen.print(
         f"Run it: tacit train --plan {path} --workload '{workload}', or tacit.attach(model, optimizer, \"{path}\").",
