@@ -1,7 +1,8 @@
 """What one run on real processes tells about its cluster: step times, rounds and work in hooks.
 
 Times are taken from the trace, whose events cover each worker's time: a step is computation and update, a hook is the
-work of the strategy, an exchange is the time on the wire. All ranks start their clocks after a common barrier, so their clocks agree up to the latency.
+work of the strategy, an exchange is the time on the wire. All ranks start their clocks after a common barrier, so their
+clocks agree up to the latency.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from tacit.errors import require
@@ -171,14 +173,14 @@ def exchanges_in(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[E
     """Yield the collectives of all ranks, but for overlapped ones and the first of each kind.
 
     A collective takes from the entry of the last rank to its end on the rank that enters the next one last. This is the
-    path that decides how long the run takes: a late end elsewhere delays nobody.
+    path that decides how long the run takes: a late end elsewhere delays nobody. The last one takes until its mean end.
     """
     complete = [one for one in _collectives(by_rank) if len(one.entered_s) == workers]
     total, seen = Counter(one.label for one in complete), Counter[str]()
     for one, following in zip_longest(complete, complete[1:]):
         seen[one.label] += 1
         if seen[one.label] > min(_WARM_UP, total[one.label] // 4):
-            ended_s = max(one.ended_s.values()) if following is None else one.ended_s[following.last_rank]
+            ended_s = fmean(one.ended_s.values()) if following is None else one.ended_s[following.last_rank]
             yield Exchange(one.label, one.sent_bytes, max(0.0, ended_s - one.entered_s[one.last_rank]))
 
 
