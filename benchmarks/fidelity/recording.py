@@ -17,7 +17,6 @@ from typing import Any, Final
 from benchmarks.fidelity.cells import (
     BURSTS_KB,
     CALIBRATED,
-    CALIBRATION_STEPS,
     DDP,
     METHODS,
     RATES_BITS_PER_S,
@@ -113,9 +112,9 @@ class Recorder:
         """
         if cell.place.is_quick:
             return "usual"
-        priority: str = crew.ask(PATIENCE_S, do="prepare")[0]["priority"]
+        priority: str = crew.ask(PATIENCE_S, do="prepare", pinned=not cell.place.sleep_s)[0]["priority"]
         for method in CALIBRATED:
-            crew.ask(PATIENCE_S, **_command(cell, METHODS[method], CALIBRATION_STEPS, None))
+            crew.ask(PATIENCE_S, **_command(cell, METHODS[method], cell.place.calibration_steps, None))
         return priority
 
     def _run(self, crew: Crew, cell: Cell, priority: str) -> None:

@@ -1,6 +1,7 @@
 """One rank of benchmarks/fidelity: an ordinary training loop whose forward pass is stretched by a sleep.
 
-{"do": "prepare"}       answers the priority that the process got
+{"do": "prepare", "pinned": false}
+                        answers the priority that the process got; pinned: all its threads stay on one core, its own
 {"do": "train", "strategy": "AllReduce()", "steps": 12, "folder": "…", "model": "mlp", "sleeps_s": [0.02, 0.02],
 "sigma": 0.0, "draws": "", "seed": 0}
                         draws: a name for the random sleeps, which differ from run to run
@@ -98,11 +99,17 @@ class Computation:
 class WorkingRank(Rank):
     """A rank that trains."""
 
-    def prepare(self) -> dict[str, Any]:
-        """Ask for real-time priority for all threads, those to come included."""
+    def prepare(self, pinned: bool) -> dict[str, Any]:
+        """Ask for real-time priority for all threads, those to come included, and pin them to a core if wanted.
+
+        The kernel does not spread threads of one real-time priority over the cores: two ranks may share one for long.
+        """
+        cores = sorted(os.sched_getaffinity(0))
         try:
             for thread in Path("/proc/self/task").iterdir():
                 _set_priority(PRIORITY, int(thread.name))
+                if pinned:
+                    os.sched_setaffinity(int(thread.name), {cores[self.rank % len(cores)]})
         except OSError as error:
             return {"priority": f"usual ({error.strerror})"}
         return {"priority": f"SCHED_RR {PRIORITY}"}

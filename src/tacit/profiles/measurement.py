@@ -1,16 +1,18 @@
 """What one run on real processes tells about its cluster: step times, rounds and work in hooks.
 
 Times are taken from the trace, whose events cover each worker's time: a step is computation and update, a hook is the
-work of the strategy, an exchange is the time on the wire. A round takes from the entry of the last rank to the end on
-the last rank. All ranks start their clocks after a common barrier, so their clocks agree up to the latency.
+work of the strategy, an exchange is the time on the wire. All ranks start their clocks after a common barrier, so their
+clocks agree up to the latency.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from tacit.errors import require
@@ -168,25 +170,48 @@ def work_of(steps: Iterable[list[Step]]) -> dict[str, list[Work]]:
 
 
 def exchanges_in(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[Exchange]:
-    """Yield the collectives of all ranks, but for overlapped ones and the first of each kind."""
-    entered_s: dict[tuple[str, int, int], float] = {}
-    found: dict[tuple[str, int], list[tuple[int, float, float]]] = defaultdict(list)  # bytes, entry, end of each rank
+    """Yield the collectives of all ranks, but for overlapped ones and the first of each kind.
+
+    A collective takes from the entry of the last rank to its end on the rank that enters the next one last. This is the
+    path that decides how long the run takes: a late end elsewhere delays nobody. The last one takes until its mean end.
+    """
+    complete = [one for one in _collectives(by_rank) if len(one.entered_s) == workers]
+    total, seen = Counter(one.label for one in complete), Counter[str]()
+    for one, following in zip_longest(complete, complete[1:]):
+        seen[one.label] += 1
+        if seen[one.label] > min(_WARM_UP, total[one.label] // 4):
+            ended_s = fmean(one.ended_s.values()) if following is None else one.ended_s[following.last_rank]
+            yield Exchange(one.label, one.sent_bytes, max(0.0, ended_s - one.entered_s[one.last_rank]))
+
+
+@dataclass
+class _Collective:
+    """The times of one collective by rank, and the most bytes that a rank sent."""
+
+    label: str
+    sent_bytes: int = 0
+    entered_s: dict[int, float] = field(default_factory=dict)
+    ended_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def last_rank(self) -> int:
+        """The rank that entered last."""
+        return max(self.entered_s, key=self.entered_s.__getitem__)
+
+
+def _collectives(by_rank: Mapping[int, list[Event]]) -> list[_Collective]:
+    """Return the collectives that are not overlapped, in the order of their entries."""
+    waited_s: dict[tuple[str, int, int], float] = {}
+    found: dict[tuple[str, int], _Collective] = {}
     for rank, events in by_rank.items():
         for event in events:
             if event.kind == WAIT and event.round:
                 key = (event.label, event.round, rank)
-                entered_s[key] = min(event.start_s, entered_s.get(key, event.start_s))
+                waited_s[key] = min(event.start_s, waited_s.get(key, event.start_s))
         for event in events:
             if event.kind == EXCHANGE and event.label in COLLECTIVES and not event.value:
-                since_s = entered_s.get((event.label, event.round, rank), event.start_s)
-                found[event.label, event.round].append((event.size_bytes, min(since_s, event.start_s), event.time_s))
-    seen: dict[str, int] = defaultdict(int)
-    total: dict[str, int] = defaultdict(int)
-    for label, _ in found:
-        total[label] += 1
-    for (label, _), parts in sorted(found.items(), key=lambda item: item[0][1]):
-        seen[label] += 1
-        is_warm = seen[label] > min(_WARM_UP, total[label] // 4)
-        if is_warm and len(parts) == workers:
-            sent, entered, ended = zip(*parts, strict=True)
-            yield Exchange(label, max(sent), max(0.0, max(ended) - max(entered)))
+                one = found.setdefault((event.label, event.round), _Collective(event.label))
+                since_s = waited_s.get((event.label, event.round, rank), event.start_s)
+                one.sent_bytes = max(one.sent_bytes, event.size_bytes)
+                one.entered_s[rank], one.ended_s[rank] = min(since_s, event.start_s), event.time_s
+    return sorted(found.values(), key=lambda one: max(one.entered_s.values()))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from statistics import median, quantiles
 from typing import Final
 
 from tacit.profiles.measurement import Measurement
 
 _SHORT_STEP_S: Final = 5e-3
 _UNSTEADY: Final = 0.1
+_CLEARLY: Final = 4.0  # standard errors: the largest difference of many is judged
 _FEWEST_STEPS: Final = 8  # of a rank, for a comparison of the two halves of a run
 
 
@@ -46,10 +48,27 @@ def _shared_cores(measurement: Measurement) -> Iterator[str]:
 
 
 def drifts(measurement: Measurement) -> Iterator[float]:
-    """Yield, for each rank, the share by which its median step is longer in the second half, or when measured again."""
+    """Yield, for each rank, the share by which its median step is longer in the second half, or when measured again.
+
+    Differences that random step times explain count as 0.
+    """
     for rank, times_s in measurement.steps_s.items():
         if again_s := measurement.again_s.get(rank):
-            yield median(again_s) / median(times_s) - 1
+            yield _drift(times_s, again_s)
         elif len(times_s) >= _FEWEST_STEPS:
             half = len(times_s) // 2
-            yield median(times_s[half:]) / median(times_s[:half]) - 1
+            yield _drift(times_s[:half], times_s[half:])
+
+
+def _drift(before_s: Sequence[float], after_s: Sequence[float]) -> float:
+    difference_s = median(after_s) - median(before_s)
+    error_s = math.hypot(_median_error_s(before_s), _median_error_s(after_s))
+    return difference_s / median(before_s) if abs(difference_s) > _CLEARLY * error_s else 0.0
+
+
+def _median_error_s(times_s: Sequence[float]) -> float:
+    """Return the standard error of the median, from the range of the middle half of the times."""
+    if len(times_s) < 2:
+        return 0.0
+    first, _, third = quantiles(times_s, n=4)
+    return 1.2533 * (third - first) / 1.349 / math.sqrt(len(times_s))

@@ -212,6 +212,7 @@ class SimulatedServer(Endpoint):
         return self.world.agenda.now_s
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+        self.spend("divide", gradient.numel())  # the mean of the gradients that it was given
         self.spend("update", gradient.numel())
         self.updates += 1
         if not self.world.is_timing:

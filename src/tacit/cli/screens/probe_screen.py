@@ -17,7 +17,6 @@ _ALIKE: Final = 1.1
 """Ranks whose median steps are within this factor are shown together."""
 _HOOKS: Final = {agenda.ROUNDS: "AllReduce", agenda.QSGD: "QSGD 8 bit", agenda.TOP_K: "Top 1 %"}
 _STEADY: Final = 0.1
-_SHUFFLED: Final = 0.1
 
 
 def screen(findings: Findings) -> Iterator[str]:
@@ -132,6 +131,10 @@ def _gradients(findings: Findings) -> str:
         if not noise.is_measurable:
             parts.append("no difference between the workers' data is visible in the gradient")
         else:
-            kind = ": like shuffled data" if noise.heterogeneity < _SHUFFLED else ""
-            parts.append(f"the workers' data differ by {100 * noise.heterogeneity:.0f} % of the gradient{kind}")
+            shard = noise.shard_batches * (profile.batch or 1.0)
+            unit = "batches" if profile.batch is None else "samples"
+            parts.append(
+                f"the workers' data differ by {100 * noise.heterogeneity:.0f} % of the gradient, as shuffled shards of "
+                f"{shard:,.0f} {unit} would"
+            )
     return "; ".join(parts)

@@ -65,7 +65,7 @@ def _noise_fields(noise: GradientNoise | None, batch: float | None) -> dict[str,
     scale = noise.noise_scale_batches
     return {
         "noise_scale": None if scale is None else short(scale * (batch or 1.0)),
-        "heterogeneity": short(noise.heterogeneity) if noise.heterogeneity and noise.is_measurable else None,
+        "heterogeneity": None if noise.is_like_shuffled else short(noise.heterogeneity or 0.0),
     }
 
 
@@ -104,7 +104,7 @@ def _warnings(reading: Reading, fields: dict[str, Any], noise: GradientNoise | N
             "The noise scale is in batches of one worker, because the batch size is not known. "
             "session.observe(loss, samples=len(batch)) tells it."
         )
-    if noise is not None and noise.is_measurable and (noise.heterogeneity or 0.0) > _DIFFERENT_DATA:
+    if noise is not None and not noise.is_like_shuffled and (noise.heterogeneity or 0.0) > _DIFFERENT_DATA:
         yield (
             f"The workers' data differ by {100 * (noise.heterogeneity or 0.0):.0f} % of the gradient. Long periods "
             f"without averaging cost accuracy; shuffle the data if you can."

@@ -14,12 +14,14 @@ from tacit.profiles.probe import agenda
 from tacit.profiles.probe.gradients import Products
 from tacit.profiles.probe.strategy import (
     BACK_TO_BACK,
+    BATCHES,
     BETWEEN,
     BETWEEN_RANKS,
     LOAD,
     NOISE,
     NOT_FINITE,
     PHASE,
+    PRODUCTS_SQUARED,
     SMALL,
     WITHIN,
 )
@@ -147,7 +149,13 @@ class Reading:
     def products(self) -> dict[int, Products]:
         """Return what each rank contributes to noise scale and heterogeneity; empty if a rank is missing."""
         found = {
-            rank: Products(notes[WITHIN], notes[NOISE], notes.get(BETWEEN_RANKS))
+            rank: Products(
+                notes[WITHIN],
+                notes[NOISE],
+                notes.get(BETWEEN_RANKS),
+                int(notes[BATCHES]),
+                notes[PRODUCTS_SQUARED],
+            )
             for rank, notes in self.notes.items()
             if WITHIN in notes and NOISE in notes
         }

@@ -35,6 +35,7 @@ PHASE: Final = "probe "
 BETWEEN: Final = f"{PHASE}between"
 """The note at the end of a phase."""
 LOAD, WITHIN, NOISE, BETWEEN_RANKS, NOT_FINITE = "load", "within", "noise", "between ranks", "not finite"
+BATCHES, PRODUCTS_SQUARED = "batches", "products squared"
 SMALL, BACK_TO_BACK = "small", "back to back"
 """Parts of the phase ``network`` that are marked as phases are."""
 _INNER: Final[dict[str, Strategy[Any]]] = {
@@ -190,5 +191,7 @@ def _note_products(worker: Worker, state: ProbingState) -> None:
     state.gradients = GradientSum()
     worker.note(WITHIN, products.within)
     worker.note(NOISE, products.noise)
+    worker.note(BATCHES, products.batches)
+    worker.note(PRODUCTS_SQUARED, products.products_squared)
     if products.between is not None:
         worker.note(BETWEEN_RANKS, products.between)

@@ -220,6 +220,7 @@ class ScriptServer(Endpoint):
         return self.world.agenda.now_s
 
     def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+        self.spend("divide", gradient.numel())  # the mean of the gradients that it was given
         self.spend("update", gradient.numel())
         self._model.update(gradient, learning_rate, self.world.agenda.now_s)
         if self.shard == 0:

@@ -66,6 +66,7 @@ class Learner:
         """Send each shard its part of the gradient, and receive the answers if the kind has them."""
         strategy, worker, state = self._strategy, self._worker, self._state
         gradient, rate, weight = worker.gradient, worker.learning_rate, worker.weight
+        worker.spend("flatten", gradient.numel())
         for shard, (begin, end) in enumerate(worker.layout.cut(strategy.shards)):
             part = gradient[begin:end]
             body: Tensor | Update = part
@@ -136,6 +137,7 @@ class Learner:
             return
         begin, end = worker.layout.cut(strategy.shards)[shard]
         worker.parameters[begin:end].copy_(self._decode(shard, model.body))
+        worker.spend("flatten", end - begin)
 
     def _decode(self, shard: int, body: Tensor | Update) -> Tensor:
         if self._strategy.model_compressor is None:
