@@ -184,11 +184,11 @@ ExponentialGraph Feedback FolderExists Geometric Gloo Graph HyperExponential Hyp
 InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise LinearPeriod Link LocalSGD
 LogNormal Loss LossPeriod LowRank Measured MergesStates Message MessageLoss MisplacedCall Network Nic NoFeedback NotFinite
 OnePeer OneShot Outer OuterAdam OuterSGD PacePeriod Pareto Partition Pause PeerLost Period PeriodList PeriodState
-Plan Profile PullSwarm QSGD RandomK RandomRegular RatePeriod Recorded ReplayDiverged RescaledRate Ring Ringleader Round Run
+Plan PlanMap Profile PullSwarm QSGD RandomK RandomRegular RatePeriod Recorded ReplayDiverged RescaledRate Ring Ringleader Round Run
 RunError RunsAhead SERVER
 SGP Schedule ScriptFailed Server ServerStrategy Session ShiftedExponential Sign Slow SlowMo SlowSpells SpeedBias
 StalenessRate Star StepDecay Strategy SwarmSGD TacitError TakesJoiners TensorMessage TimedOut TopK Topology Torus
-VariancePeriod Worker Workload attach compare hooks load_once plan rank simulate size strategy theory workloads
+VariancePeriod Worker Workload attach compare hooks load_once plan plan_map rank simulate size strategy theory workloads
 """
 
 

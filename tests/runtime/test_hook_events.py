@@ -24,7 +24,7 @@ LABELS = {
         "update",
     },
     tacit.LocalSGD(period=tacit.Every(3), overlap_steps=1): {"flatten", "divide"},
-    tacit.KAsync(k=1): {"update"},
+    tacit.KAsync(k=1): {"flatten", "update"},
 }
 
 
