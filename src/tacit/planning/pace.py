@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.delays import Constant
 from tacit.record.run import Run
+from tacit.record.trace import COMPUTE
 from tacit.simulation import simulate
 from tacit.strategies import LocalSGD, Strategy, SwarmSGD
 from tacit.strategies.local_sgd.periods import Every
@@ -22,6 +25,8 @@ _PERIODS: Final = 3
 _MOST_STEPS: Final = 256
 _DRAWS: Final = 3
 """Timing-only simulations of each candidate, with different delays."""
+_NUMBERS: Final = ("step_s", "bytes_per_step", "computing", "hooks", "waiting")
+"""The numbers of a pace that are averaged and written to files."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,36 @@ class Pace:
     computing: float  # shares of the workers' time
     hooks: float
     waiting: float
+    ends_s: tuple[float, ...] = field(default=(), repr=False)  # when all workers had completed each step from 0 on
+    period: int = 1  # steps after which the times repeat
+
+    def seconds(self, steps: int) -> float:
+        """Return the seconds that ``steps`` steps take. Rounds that are not due by then do not count."""
+        if steps < len(self.ends_s):
+            return self.ends_s[steps]
+        if not self.ends_s:
+            return steps * self.step_s
+        last = len(self.ends_s) - 1
+        periods = math.ceil((steps - last) / self.period)
+        return self.ends_s[steps - periods * self.period] + periods * self._period_s
+
+    def steps_within(self, seconds: float) -> int:
+        """Return the steps that are complete after ``seconds``."""
+        if not self.ends_s:
+            return math.floor(seconds / self.step_s)
+        periods = max(0, math.ceil((seconds - self.ends_s[-1]) / self._period_s))
+        return bisect_right(self.ends_s, seconds - periods * self._period_s) - 1 + periods * self.period
+
+    @property
+    def _period_s(self) -> float:
+        """Seconds of a period, without the first one: it has no round that began earlier."""
+        last = len(self.ends_s) - 1
+        first = self.period if last >= 2 * self.period else 0
+        return (self.ends_s[last] - self.ends_s[first]) * self.period / (last - first)
+
+    def table(self) -> dict[str, float]:
+        """Return the pace as a table of plan.json."""
+        return {name: getattr(self, name) for name in _NUMBERS} | {"communication": self.communication}
 
     @property
     def communication(self) -> float:
@@ -49,7 +84,7 @@ def pace(workload: Workload, strategy: Strategy[Any], cluster: Cluster, *, seed:
     """Return the pace of ``strategy`` on ``cluster`` for the model of ``workload``."""
     steps = steps_for(strategy)
     run = simulate(workload, strategy, cluster=cluster, steps=steps, seed=seed, timing_only=True, evaluate_every=steps)
-    return pace_of(run)
+    return pace_of(run, period_of(strategy))
 
 
 def paces(workload: Workload, strategy: Strategy[Any], cluster: Cluster) -> list[Pace]:
@@ -73,20 +108,35 @@ def steps_for(strategy: Strategy[Any]) -> int:
     return min(max(_STEPS, _PERIODS * period) // period * period, max(_MOST_STEPS, period))
 
 
-def pace_of(run: Run) -> Pace:
-    """Return the pace of a run."""
+def pace_of(run: Run, period: int = 1) -> Pace:
+    """Return the pace of a run; ``period``: steps between its rounds."""
     summary = run.summary()
     steps = max(1, summary["steps"])
+    ends_s = _ends_s(run) if period > 1 else ()
     return Pace(
         step_s=summary["time_s"] / steps,
         bytes_per_step=summary["bytes_sent"] / steps,
         computing=summary["computing"],
         hooks=summary["hooks"],
         waiting=summary["idle"],
+        ends_s=ends_s,
+        period=period if ends_s else 1,
     )
+
+
+def _ends_s(run: Run) -> tuple[float, ...]:
+    """Return when all workers have completed each step and its hooks; () if some worker lacks steps."""
+    ranks, steps, starts_s = run.trace.unordered(("rank", "step", "start_s"), COMPUTE)
+    if len(starts_s) != run.workers * run.steps:
+        return ()
+    begins_s = np.zeros((run.workers, run.steps + 1))
+    begins_s[ranks, steps - 1] = starts_s
+    begins_s[:, run.steps] = run.history[-1]["time_s"]
+    return (0.0, *begins_s[:, 1:].max(axis=0).tolist())
 
 
 def mean_pace(paces: list[Pace]) -> Pace:
     """Return the mean of several draws."""
-    columns = {name: float(np.mean([getattr(one, name) for one in paces])) for name in Pace.__dataclass_fields__}
-    return Pace(**columns)
+    columns = {name: float(np.mean([getattr(one, name) for one in paces])) for name in _NUMBERS}
+    ends_s = np.mean([one.ends_s for one in paces], axis=0) if all(one.ends_s for one in paces) else np.empty(0)
+    return Pace(**columns, ends_s=tuple(ends_s.tolist()), period=paces[0].period)

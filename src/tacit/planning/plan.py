@@ -189,7 +189,7 @@ def _row_table(row: Row) -> dict[str, Any]:
         "strategy": str(row.strategy),
         "ranks": list(row.ranks),
         "fidelity": row.fidelity,
-        "pace": asdict(row.pace) | {"communication": row.pace.communication},
+        "pace": row.pace.table(),
         "time_s": None if row.time_s is None else asdict(row.time_s),
         "best_time_s": None if row.best_time_s is None else asdict(row.best_time_s),
         "best_lr": row.best_lr,

@@ -80,7 +80,7 @@ class Trial:
         """Return the time to the target for each draw of delays; none if the target was not reached."""
         if self.steps is None:
             return []
-        return [self.time_s] if self.time_s is not None else [self.steps * one.step_s for one in paces]
+        return [self.time_s] if self.time_s is not None else [one.seconds(self.steps) for one in paces]
 
 
 def _thinned(rows: list[dict[str, Any]], *, is_timed: bool) -> tuple[tuple[int, float | None, float], ...]:

@@ -105,10 +105,10 @@ class Search:
         if baseline.steps is not None and self._scope.target_loss is not None:
             best_s = min(self.score(one) for one in self._kept())
             for one in self._others():
-                least_s = _OPTIMISM * baseline.steps * self._step_s(one)
+                least_s = min(pace.seconds(round(_OPTIMISM * baseline.steps)) for pace in self._paces[one])
                 if least_s > best_s:
                     self.skipped[one] = f"takes at least {least_s:.3g} s"
-        by_pace = sorted(self._others(), key=self._step_s)
+        by_pace = sorted(self._others(), key=lambda one: min(pace.step_s for pace in self._paces[one]))
         for one in by_pace[_MOST_CANDIDATES:]:
             self.skipped[one] = f"not among the {_MOST_CANDIDATES} shortest steps"
         yield from self._start([(one, self._scope.lr, self._scope.seeds[0]) for one in self._others()])
@@ -154,14 +154,14 @@ class Search:
     def _steps(self, candidate: Candidate, *, capped: bool) -> int:
         """Return for how many steps to simulate a candidate: no longer than the best time so far."""
         if self._scope.within_s is not None:
-            return max(1, min(self._scope.steps, math.floor(self._scope.within_s / self._step_s(candidate))))
+            return max(1, min(self._scope.steps, self._steps_within(candidate, self._scope.within_s)))
         best_s = min((self.score(one) for one in self._candidates), default=math.inf)
         if not capped or best_s == math.inf:
             return self._scope.steps
-        return max(1, min(self._scope.steps, math.ceil(_MARGIN * best_s / self._step_s(candidate))))
+        return max(1, min(self._scope.steps, self._steps_within(candidate, _MARGIN * best_s) + 1))
 
-    def _step_s(self, candidate: Candidate) -> float:
-        return min(one.step_s for one in self._paces[candidate])
+    def _steps_within(self, candidate: Candidate, seconds: float) -> int:
+        return max(pace.steps_within(seconds) for pace in self._paces[candidate])
 
 
 def _median_s(trial: Trial, paces: Sequence[Pace]) -> float:

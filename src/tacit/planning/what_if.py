@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tacit.cluster.links import Link, Nic
 from tacit.errors import require
-from tacit.planning.pace import mean_pace, paces
+from tacit.planning.pace import mean_pace, paces, steps_for
 from tacit.planning.results import Interval
 from tacit.planning.verdict import Objective, chosen
 from tacit.profiles.profile import Profile
@@ -64,7 +65,9 @@ def changed_plan(plan: Plan, profile: Profile) -> Plan:
 def _changed(row: Row, plan: Plan, profile: Profile) -> Row:
     cluster = profile.of_ranks(row.ranks).cluster()
     changed = mean_pace(paces(plan.workload, row.strategy, cluster))
-    ratio = changed.step_s / row.pace.step_s
+    reached = [trial.steps for trial in row.trials if trial.steps is not None]
+    steps = round(median(reached)) if reached else steps_for(row.strategy)
+    ratio = changed.seconds(steps) / row.pace.seconds(steps) if steps else 1.0
     return replace(
         row,
         pace=changed,
