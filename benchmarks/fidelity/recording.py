@@ -159,22 +159,26 @@ def _computation(cell: Cell) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def crew_at(place: Place, scratch: Path) -> Iterator[Crew]:
-    """Start a rank on each host of a place; end them and take the hosts down, whatever happens."""
-    with _hosts(place) as hosts:
+def crew_at(place: Place, scratch: Path, name: str = "fidelity") -> Iterator[Crew]:
+    """Start a rank on each host of a place; end them and take the hosts down, whatever happens.
+
+    name: of the module in benchmarks.peer_loops, without "_loops".
+    """
+    with hosts_of(place) as hosts:
         port = _free_port() if place.is_quick else 29500
-        crew = Crew("fidelity", hosts, scratch, port)
+        crew = Crew(name, hosts, scratch, port)
         try:
             yield crew
         except Failed:
-            print(*(scratch / "fidelity.log").read_text().splitlines()[-_LOG_LINES:], sep="\n", file=sys.stderr)
+            print(*(scratch / f"{name}.log").read_text().splitlines()[-_LOG_LINES:], sep="\n", file=sys.stderr)
             raise
         finally:
             crew.close()
 
 
 @contextlib.contextmanager
-def _hosts(place: Place) -> Iterator[list[namespaces.Host]]:
+def hosts_of(place: Place) -> Iterator[list[namespaces.Host]]:
+    """Set up the hosts of a place, or name this machine for a quick one."""
     if place.is_quick:
         yield [ThisMachine("", f"host{rank}", "127.0.0.1") for rank in range(place.hosts)]
         return

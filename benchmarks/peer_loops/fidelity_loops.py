@@ -60,12 +60,21 @@ class Computation:
     """The model, data and optimizer of one rank, and the sleep of its steps."""
 
     def __init__(
-        self, rank: int, size: int, *, model: str, sleeps_s: list[float], sigma: float, draws: str, seed: int
+        self,
+        rank: int,
+        size: int,
+        *,
+        model: str,
+        sleeps_s: list[float],
+        sigma: float,
+        draws: str,
+        seed: int,
+        lr: float = LEARNING_RATE,
     ) -> None:
         streams = Streams(seed)
         self.problem = workload(model).open(size, streams)
         self.module: nn.Module = self.problem.module
-        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=LEARNING_RATE)
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=lr)
         self._rank, self._sampler = rank, self.problem.samplers[rank]
         self._sleep_s, self._sigma, self._random = sleeps_s[rank], sigma, streams.numpy(draws, rank)
         self.is_computing = not max(sleeps_s)

@@ -1,0 +1,1 @@
+"""Plans beside real runs; see ``benchmarks.plan.__main__``."""
