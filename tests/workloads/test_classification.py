@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 from tacit import workloads
 from tacit.core.randomness import Streams
 from tacit.workloads.array_problem import ArrayProblem
+from tacit.workloads.models import ResNet20
 
 
 def flat_start(problem: workloads.Problem) -> torch.Tensor:
@@ -52,6 +53,13 @@ def test_resnet_20_has_the_size_of_the_paper() -> None:
     pictures = np.zeros((2, 3, 32, 32), np.uint8)
     problem = workloads.images(pictures, [0, 9], model="resnet").open(1, Streams(0))
     assert problem.layout.dimension == 269_722  # He et al., table 6: 0.27 million
+
+
+def test_blocks_of_resnet_20_start_as_their_shortcuts() -> None:
+    block, x = ResNet20(3, 10).blocks[0], torch.rand(2, 16, 8, 8)
+    assert torch.equal(block(x), x)
+    torch.nn.init.ones_(block.second_norm.weight)
+    assert not torch.equal(block(x), x)
 
 
 def test_hidden_sets_the_width_of_the_mlp() -> None:

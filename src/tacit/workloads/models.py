@@ -49,7 +49,11 @@ def picture_model(model: str, shape: tuple[int, int, int], classes: int, hidden:
 
 
 class ResNet20(nn.Module):
-    """ResNet-20 of He et al. (arXiv 1512.03385), with GroupNorm for BatchNorm, so that replicas keep no statistics."""
+    """ResNet-20 of He et al. (arXiv 1512.03385), with GroupNorm for BatchNorm, so that replicas keep no statistics.
+
+    Convolutions start as in that paper's training (arXiv 1502.01852), and each block starts as its shortcut, which
+    large batches need (arXiv 1706.02677, section 5.1).
+    """
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -58,6 +62,11 @@ class ResNet20(nn.Module):
         self.norm = nn.GroupNorm(8, 16)
         self.blocks = nn.Sequential(*(ResidualBlock(a, b) for a, b in pairwise(widths)))
         self.head = nn.Linear(64, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, ResidualBlock):
+                nn.init.zeros_(module.second_norm.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.blocks(functional.relu(self.norm(self.stem(x))))
