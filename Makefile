@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-fidelity bench-compression bench-papers fuzz reference docs
+.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-fidelity bench-compression bench-papers bench-papers-cuda fuzz reference docs
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -79,6 +79,11 @@ bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… nam
 	$(BIN)/python -m benchmarks.papers.ef21 $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks.papers.servers
 	$(BIN)/python -m benchmarks.papers.swarm $(if $(DATA),--data $(DATA))
+
+ROWS ?= benchmarks/results/papers_cuda_rows.jsonl
+bench-papers-cuda: $(VENV)/.installed  ## measure ADPSGD's table on CIFAR-10 on a CUDA GPU, about 40 minutes; continues ROWS=…; DATA=… names the folder with CIFAR-10
+	$(BIN)/python -m benchmarks.papers_cuda --data $(DATA) --rows $(ROWS)
+	$(BIN)/python -m benchmarks.papers_cuda --rows $(ROWS) --summary benchmarks/results/papers_cuda.json
 
 SECONDS ?= 60
 fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed; OUT=… takes the count

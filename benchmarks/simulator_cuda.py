@@ -1,6 +1,6 @@
 """The simulator on a CUDA GPU: worker-steps per second next to the captured and the plain vmap call.
 
-    make bench-simulator-cuda DATA=…        or, on a machine with torch, numpy and greenlet alone:
+    make bench-simulator-cuda DATA=…        or, on a machine with torch, numpy, greenlet and tomli-w alone:
     PYTHONPATH=src python -m benchmarks.simulator_cuda [--data FOLDER] [--out FILE] [--only rates,epochs,memory,rule]
 
 rates: LocalSGD, SwarmSGD and K-async on ResNet-20 and an MLP, exponential compute times, greenlet host. The first run

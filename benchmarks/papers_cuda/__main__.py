@@ -8,7 +8,7 @@ weight decay 5e-4, the rate cut to a tenth at 50 and 75 % of 40 epochs. Every me
 rates on seed 100, and one more beyond an edge while the best rate lies on it. Then three other seeds run at that rate.
 
 Each run appends a line to --rows. Runs in that file are not made again, so the benchmark can be stopped and continued:
-after --seconds no further run starts. It needs torch, numpy and greenlet.
+after --seconds no further run starts. It needs torch, numpy, greenlet and tomli-w.
 """
 
 from __future__ import annotations
