@@ -70,6 +70,7 @@ def test_equal_seeds_mean_equal_batches() -> None:
     assert [row["loss"] for row in left] == pytest.approx([row["loss"] for row in right])
 
 
+@pytest.mark.slow
 def test_tuning_gives_everybody_the_same_number_of_runs_on_a_seed_of_its_own() -> None:
     journal = Journal()
     strategies = [AllReduce(), LOCAL]

@@ -64,6 +64,7 @@ def test_each_of_its_runs_can_be_made_again_alone(tiny: Command, tacit: Command)
     assert Run.load("alone").digest == Run.load("here/runs/AllReduce-5").digest
 
 
+@pytest.mark.slow
 def test_tuning_says_what_it_chose_and_what_the_others_gave(tiny: Command) -> None:
     answer = tiny("compare", *TWO, "--tune", "--out", "here")
     assert answer.exit_code == 0
@@ -209,6 +210,7 @@ def test_resuming_adds_seeds_and_strategies_to_those_there_are(
     assert found["target_loss"] == 0.5
 
 
+@pytest.mark.slow
 def test_resuming_a_tuned_comparison_keeps_its_learning_rates(
     tiny: Command, tacit: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +242,7 @@ def test_resuming_refuses_an_edited_file_that_would_replace_finished_runs(tiny: 
     assert "--resume here would replace 1 finished run: momentum=0.5 instead of 0.0" in answer.errors
 
 
+@pytest.mark.slow
 def test_several_learning_rates_give_the_best_row_or_all_rows(tiny: Command, tacit: Command) -> None:
     answer = tiny("compare", *TWO, "--lr", "0.01,0.1", "--seeds", "2", "--out", "here")
     assert answer.exit_code == 0, answer.errors
@@ -256,6 +259,7 @@ def test_several_learning_rates_give_the_best_row_or_all_rows(tiny: Command, tac
     assert "AllReduce(), lr=0.01" in answer.output
 
 
+@pytest.mark.slow
 def test_resuming_makes_the_missing_learning_rates_only(
     tiny: Command, tacit: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

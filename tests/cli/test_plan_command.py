@@ -70,6 +70,7 @@ def test_bad_input_says_how_to_proceed(tacit: Command, words: tuple[str, ...], m
     assert answer.exit_code == 2 and message in answer.errors
 
 
+@pytest.mark.slow
 def test_a_map_is_printed_and_written(tacit: Command) -> None:
     words = ("plan", "--profile", "hand.toml", "--workload", 'digits(model="softmax")', "--target-loss", "0.8")
     axes = ("--map", "slow=1:4:2", "bandwidth=1Mbit/s:1Gbit/s:2")

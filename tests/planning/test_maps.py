@@ -83,6 +83,7 @@ def test_every_place_is_visited_once() -> None:
         assert sorted(places) == [(i, j) for i in range(shape[0]) for j in range(shape[1])]
 
 
+@pytest.mark.slow
 def test_bounds_do_not_change_the_map(plan: tacit.Plan, made: tacit.PlanMap) -> None:
     """Each cell has the winner and the time that simulating every candidate there would give."""
     timed = [row for row in plan.rows if row.shortest_s is not None]
@@ -131,6 +132,7 @@ def test_a_map_is_saved_as_a_page_and_as_json(made: tacit.PlanMap, tmp_path: Pat
         made.save(tmp_path / "map.png")
 
 
+@pytest.mark.slow
 def test_numbers_of_workers_are_planned_one_by_one() -> None:
     made = tacit.plan_map(
         PROFILE,

@@ -122,6 +122,7 @@ def made() -> tacit.Plan:
     )
 
 
+@pytest.mark.slow
 def test_a_plan_finds_a_strategy_that_the_simulation_confirms(made: tacit.Plan) -> None:
     assert not made.stays_with_ddp
     ours, theirs = made.best.shortest_s, made.baseline.shortest_s
@@ -186,6 +187,7 @@ def test_a_target_that_nothing_reaches_is_said() -> None:
     assert plan.stays_with_ddp and "No candidate reached the loss -1 within 10 steps" in plan.why
 
 
+@pytest.mark.slow
 def test_without_a_target_only_paces_are_predicted() -> None:
     plan = tacit.plan(replace(PROFILE, bandwidth_bytes_per_s=1e5), tacit.workloads.digits(model="softmax"))
     assert {row.fidelity for row in plan.rows} == {"C"} and all(row.time_s is None for row in plan.rows)

@@ -51,6 +51,7 @@ def table(folder: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 def test_a_real_plan_follows_the_schema(table: dict[str, Any]) -> None:
     assert list(violations(table, SCHEMA, SCHEMA)) == []
 

@@ -124,6 +124,7 @@ def test_a_slow_link_holds_back_only_its_own_transfer():
     assert arrivals([(0.0, 0, 1, 1000), (0.0, 2, 3, 1000)], links=slow) == pytest.approx([10.5, 1.5])
 
 
+@pytest.mark.slow
 @given(
     transfers=st.lists(
         st.tuples(st.floats(0, 5), st.integers(0, 5), st.integers(0, 5), st.integers(1, 3000)).filter(

@@ -45,6 +45,7 @@ def is_race(run: tacit.Run) -> bool:
     return run.record["host"] == "race"
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     kind=draw.sampled_from(KINDS),
@@ -153,6 +154,7 @@ NETWORKS = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=36, deadline=None)
 @given(
     kind=draw.sampled_from(KINDS),

@@ -74,6 +74,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_graphs")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_gives_the_same_with_static_calls(name: str):

@@ -47,6 +47,7 @@ def bytes_of(run: tacit.Run) -> float:
 # The same mean.
 
 
+@pytest.mark.slow
 @given(
     feedback=draw.sampled_from([*EXACT, tacit.NoFeedback()]),
     seed=draw.integers(0, 99),

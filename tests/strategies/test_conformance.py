@@ -39,6 +39,7 @@ def test_every_registered_strategy_has_a_row():
 LONG = (strategies.check_determinism, strategies.check_learning, strategies.check_checkpoint)
 
 
+@pytest.mark.slow
 @each
 def test_it_passes_the_public_checks(row: Row):
     """One test for all checks of a row, because they share a run."""

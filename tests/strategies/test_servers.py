@@ -271,6 +271,7 @@ networks = draw.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     kind=draw.sampled_from(ASYNC),
     k=draw.integers(1, 4),
