@@ -13,10 +13,8 @@ DATA ?= data
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
-demo: $(VENV)/.installed  ## compare four strategies on real data, about a minute; writes demo/report.html
-	$(BIN)/tacit compare --workload 'digits(model="mlp")' --workers 16 --speed 3=0.33 --bandwidth 1Gbit/s --latency 1ms \
-	    --steps 600 --lr 0.2 --seeds 3 --out demo --force
-	@echo "Open demo/report.html in a browser."
+demo: $(VENV)/.installed  ## compare, plan and run strategies on this machine, three minutes; writes demo/report.html
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh demo
 
 # Tests start hundreds of processes: they share compiled modules even where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest

@@ -25,7 +25,7 @@ LAYERS = (  # bottom first
     {"strategies", "theory", "workloads"},
     {"session"},
     {"simulation", "runtime"},
-    {"profiles", "report", "registry", "compare"},
+    {"profiles", "report", "registry", "compare", "watch"},
     {"planning"},
     {"testing"},
     {"cli"},
@@ -34,7 +34,7 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 NEVER = {  # beyond the order of the layers
     "simulation": {"runtime"},
     "runtime": {"simulation"},
-    "report": {"simulation", "runtime", "registry", "compare", "planning", "profiles"},
+    "report": {"simulation", "runtime", "registry", "compare", "planning", "profiles", "watch"},
     "registry": {"report", "compare", "planning", "profiles"},
 }
 FOR_TYPES_ONLY = {("errors", "record"), ("record", "workloads")}  # allowed under TYPE_CHECKING

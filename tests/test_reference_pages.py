@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli import app, settings
+from tacit.record.progress import progress_file
+from tests.watch.progress_files import Worker
 from tools import reference_pages
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +83,7 @@ def test_run_folder_page_names_files_and_keys(tmp_path: Path) -> None:
     run = tacit.simulate(tacit.workloads.digits(), tacit.KAsync(k=1), cluster=cluster, steps=2)
     run.save(tmp_path / "run")
     written = {re.sub("^step-times-.*", "step-times-*.txt", path.name) for path in (tmp_path / "run").iterdir()}
-    assert written == _named("run-folder.md", "A run") - {"report.html", "checkpoint/"}
+    assert written == _named("run-folder.md", "A run") - {"report.html", "checkpoint/", "progress/"}
     described = json.loads((tmp_path / "run" / "run.json").read_text())
     assert {*described} == _named("run-folder.md", "run.json")
     two = tacit.Cluster(workers=2)
@@ -90,6 +92,18 @@ def test_run_folder_page_names_files_and_keys(tmp_path: Path) -> None:
     assert {*described["summary"]} <= named and {*gossip.summary()} <= named
     assert named == {*described["summary"], *gossip.summary(), "logged"}
     assert {*gossip.history[-1]} == _named("run-folder.md", "history.json")
+
+
+def test_progress_page_names_all_keys(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, 0, parameter_bytes=396)
+    worker.writer.observe(1.0)
+    worker.work(1.0, 1, 0.5, 0.1, 10, updates=1, period=2.0)
+    worker.writer.evaluated(1, 1.0, {"loss": 1.0})
+    worker.writer.end("finished")
+    lines = progress_file(tmp_path, 0).read_text().splitlines()
+    written = {key for line in lines for key in json.loads(line)}
+    section = (REFERENCE / "run-folder.md").read_text().split("### progress\n")[1].split("\n## ")[0]
+    assert written <= set(re.findall(r"`([a-z_]+)`", section))
 
 
 def test_checkpoint_page_names_files_and_keys(tmp_path: Path) -> None:

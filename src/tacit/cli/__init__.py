@@ -1,4 +1,4 @@
-"""The command line: ``tacit compare | simulate | train | report | list``."""
+"""The command line: ``tacit compare | simulate | plan | train | watch | report | list``."""
 
 from tacit.cli.app import app, main
 

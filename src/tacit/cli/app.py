@@ -17,6 +17,7 @@ from tacit.cli.commands.serve import serve_command
 from tacit.cli.commands.simulate import simulate_command
 from tacit.cli.commands.topology import topology_command
 from tacit.cli.commands.train import train_command
+from tacit.cli.commands.watch import watch_command
 
 app = typer.Typer(
     name="tacit",
@@ -33,6 +34,7 @@ app.command("train")(train_command)
 app.command("probe")(probe_command)
 app.command("serve")(serve_command)
 app.command("replay")(replay_command)
+app.command("watch")(watch_command)
 app.command("report")(report_command)
 app.command("topology")(topology_command)
 app.command("list")(list_command)
@@ -68,5 +70,6 @@ def _root(
       tacit compare --help               show all options, with examples
       tacit plan --profile FOLDER        predict which strategy is fastest
       tacit train --workers 2            run one strategy on real processes
+      tacit watch FOLDER                 follow a run while it goes on
       tacit list                         list all strategies, periods, workloads, …
     """

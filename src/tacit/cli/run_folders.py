@@ -27,6 +27,7 @@ _OURS = (
     "checkpoint",
     "tensorboard",
     "logs",
+    "progress",
     "server.pt",
     step_times.PATTERN,
 )

@@ -43,6 +43,7 @@ def attach(
     calibration: Callable[[], Iterable[Any]] | Iterable[Any] | None = None,
     rescue_folder: str | Path | None = None,
     log: str | Log | None = None,
+    progress_folder: str | Path | None = None,
     timeout_s: float | None = None,
     interface: str | None = None,
     security: str | None = None,
@@ -60,13 +61,14 @@ def attach(
     when the model is reported). optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset"
     its moments. rescue_folder: folder for a checkpoint that the remaining workers write when one is lost, and all
     workers write on SIGTERM. log: "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with
-    write(step, numbers) and close(). timeout_s: longest wait for the others in a round; None: chosen from measured
-    times, at least five minutes. interface: network interface for traffic between machines; None: the one that leads to
-    the master. security: of messages: "token" (default on one machine), "curve" (default between machines), "plain"
-    (trusted links). server: where the server of a server strategy runs: "rank0", in rank 0's process, or "process", a
-    process of its own that ``tacit serve`` starts. live: send two more numbers per rank with every round of all ranks,
-    compute and hook seconds, for ``session.live_round``; a plan that predicts rounds turns it on. rescue: deprecated
-    name of rescue_folder.
+    write(step, numbers) and close(). progress_folder: folder of the run, to which each worker writes its progress for
+    ``tacit watch``. timeout_s: longest wait for the others in a round; None: chosen from measured times, at least five
+    minutes. interface: network interface for traffic between machines; None: the one that leads to the master.
+    security: of messages: "token" (default on one machine), "curve" (default between machines), "plain" (trusted
+    links). server: where the server of a server strategy runs: "rank0", in rank 0's process, or "process", a process of
+    its own that ``tacit serve`` starts. live: send two more numbers per rank with every round of all ranks, compute and
+    hook seconds, for ``session.live_round``; a plan that predicts rounds turns it on. rescue: deprecated name of
+    rescue_folder.
     """
     folder = renamed_keyword("rescue", rescue, "rescue_folder", rescue_folder, stacklevel=5)
     server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
@@ -82,7 +84,7 @@ def attach(
             "on real processes instead: tacit.Profile.of(run).",
         )
         strategy, steps = probe.begin(strategy, steps), None
-        folder, log, server, live = None, None, "rank0", False
+        folder, progress_folder, log, server, live = None, None, None, "rank0", False
     check_optimizers(optimizers, model, strategy)
     check_not_attached(model)
     options = SessionOptions(
@@ -90,6 +92,7 @@ def attach(
         optimizer_state=optimizer_state,
         calibration=calibration,
         rescue_folder=None if folder is None else Path(folder),
+        progress_folder=None if progress_folder is None else Path(progress_folder),
         log=log,
         live=live,
         plan=plan if plan.predicted and probe is None else None,

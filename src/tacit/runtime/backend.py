@@ -16,6 +16,7 @@ from tacit.core.network import server_address
 from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import Disagreement, Interrupted, RunError
 from tacit.record.facts import process_facts
+from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
 from tacit.runtime.clock import EventClock, RunClock
 from tacit.runtime.collectives import Collectives
@@ -187,6 +188,11 @@ class ProcessBackend:
     @property
     def live_round(self) -> LiveRound | None:
         return None if self.network.live is None else self.network.live.latest
+
+    @property
+    def totals(self) -> Totals:
+        step = self.step
+        return Totals(step.computed, step.compute_s, step.hook_s, step.sent_bytes)
 
     def facts(self) -> dict[str, Any]:
         return {"machine": machine(), "backend": self._backend_name, **process_facts(self._device)}

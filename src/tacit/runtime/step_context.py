@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, WAIT, PlainEvent, Trace
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, SEND, WAIT, PlainEvent, Trace
 from tacit.runtime.clock import RunClock
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import Mean
@@ -40,6 +40,7 @@ class ProcessStep:
         self._keeps_lock = False
         self.boundaries = 0  # completed steps: collectives become ready only when this changes
         self.computed, self.compute_s, self.hook_s = 0, 0.0, 0.0  # steps, and seconds that events cover, so far
+        self.sent_bytes = 0  # in collectives and messages
         self.means_in_progress: list[Mean] = []
         self.total_weight, self.is_abandoned = 0.0, False
 
@@ -93,6 +94,7 @@ class ProcessStep:
         """Record this rank's part in a collective; the hook was blocked in it unless it ``is_overlapped``."""
         if not is_overlapped:
             self._block(start_s, end_s)
+        self.sent_bytes += size_bytes
         value = float(is_overlapped)
         self._trace.rows.append((end_s, self._rank, EXCHANGE, start_s, 0, round, -2, size_bytes, value, label))
 
@@ -126,7 +128,10 @@ class ProcessStep:
         """Move the trace rows of messages into the trace."""
         for rows in self._rows:
             while rows:
-                self._trace.rows.append(rows.popleft())
+                row = rows.popleft()
+                self._trace.rows.append(row)
+                if row[2] == SEND:
+                    self.sent_bytes += row[7]
 
     def abandon(self) -> None:
         """The backward pass continues to its end. The session then drops its gradient."""

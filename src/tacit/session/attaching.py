@@ -11,6 +11,8 @@ from torch import nn
 
 from tacit.core.strategy import ServerStrategy, Strategy
 from tacit.errors import MisplacedCall
+from tacit.record.facts import model_facts
+from tacit.record.progress import NOTHING, ProgressWriter
 from tacit.session.agreement import common_table
 from tacit.session.backend import SessionBackend
 from tacit.session.checkpoint_shard import CheckpointShard
@@ -73,9 +75,12 @@ def make_parts(
     server = None
     if isinstance(strategy, ServerStrategy):
         server = SessionServer(backend, flat, optimizers, strategy, steps, seed)
+        recorder.updates = lambda: worker.updates
     if options.plan is not None and backend.rank == 0 and backend.world == "processes":
         recorder.watch = PlanWatch(options.plan, backend.size, steps)
-        recorder.updates = None if server is None else lambda: worker.updates
+    if options.progress_folder is not None and backend.totals is not None:
+        recorder.period = lambda: worker.period
+        recorder.progress = _progress(backend, flat, module, strategy, steps, seed, options)
     hooks = StepHooks(backend.step, flat, optimizers, strategy, worker)
     reported = ReportedModel(backend, module, flat, options, hooks, server)
     shard = CheckpointShard(backend, module, optimizers, strategy, hooks, recorder)
@@ -86,6 +91,32 @@ def make_parts(
             options.optimizer_state,
         )
     return SessionParts(module, flat, recorder, duplicates, worker, server, hooks, reported, shard)
+
+
+def _progress(
+    backend: SessionBackend,
+    flat: FlatModel,
+    module: nn.Module,
+    strategy: Strategy[Any],
+    steps: int | None,
+    seed: int,
+    options: SessionOptions,
+) -> ProgressWriter:
+    """Return the writer of this worker's progress."""
+    header = {
+        "rank": backend.rank,
+        "workers": backend.size,
+        "model": type(module).__name__,
+        "strategy": str(strategy),
+        "has_rounds": not (strategy.handles or strategy.has_server),
+        "has_server": strategy.has_server,
+        "steps": steps,
+        "seed": seed,
+        **model_facts(flat.dimension, flat.dtype, sum(p.numel() * p.element_size() for p in flat.parameters)),
+        "predicted": dict(options.plan.predicted) if options.plan is not None and backend.rank == 0 else {},
+    }
+    assert options.progress_folder is not None
+    return ProgressWriter(options.progress_folder, header, lambda: backend.totals or NOTHING)
 
 
 def _broadcast_start(backend: SessionBackend, module: nn.Module, flat: FlatModel) -> None:

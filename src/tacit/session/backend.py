@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tacit.core.messages import Message
 from tacit.core.network import Network
+from tacit.record.progress import Totals
 from tacit.record.trace import PlainEvent, Trace
 from tacit.session.server_model import KeptModel, ServerLoop, ServerModel
 from tacit.session.steps.step_context import StepContext
@@ -86,6 +87,10 @@ class SessionBackend(Protocol):
     @property
     def live_round(self) -> LiveRound | None:
         """The times of all ranks in the latest round; None where they do not travel, and before the first round."""
+
+    @property
+    def totals(self) -> Totals | None:
+        """What this worker has done since its process began; None in the simulator."""
 
     def facts(self) -> dict[str, Any]:
         """Return what the record of the run says about this worker's process: cores, memory, machine, backend."""

@@ -20,6 +20,7 @@ class SessionOptions:
     optimizer_state: str = "keep"
     calibration: Calibration | None = None
     rescue_folder: Path | None = None  # for the checkpoint of the remaining workers when one is lost
+    progress_folder: Path | None = None  # in which each worker leaves its progress
     log: str | Log | None = None
     live: bool = False  # whether the ranks' times travel with rounds
     plan: Planned | None = None  # that this run follows

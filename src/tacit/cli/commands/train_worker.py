@@ -149,6 +149,7 @@ def _train(plan: Plan, planned: Planned, folder: Path, progress: Progress | None
             replace(planned, ended=None),  # the last evaluation comes after the session
             seed=seed,
             checkpoints=folder / CHECKPOINT,
+            progress_folder=folder,
             progress=progress,
             server=where,
             **shared,

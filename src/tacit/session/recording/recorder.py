@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tacit.record.facts import merged_facts, model_facts, optimizer_text, step_time_quantiles
 from tacit.record.merge import LossCurve, as_numbers, facts_of, merged, packed, row_at
+from tacit.record.progress import ProgressWriter
 from tacit.record.run import Row, Run, Tally
 from tacit.record.versions import versions
 from tacit.session.backend import SessionBackend
@@ -30,6 +31,8 @@ class Recorder:
         self.meter = LossMeter(backend.rank)  # losses since the last row of the curve
         self.watch: PlanWatch | None = None  # of a run that follows a plan, on rank 0
         self.updates: Callable[[], int] | None = None  # of the server, in server strategies
+        self.progress: ProgressWriter | None = None  # of a run whose progress is kept on disk
+        self.period: Callable[[], float | None] = lambda: None  # between rounds, as the strategy has noted it
 
     def observe(self, loss: float | Tensor, samples: float | None) -> None:
         """Add the loss of a mini-batch, or of one micro-batch, of ``samples`` samples."""
@@ -42,9 +45,15 @@ class Recorder:
         self._weight, self._counted = self._weight + weight, self._counted + 1
         if step % self._curve.every == 0:
             self.add_row(step, time_s)
+        if self.progress is not None and self.progress.is_due:
+            self._write_progress(self.progress, step, time_s)
         if self.watch is not None:
             done = step if self.updates is None else self.updates()
             self.watch.end_step(done, time_s, self._backend.live_round, self.latest_loss)
+
+    def _write_progress(self, progress: ProgressWriter, step: int, time_s: float) -> None:
+        updates = None if self.updates is None else self.updates()
+        progress.add(step, time_s, updates=updates, period=self.period())
 
     def latest_loss(self) -> float | None:
         """Return the loss of the last evaluation; without evaluations, of the last row of the curve."""
@@ -57,11 +66,16 @@ class Recorder:
             seen = self.meter.take()
             self._curve.add(step, time_s, seen.loss, seen.weight)
             self._log.write(step, {"training/loss": seen.loss, "time_s": time_s})
+            if self.progress is not None:
+                self.progress.observe(seen.loss)
 
     def add_evaluation(self, step: int, measured: Mapping[str, object]) -> None:
         """Add what the user measured to the history. If it includes losses, the history holds evaluations only."""
         numbers = as_numbers(measured)
-        self._rows.append({"step": step, "time_s": self._backend.now_s(), **numbers})
+        time_s = self._backend.now_s()
+        self._rows.append({"step": step, "time_s": time_s, **numbers})
+        if self.progress is not None:
+            self.progress.evaluated(step, time_s, numbers)
         self._log.write(step, {f"evaluation/{name}": value for name, value in numbers.items()})
 
     def packed(self) -> bytes:
@@ -77,6 +91,9 @@ class Recorder:
         """Fill in ``run`` from the available records."""
         if self.watch is not None:
             self.watch.close()
+        if self.progress is not None:
+            self._write_progress(self.progress, step, self._backend.now_s())
+            self.progress.end(status)
         trace, history = merged(records)
         tally = Tally(trace)
         logged = [row_at(tally, **row) for row in self._rows]
@@ -122,3 +139,5 @@ class Recorder:
         """Take note of the time at which the run continues."""
         if self.watch is not None:
             self.watch.continue_from(self.meter.step, time_s)
+        if self.progress is not None:
+            self.progress.continue_from(time_s)

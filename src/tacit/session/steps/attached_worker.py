@@ -41,6 +41,7 @@ class AttachedWorker:
         self.random: np.random.Generator = streams.numpy("strategy", backend.rank)
         self.shared_random: np.random.Generator = streams.numpy("shared")
         self.meter = LossMeter(backend.rank)
+        self.period: float | None = None  # that the strategy has noted last
         self.updates = 0  # of the server's model that this worker holds, in server strategies
         self.has_no_data = False  # its data has ended: it joins the others' rounds with weight 0
         self.scaler_skips = False  # the GradScaler found an overflow in this step
@@ -109,4 +110,6 @@ class AttachedWorker:
         return self._backend.now_s()
 
     def note(self, name: str, value: float) -> None:
+        if name == "period":
+            self.period = value
         self._backend.trace.note(self.rank, self._backend.now_s(), name, value)

@@ -35,7 +35,7 @@ class ScriptBackend:
     world = "simulated"
     server_is_process = False
     server_models: ClassVar[list[KeptModel]] = []
-    live_round = None
+    live_round = totals = None
 
     def __init__(self, worker: ScriptWorker, channel: Channel) -> None:
         self._worker, self.channel, self.rank, self.size = worker, channel, worker.rank, worker.size
