@@ -167,8 +167,7 @@ class World(BaseWorld):
             assert self.server_model is not None
             self.evaluator.measure(server.updates, self.agenda.now_s, self.server_model)
             if self.evaluator.target is not None and server.updates < self.steps:
-                self.agenda.stop()
-                server.block("the end of the run")
+                self.agenda.observe(self.agenda.now_s, self.agenda.stop)  # after the replies of this moment
 
 
 def _none(worker: SimulatedWorker, state: Any) -> int:
