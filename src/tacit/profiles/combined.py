@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tacit.cluster.costs import Cost
 from tacit.cluster.delays import Recorded
 from tacit.errors import require
+from tacit.profiles.gather_modes import gather_warnings
 from tacit.profiles.measurement import Measurement, Work
 from tacit.profiles.network_fit import network_of
 from tacit.profiles.pairs import Pair, differences
@@ -61,7 +62,7 @@ def combined(
         **facts,
         "peak_memory_bytes": _largest("peak_memory_bytes", measurements),
         "memory_bytes": _largest("memory_bytes", measurements),
-        "warnings": tuple(warnings_of(measurements)),
+        "warnings": (*warnings_of(measurements), *gather_warnings(measurements, network, backend)),
     }
 
 

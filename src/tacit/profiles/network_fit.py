@@ -120,7 +120,7 @@ class _Model(NamedTuple):
         return GroupNetwork(cluster, range(self.workers))
 
     def time_s(self, one: Round, latency_s: float, bandwidth: float, gloo: Gloo) -> float:
-        return _time_s(one, self.network(latency_s, bandwidth), gloo)
+        return round_time_s(one, self.network(latency_s, bandwidth), gloo)
 
 
 class _Fitted(NamedTuple):
@@ -169,7 +169,8 @@ def _solved(time_s: Callable[[float], float], wanted_s: float) -> float:
     return high
 
 
-def _time_s(one: Round, network: GroupNetwork, times: CollectiveTimes) -> float:
+def round_time_s(one: Round, network: GroupNetwork, times: CollectiveTimes) -> float:
+    """Return the time of a round by a model."""
     n = network.size
     if one.label == "all-reduce":
         time_s = times.all_reduce_s(one.size_bytes, network)
@@ -184,7 +185,7 @@ def _time_s(one: Round, network: GroupNetwork, times: CollectiveTimes) -> float:
 def _calibrated(rounds: Iterable[Round], gloo: Gloo, network: GroupNetwork) -> Calibrated:
     factors: dict[str, dict[float, float]] = {}
     for one in rounds:
-        factor = one.seconds / max(_time_s(one, network, gloo), 1e-12)
+        factor = one.seconds / max(round_time_s(one, network, gloo), 1e-12)
         factors.setdefault(one.label.replace("-", "_"), {})[round(one.size_bytes)] = _short(factor)
     return Calibrated(gloo=gloo, **factors)
 
