@@ -44,8 +44,10 @@ class Modes(NamedTuple):
 
     def is_kept(self, measurements: Iterable[Measurement]) -> bool:
         """Whether a run stays in one mode for long."""
-        differences_s = [
-            abs(own_s - other_s) for m in measurements for own_s, other_s in zip(*m.steps_s.values(), strict=False)
+        differences_s: list[float] = [
+            abs(own_s - other_s)
+            for m in measurements
+            for own_s, other_s in zip(m.steps_s[0], m.steps_s[1], strict=False)
         ]
         return self.following_s - self.crossing_s > _KEPT * median(differences_s)
 
