@@ -82,6 +82,14 @@ def test_what_compression_adds_to_a_step_is_a_cost_of_encoding() -> None:
     assert [delay.expected_s for delay in alone.compute] == pytest.approx([1.55, 1.55])
 
 
+def test_what_a_wait_adds_to_a_step_is_part_of_the_round() -> None:
+    """Steps of AllReduce follow a long round; those of the compressed run follow a short one."""
+    profile = tacit.Profile.of(real_run([1.5, 1.5]), real_run([1.0, 1.0], gather_s=0.3))
+    assert [delay.expected_s for delay in profile.compute] == pytest.approx([1.05, 1.05])
+    assert step_s(profile.cluster(), tacit.AllReduce()) == pytest.approx(1.55 + 0.02 + 0.5 + 0.01, rel=0.005)
+    assert profile.costs["encode TopK"] == pytest.approx(0.2 / PARAMETERS, rel=1e-3)
+
+
 def test_of_the_work_before_a_round_that_of_the_last_rank_counts() -> None:
     run = real_run([1.0, 3.0])
     rows = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from tacit.cluster.costs import Cost
 from tacit.cluster.delays import Recorded
 from tacit.errors import require
+from tacit.profiles.gather_modes import gather_warnings
 from tacit.profiles.measurement import Measurement, Work
 from tacit.profiles.network_fit import network_of
 from tacit.profiles.pairs import Pair, differences
@@ -21,7 +24,7 @@ _MOST_TIMES: Final = 200
 _LINE: Final = 4.0
 """Largest over smallest number of elements from which the cost of work is fitted as a line."""
 _CLEARLY: Final = 3.0
-"""Standard errors by which the steps of a compressed run must be longer to count as lengthened."""
+"""Standard errors by which the steps of a run must be longer to count as lengthened."""
 _DIGITS: Final = 4
 Seconds = NDArray[np.float64]
 _FACTS: Final = ("parameters", "parameter_bytes", "dtype", "batch", "optimizer", "backend")
@@ -43,30 +46,55 @@ def combined(
             f"the runs have {name} {', '.join(map(str, values))}; give runs of one model on the same workers.",
         )
     undisturbed = [one for one in measurements if not _lengthening_s(one, measurements)]
+    with_waits = [_with_longer_rounds(one, _lengthening_s(one, measurements)) for one in measurements]
     hosts = _hosts(measurements[0].facts.get("hosts"), first.workers)
     facts = {name: value for name in _FACTS if (value := measurements[-1].facts.get(name)) is not None}
-    return {
+    backend = str(facts.get("backend", "gloo"))
+    network = {
         "workers": first.workers,
+        "hosts": hosts,
+        **network_of(with_waits, hosts, backend, differences(pairs or {}, hosts)),
+    }
+    return {
         "compute": _step_times(undisturbed, first.workers),
         "costs": costs_of(measurements),
-        "hosts": hosts,
-        **network_of(measurements, hosts, str(facts.get("backend", "gloo")), differences(pairs or {}, hosts)),
+        **network,
         **facts,
         "peak_memory_bytes": _largest("peak_memory_bytes", measurements),
         "memory_bytes": _largest("memory_bytes", measurements),
-        "warnings": tuple(warnings_of(measurements)),
+        "warnings": (*warnings_of(measurements), *gather_warnings(measurements, network, backend)),
     }
 
 
 def _lengthening_s(measurement: Measurement, measurements: Sequence[Measurement]) -> float:
-    """Return by how much compression lengthens the steps of a run, against the runs without it; 0 if not clearly."""
-    dense = [one for one in measurements if one.is_dense]
-    if measurement.is_dense or not dense:
+    """Return by how much the steps of a run are longer than those of the run with the shortest ones; 0 if not clearly.
+
+    Compression can lengthen the computation, where workers share cores or memory bandwidth. So can the wait for a
+    round: the caches are cold after it.
+    """
+    shortest = min(measurements, key=_mean_step_s)
+    if measurement is shortest or (measurement.is_dense and not measurement.exchanges):
         return 0.0
-    own, usual = _deviations_s([measurement], dense), _deviations_s(dense, dense)
+    own, usual = _deviations_s([measurement], [shortest]), _deviations_s([shortest], [shortest])
     longer_s = float(own.mean() - usual.mean())
     error_s = float(np.sqrt(own.var() / len(own) + usual.var() / len(usual)))
     return longer_s if longer_s > _CLEARLY * error_s else 0.0
+
+
+def _mean_step_s(measurement: Measurement) -> float:
+    """Return the mean step of all ranks alike."""
+    return float(np.mean([np.mean(times_s) for times_s in measurement.steps_s.values()]))
+
+
+def _with_longer_rounds(measurement: Measurement, longer_s: float) -> Measurement:
+    """Return a run without compression with rounds that take what its steps take longer."""
+    if not longer_s or not measurement.is_dense:
+        return measurement
+    steps = fmean(len(times_s) for times_s in measurement.steps_s.values())
+    extra_s = longer_s * steps / len(measurement.exchanges)
+    return replace(
+        measurement, exchanges=[one._replace(seconds=one.seconds + extra_s) for one in measurement.exchanges]
+    )
 
 
 def _deviations_s(measurements: Iterable[Measurement], usual: Sequence[Measurement]) -> Seconds:
@@ -104,8 +132,7 @@ def _recorded(times_s: Seconds) -> Recorded:
 def costs_of(measurements: Sequence[Measurement]) -> dict[str, Cost]:
     """Return the seconds per number of each kind of work in hooks, and of a server's update.
 
-    Compression can also lengthen the computation, where workers share cores or memory bandwidth. What steps of a
-    compressed run take longer than those of the dense ones is part of the cost of encoding.
+    What steps of a compressed run take longer than those of the run with the shortest is part of the cost of encoding.
     """
     work: dict[str, list[Work]] = {}
     for measurement in measurements:

@@ -12,34 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from tacit.cluster.calibrated import Calibrated
 from tacit.cluster.cluster import Cluster
-from tacit.cluster.collectives import CollectiveTimes, Gloo, Measured
+from tacit.cluster.collectives import Gloo, Measured
 from tacit.cluster.group_network import GroupNetwork
-from tacit.profiles.measurement import Exchange, Measurement
+from tacit.profiles.gather_modes import in_both_modes
+from tacit.profiles.measurement import Measurement
 from tacit.profiles.pairs import Differences
+from tacit.profiles.rounds import Round, round_time_s, rounds_of
 
-_SAME_SIZE: Final = 1.1
-"""Sizes of compressed messages differ; those within this factor of the smallest are one size."""
 _LATENCY_SHARE: Final = 0.5
 """The most that latency may take of the shortest round."""
 _MOST: Final = 1e13
 """The largest bandwidth that is considered, in bytes per second."""
 _DIGITS: Final = 4
 _ALIKE: Final = Differences()
-
-
-class Round(NamedTuple):
-    """A kind of collective of one size, as ``Measured`` and ``Calibrated`` count sizes, and its mean time.
-
-    The mean, not the median: some collectives of gloo take one of two times, depending on who enters first.
-    """
-
-    label: str
-    size_bytes: float
-    seconds: float
 
 
 def network_of(
@@ -68,37 +55,9 @@ def network_of(
     links = model.links(_short(fitted.latency_s), _short(fitted.bandwidth))
     network = model.network(_short(fitted.latency_s), _short(fitted.bandwidth))
     if backend == "gloo":
-        return {**links, "collectives": _calibrated(rounds, fitted.gloo, network)}
+        expected = [in_both_modes(one, network, fitted.gloo, measurements) for one in rounds]
+        return {**links, "collectives": _calibrated(expected, fitted.gloo, network)}
     return {**links, **_tables(rounds)}
-
-
-def rounds_of(exchanges: Iterable[Exchange], workers: int) -> list[Round]:
-    """Return the mean time of each kind and size of collective, smallest first."""
-    by_label: dict[str, list[tuple[float, float]]] = {}
-    for label, sent_bytes, seconds in exchanges:
-        if sent_bytes and seconds > 0:
-            by_label.setdefault(label, []).append((_size_bytes(label, sent_bytes, workers), seconds))
-    found = []
-    for label, pairs in sorted(by_label.items()):
-        group: list[tuple[float, float]] = []
-        for pair in sorted(pairs):
-            if group and pair[0] > _SAME_SIZE * group[0][0]:
-                found.append(_round(label, group))
-                group = []
-            group.append(pair)
-        found.append(_round(label, group))
-    return found
-
-
-def _size_bytes(label: str, sent_bytes: int, workers: int) -> float:
-    """Return the bytes on each rank, of a message, or to all others, from the bytes that a rank sent."""
-    if label == "all-reduce":
-        return sent_bytes * workers / (2 * (workers - 1))
-    return sent_bytes / (workers - 1) if label == "all-gather" else float(sent_bytes)
-
-
-def _round(label: str, group: Sequence[tuple[float, float]]) -> Round:
-    return Round(label, float(np.mean([size for size, _ in group])), float(np.mean([seconds for _, seconds in group])))
 
 
 class _Model(NamedTuple):
@@ -120,7 +79,7 @@ class _Model(NamedTuple):
         return GroupNetwork(cluster, range(self.workers))
 
     def time_s(self, one: Round, latency_s: float, bandwidth: float, gloo: Gloo) -> float:
-        return _time_s(one, self.network(latency_s, bandwidth), gloo)
+        return round_time_s(one, self.network(latency_s, bandwidth), gloo)
 
 
 class _Fitted(NamedTuple):
@@ -169,22 +128,10 @@ def _solved(time_s: Callable[[float], float], wanted_s: float) -> float:
     return high
 
 
-def _time_s(one: Round, network: GroupNetwork, times: CollectiveTimes) -> float:
-    n = network.size
-    if one.label == "all-reduce":
-        time_s = times.all_reduce_s(one.size_bytes, network)
-    elif one.label == "all-gather":
-        time_s = times.all_gather_s(np.full(n, one.size_bytes), network)
-    else:
-        time_s = times.all_to_all_s(np.full((n, n), one.size_bytes / (n - 1)), network)
-    assert time_s is not None
-    return time_s
-
-
 def _calibrated(rounds: Iterable[Round], gloo: Gloo, network: GroupNetwork) -> Calibrated:
     factors: dict[str, dict[float, float]] = {}
     for one in rounds:
-        factor = one.seconds / max(_time_s(one, network, gloo), 1e-12)
+        factor = one.seconds / max(round_time_s(one, network, gloo), 1e-12)
         factors.setdefault(one.label.replace("-", "_"), {})[round(one.size_bytes)] = _short(factor)
     return Calibrated(gloo=gloo, **factors)
 

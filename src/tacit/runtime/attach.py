@@ -114,7 +114,7 @@ def attach(
             live=live,
         )
         if simulated is None
-        else simulated.open_backend()
+        else simulated.open_backend(model, strategy)
     )
     if backend.rank == 0:
         for remark in plan.remarks(backend.size, next(iter(optimizers)).param_groups[0]["lr"]):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.collective_bytes import tree_broadcast_bytes
+from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
 from tacit.core.network import server_address
 from tacit.core.strategy import Strategy, shards_of
@@ -58,6 +59,7 @@ class ProcessBackend:
         server: str = "rank0",
         live: bool = False,
     ) -> None:
+        keep_memory()
         self._environment = Environment(attach_timeout_s)
         self.rank, self.size = self._environment.rank, self._environment.size
         self._trace, self.hook_lock, self.clock = Trace(), HookLock(), RunClock()

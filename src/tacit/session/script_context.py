@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import torch.distributed
+from torch import nn
 
 from tacit.core.strategy import Strategy
 from tacit.session.backend import SessionBackend
@@ -27,8 +28,8 @@ class ScriptContext(Protocol):
     def strategy(self) -> Strategy[Any] | None:
         """The strategy of every session, in place of the one that the script passes to ``attach``; None: its own."""
 
-    def open_backend(self) -> SessionBackend:
-        """Return the backend of one more session."""
+    def open_backend(self, model: nn.Module, strategy: Strategy[Any]) -> SessionBackend:
+        """Return the backend of one more session, which trains ``model`` with ``strategy``."""
 
     def share(self, load: Callable[[], Loaded]) -> Loaded:
         """Return what the first worker's ``load()`` returned."""

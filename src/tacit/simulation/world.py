@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import RunsAhead, Strategy
 from tacit.session.server_model import ServerModel
-from tacit.simulation.backward_overlap import BackwardOverlap
+from tacit.simulation.backward_overlap import BackwardOverlap, mean_step_s
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.endpoints import SimulatedServer
 from tacit.simulation.engine.engine import Engine
@@ -49,7 +50,8 @@ class World(BaseWorld):
         self.cancels = strategy.cancels
         self.collectives.skips_lost = strategy.skips_lost_workers
         self.collectives.find_matrix = None if isinstance(engine, TimingEngine) else engine.matrix_of
-        self.collectives.overlap = BackwardOverlap(strategy, cluster) if isinstance(strategy, DDP) else None
+        if isinstance(strategy, DDP):
+            self.collectives.overlap = BackwardOverlap(strategy, engine.layout, partial(mean_step_s, cluster))
         evaluator.evaluates_each_worker = strategy.keeps_models_apart
         kind = type(strategy)
         self.calls_before = kind.before_step is not Strategy.before_step
@@ -167,8 +169,7 @@ class World(BaseWorld):
             assert self.server_model is not None
             self.evaluator.measure(server.updates, self.agenda.now_s, self.server_model)
             if self.evaluator.target is not None and server.updates < self.steps:
-                self.agenda.stop()
-                server.block("the end of the run")
+                self.agenda.observe(self.agenda.now_s, self.agenda.stop)  # after the replies of this moment
 
 
 def _none(worker: SimulatedWorker, state: Any) -> int:

@@ -8,7 +8,7 @@ Only what is left when the backward pass ends makes the step longer (Li et al., 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,8 +44,25 @@ class DDP(AllReduce):
             value = getattr(self, name)
             require(value >= 1, f"{name}={value} must be at least 1; DistributedDataParallel uses 25 MiB and 1 MiB.")
 
-    def buckets(self, elements: int, element_bytes: int) -> Iterator[int]:
-        """Yield the elements of each bucket, in the order in which their gradients become ready."""
+    def buckets(self, sizes: Sequence[int], element_bytes: int) -> Iterator[int]:
+        """Yield the elements of each bucket, in the order in which their gradients become ready.
+
+        sizes: elements of the parameters, in the order of the module. A bucket is full when a parameter reaches its
+        limit; no parameter is divided. The number of all elements alone stands for small parameters.
+        """
+        limit, filled = self.first_bucket_bytes, 0
+        if len(sizes) == 1:
+            yield from self._even_buckets(sizes[0], element_bytes)
+            return
+        for size in reversed(sizes):
+            filled += size
+            if filled * element_bytes >= limit:
+                yield filled
+                limit, filled = self.bucket_bytes, 0
+        if filled:
+            yield filled
+
+    def _even_buckets(self, elements: int, element_bytes: int) -> Iterator[int]:
         limit = self.first_bucket_bytes
         while elements > 0:
             size = min(elements, max(1, limit // element_bytes))

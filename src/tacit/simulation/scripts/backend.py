@@ -7,20 +7,24 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.core.messages import Message
+from tacit.core.parameter_layout import Layout
+from tacit.core.strategy import Strategy
 from tacit.errors import Disagreement
 from tacit.record.trace import PlainEvent, Trace
 from tacit.session import Session
 from tacit.session.agreement import first_difference
 from tacit.session.server_model import KeptModel, ServerLoop, ServerModel
+from tacit.simulation.backward_overlap import BackwardOverlap
 from tacit.simulation.collectives import Collective
 from tacit.simulation.engine.means import mean_of_rows
 from tacit.simulation.network import MessageType, SimulatedNetwork
 from tacit.simulation.scripts.process_state import RngState
 from tacit.simulation.scripts.session_trace import SessionTrace
 from tacit.simulation.scripts.step_context import ScriptStep
+from tacit.strategies.ddp import DDP
 
 if TYPE_CHECKING:
     from tacit.simulation.channels import Channel
@@ -188,9 +192,12 @@ class SimulatedContext:
         """The sessions and their channels, in the order of ``attach``."""
         return [(backend.session, backend.channel) for backend in self.backends if backend.session is not None]
 
-    def open_backend(self) -> ScriptBackend:
-        """Return the backend of a new session."""
-        self.backends.append(ScriptBackend(self._worker, self._worker.world.channel(len(self.backends))))
+    def open_backend(self, model: nn.Module, strategy: Strategy[Any]) -> ScriptBackend:
+        """Return the backend of a new session, which trains ``model`` with ``strategy``."""
+        channel = self._worker.world.channel(len(self.backends))
+        if isinstance(strategy, DDP) and channel.collectives.overlap is None:
+            channel.collectives.overlap = BackwardOverlap(strategy, Layout.of(model), self._worker.world.step_s)
+        self.backends.append(ScriptBackend(self._worker, channel))
         return self.backends[-1]
 
     def share(self, load: Callable[[], Loaded]) -> Loaded:

@@ -48,6 +48,7 @@ class ScriptWorker(Endpoint):
     def __init__(self, world: ScriptWorld, rank: int) -> None:
         super().__init__(world, rank)
         self.compute_times, self.watch = world.compute_times(rank), ComputeClock()
+        self.last_step_s = 0.0
         self.clock_s = 0.0
         self.boundary_s = 0.0  # end of the last step
         self.is_stopped = False
@@ -111,6 +112,7 @@ class ScriptWorker(Endpoint):
         world, times, start_s = self.world, self.compute_times, self.clock_s
         work_s = self.watch.read_s() if world.is_measured else None
         end_s = times.times_of_steps(start_s, 1)[-1] if work_s is None else times.end_of_work(start_s, work_s)
+        self.last_step_s = end_s - start_s
         in_progress = self._step_in_progress = StepInProgress(self, start_s, step, trace)
         if end_s >= world.agenda.now_s:
             world.agenda.at(end_s, in_progress.end)

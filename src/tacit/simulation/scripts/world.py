@@ -19,6 +19,7 @@ from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import Strategy
 from tacit.errors import ScriptFailed
 from tacit.session.server_model import ServerLoop, ServerModel
+from tacit.simulation.backward_overlap import mean_step_s
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.channels import Channel
 from tacit.simulation.evaluation import Progress
@@ -96,6 +97,10 @@ class ScriptWorld(BaseWorld):
         self._session_collectives: dict[int, SessionCollectives] = {}  # by session
         self._servers_at: dict[tuple[int, int], ScriptServer] = {}  # by session and the rank that opened them
         self.set_endpoints(self.workers)
+
+    def step_s(self, rank: int) -> float:
+        """Return the time of a step of worker ``rank``: the mean, or that of the last one where it is measured."""
+        return self.workers[rank].last_step_s if self.is_measured else mean_step_s(self.cluster, rank)
 
     def settle(self) -> None:
         if not any(worker.context.attached for worker in self.workers):
