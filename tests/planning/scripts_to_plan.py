@@ -16,6 +16,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=120)
 parser.add_argument("--fail-at", type=int)
 parser.add_argument("--silent", action="store_true")
+parser.add_argument("--out")
 options = parser.parse_args()
 torch.manual_seed(0)
 wanted = torch.randn(4, 1)
@@ -33,6 +34,8 @@ with tacit.attach(model, optimizer, STRATEGY, steps=options.steps) as session:
         optimizer.step()
         if step == options.fail_at:
             raise ArithmeticError("the data ended")
+if options.out and tacit.rank() == 0:
+    session.run.save(options.out)
 """
 """Linear regression of four numbers. STRATEGY stands for an expression."""
 

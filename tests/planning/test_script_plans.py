@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import runpy
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import tacit
+from tacit.compare.tasks import Task
 from tacit.compare.watcher import Watcher
 from tacit.errors import TacitError
 from tacit.planning.candidates import Candidate
@@ -23,9 +26,11 @@ from tacit.planning.search import Scope
 from tacit.planning.work import PlanTask
 from tacit.record.run import Run
 from tacit.record.smoothing import RunningLoss, smoothed
+from tacit.report.planned.causes import planned_run
 from tacit.simulation.scripts.following import StepOfScript
 from tacit.simulation.scripts.run import simulate_script
 from tests.planning.scripts_to_plan import script
+from tests.runtime.processes import together
 
 PROFILE = tacit.Profile(workers=2, compute=tacit.Constant(mean_s=0.02), bandwidth_bytes_per_s=2e3)
 LOCAL = tacit.LocalSGD(period=tacit.Every(4))
@@ -155,6 +160,10 @@ def test_only_runs_that_fit_the_budget_are_made() -> None:
     done = list(carry_out(search, wall_s=10.0))
     assert [task.candidate for task in done[:3]] == [DDP, OTHERS[2], OTHERS[1]]  # the fastest first, 10.6 and 11.4 s
     assert search.skipped == {OTHERS[0]: NO_TIME} and search.is_cut
+    late = ScriptSearch(
+        [DDP, *OTHERS], paces, scope, worker_step_s=0.001, jobs=1, now_s=lambda: 0.0, spent_s=10.0, twins={}
+    )
+    assert {task.candidate for task in carry_out(late, wall_s=10.0)} == {DDP, OTHERS[2]}
     assert {task.lr for task in done} == {None}
 
 
@@ -185,6 +194,43 @@ def test_a_script_is_planned_and_the_plan_is_attached(
     train.write_text(script('"not-yet.toml"'))  # a script that names its next plan
     renewed = tacit.plan(PROFILE, train, arguments, target_loss=0.3, strategies=[EIGHT])
     assert {str(row.strategy) for row in renewed.rows} == {"DDP()", str(EIGHT)}
+
+
+def test_an_all_reduce_of_the_script_has_the_losses_of_ddp(train: Path) -> None:
+    train.write_text(script("tacit.AllReduce()"))
+    titles = list[str]()
+
+    class Counting(Watcher):
+        def begin(self, task: Task) -> None:
+            titles.append(str(task.strategy))
+
+    plan = tacit.plan(PROFILE, train, target_loss=0.3, strategies=[], watcher=Counting())
+    own = next(row for row in plan.rows if str(row.strategy) == "AllReduce()")
+    assert titles.count("AllReduce()") == 0 and own.trials == plan.baseline.trials
+    assert own.time_s.median >= plan.baseline.time_s.median
+
+
+@pytest.mark.processes
+def test_a_planned_run_on_real_processes_is_compared_step_by_step(
+    train: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train.write_text(script('"plan.toml"'))
+    arguments = ["--steps", "100", "--out", "measured"]
+    plan = tacit.plan(PROFILE, train, arguments, target_loss=0.3, strategies=[EIGHT])
+    local = next(row for row in plan.rows if row.strategy == EIGHT)
+    replace(plan, best=local).save("plan.toml")
+    together(2, play_for_real, str(train), arguments)
+    run = tacit.Run.load("measured")
+    compared = planned_run(run)
+    assert compared is not None and run.record["losses"] == "observed"
+    assert compared.steps == compared.planned_steps == local.trials[0].steps
+    assert run.predicted["window_batches"] == 20
+
+
+def play_for_real(path: str, arguments: list[str]) -> None:
+    sys.argv = [path, *arguments]
+    runpy.run_path(path, run_name="__main__")
 
 
 def test_the_best_loss_is_named_if_nothing_reaches_the_target(train: Path) -> None:
@@ -224,11 +270,11 @@ def test_ctrl_c_keeps_what_was_simulated(train: Path, monkeypatch: pytest.Monkey
     class Interrupting(Watcher):
         ended = 0
 
-        def begin(self, task: object) -> None:
+        def begin(self, task: Task) -> None:
             if self.ended == 2:
                 raise KeyboardInterrupt
 
-        def end(self, task: object, run: Run) -> None:
+        def end(self, task: Task, run: Run) -> None:
             self.ended += 1
 
     plan = tacit.plan(PROFILE, train, target_loss=0.3, strategies=[EIGHT], watcher=Interrupting())

@@ -68,7 +68,6 @@ def simulate_command(
       tacit simulate -s AllReduce --compute 'Pareto(minimum_s=0.01, shape=2.5)' --workers 64
       tacit simulate -s LocalSGD --fault 'Slow(rank=5, factor=4.0, at_s=1.0)' --out slow
       tacit simulate --config slow/run.toml --seed 1
-      tacit simulate --plan plan.toml
       tacit simulate train.py --workers 64 --cluster slow/run.toml -- --lr 0.1
 
     The last example runs train.py, the same file that torchrun starts on a

@@ -48,7 +48,7 @@ class Rows:
             strategy=candidate.strategy,
             ranks=candidate.ranks,
             pace=mean_pace(paces),
-            fidelity=SIMULATED if trials else PACE_ONLY,
+            fidelity=SIMULATED if any(_tells(trial) for trial in trials) else PACE_ONLY,
             memory_bytes=memory_bytes(candidate.strategy, self._profile),
             trials=tuple(trials),
             is_kept=candidate.is_kept,
@@ -97,6 +97,11 @@ class Rows:
         if trials and all(trial.steps is None for trial in trials):
             return f"best loss {min(trial.best_loss for trial in trials):.4g}"
         return ""
+
+
+def _tells(trial: Trial) -> bool:
+    """Whether a trial was not ended by the budget."""
+    return not trial.status.startswith("stopped")
 
 
 def made_plan(

@@ -25,9 +25,9 @@ class Look:
     """What the first steps of a script tell.
 
     own: the script's own strategy; None: it cannot be planned, and ``own_text`` is its text. steps: that the script
-    announces to ``attach``. observes: whether it calls ``session.observe``. uses_seed: whether the seed of a simulation
-    makes a difference, which it does not if the script seeds its own generators. step_s: real seconds to simulate a
-    step of one worker.
+    announces to ``attach``. observes: whether it calls ``session.observe``. has_equal_weights: whether all mini-batches
+    count alike. uses_seed: whether the seed of a simulation makes a difference, which it does not if the script seeds
+    its own generators. step_s: real seconds to simulate a step of one worker.
     """
 
     own: Strategy[Any] | None
@@ -38,6 +38,7 @@ class Look:
     steps: int | None
     optimizer: str
     observes: bool
+    has_equal_weights: bool
     uses_seed: bool
     step_s: float
 
@@ -49,10 +50,12 @@ class _FirstSteps:
         self._left = _STEPS * workers
         self._latest_s = time.monotonic()
         self.losses: list[float | None] = []
+        self.weights: set[float] = set()
         self.steps_s: list[float] = []  # real seconds between two steps of any workers
 
     def __call__(self, one: StepOfScript) -> bool:
         self.losses.append(one.loss)
+        self.weights.add(one.weight)
         now_s = time.monotonic()
         self.steps_s.append(now_s - self._latest_s)
         self._latest_s = now_s
@@ -74,6 +77,7 @@ def look_at(script: Script, workers: int) -> Look:
         dtype=run.record["dtype"],
         steps=run.steps if run.steps > _STEPS else None,
         optimizer=run.record["optimizer"],
+        has_equal_weights=len(first.weights) == 1,
         observes=any(loss is not None for loss in first.losses),
         uses_seed=first.losses != other.losses,
         step_s=steps_s[len(steps_s) // 2],

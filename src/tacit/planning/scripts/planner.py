@@ -21,6 +21,7 @@ from tacit.planning.scripts.search import ScriptSearch
 from tacit.planning.scripts.work import OUT_OF_TIME, ScriptPlanWork
 from tacit.planning.sized import Sized
 from tacit.simulation.scripts.run import compiled
+from tacit.strategies import AllReduce
 
 _ONE_SEED: Final = 1.1
 """Factor of the interval of a row with one seed: steps to a loss differ by 3 to 8 % between two seeds in the median."""
@@ -46,6 +47,8 @@ def plan_script(request: Request, path: str | os.PathLike[str], arguments: Seque
         worker_step_s=look.step_s,
         jobs=request.jobs or 1,
         now_s=time.monotonic,
+        spent_s=time.time() - begun_s,
+        twins=_twins(found, look),
     )
     warnings, is_interrupted = [*profile.warnings, *_differences(request, look)], False
     if request.has_goal:
@@ -91,6 +94,13 @@ def plan_script(request: Request, path: str | os.PathLike[str], arguments: Seque
         within=within,
         pilot=job if request.pilot else None,
     )
+
+
+def _twins(found: Sequence[Candidate], look: Look) -> dict[Candidate, Candidate]:
+    """Return the user's own AllReduce, which averages as DDP does if all mini-batches have the same weight."""
+    ddp, own = found[0], found[1] if len(found) > 1 else found[0]
+    is_alike = look.has_equal_weights and own.is_kept and type(own.strategy) is AllReduce
+    return {own: ddp} if is_alike else {}
 
 
 def _check_losses(request: Request, look: Look, name: str) -> None:

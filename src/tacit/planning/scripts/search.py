@@ -14,7 +14,9 @@ from tacit.compare.execution import Order
 from tacit.compare.tasks import Task
 from tacit.planning.candidates import Candidate
 from tacit.planning.pace import Pace, period_of
+from tacit.planning.results import Trial
 from tacit.planning.search import Scope, Search
+from tacit.planning.work import PlanTask
 from tacit.record.run import Run
 
 _PER_LOCAL_STEP: Final = 0.02
@@ -26,7 +28,8 @@ NO_TIME: Final = "no time left in the budget"
 class ScriptSearch(Search):
     """The waves of ``Search`` without learning rates, cut to the budget.
 
-    worker_step_s: real seconds to simulate a step of one worker, at first. jobs: runs at once.
+    worker_step_s: real seconds to simulate a step of one worker, at first. jobs: runs at once. spent_s: of the budget,
+    so far. twins: candidates with the losses of another one, which are not run.
     """
 
     def __init__(
@@ -38,8 +41,12 @@ class ScriptSearch(Search):
         worker_step_s: float,
         jobs: int,
         now_s: Callable[[], float],
+        spent_s: float = 0.0,
+        twins: Mapping[Candidate, Candidate] | None = None,
     ) -> None:
         super().__init__(candidates, paces, scope, now_s)
+        self._begun_s -= spent_s
+        self._twins = twins or {}
         self._worker_step_s, self._jobs = worker_step_s, jobs
         self._spent_s = self._made = 0.0  # real seconds of runs, and steps of all their workers
 
@@ -48,11 +55,17 @@ class ScriptSearch(Search):
             self._spent_s += run.record["wall_s"]
             self._made += run.record["done"] * run.workers
             self._worker_step_s = self._spent_s / self._made
+        assert isinstance(task, PlanTask)
+        trial = Trial.of(run, task.lr, self._scope.target_loss)
+        for one, other in self._twins.items():
+            if other is task.candidate:
+                self.trials[one].append(trial)
         yield from super().after(task, run)
 
     def _start(
         self, wanted: Sequence[tuple[Candidate, float | None, int]], *, capped: bool = True
     ) -> Iterator[tuple[Order, Task]]:
+        wanted = [one for one in wanted if one[0] not in self._twins]
         if self._wave == 0:
             yield from super()._start(wanted, capped=capped)
             return
