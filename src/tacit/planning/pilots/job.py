@@ -24,7 +24,10 @@ class PilotFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class PilotJob:
-    """A script, or a workload with ``settings``, and how far to run it. limit_s: from ``tacit.attach`` on."""
+    """A script, or a workload with ``settings``, and how far to run it.
+
+    limit_s: of a script from ``tacit.attach`` on, of a workload from the start of its process on.
+    """
 
     script: str | None = None
     arguments: tuple[str, ...] = ()

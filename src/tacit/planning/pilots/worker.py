@@ -51,7 +51,14 @@ def main(path: str) -> None:
         workload, settings = parsed("workload", job["workload"], "workloads"), dict(job["settings"])
         if job["schedule"] is not None:
             settings["schedule"] = parsed("schedule", job["schedule"], "schedules")
-        history = train(workload, strategy, steps=job["steps"], **settings).history
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, job["limit_s"])
+        try:
+            history = train(workload, strategy, steps=job["steps"], **settings).history
+        except KeyboardInterrupt as error:
+            run = getattr(error, "run", None)
+            history = [] if run is None else run.history
+        _stop_alarm()
     else:
         pilot = Pilot(strategy, job["steps"], job["limit_s"])
         set_probe(pilot)
@@ -66,6 +73,10 @@ def main(path: str) -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     raise ProbeComplete("the time of the pilot is over")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _stop_alarm() -> None:
