@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -218,6 +219,17 @@ def require(condition: bool, message: str) -> None:
     """Raise ``ValueError(message)`` unless ``condition``: the one-line check of a specification's argument."""
     if not condition:
         raise ValueError(message)
+
+
+@contextmanager
+def naming(source: object) -> Iterator[None]:
+    """Name the file ``source`` in errors about what it holds."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if str(source) in str(error):
+            raise
+        raise type(error)(f"{source}: {error}") from error
 
 
 def _who(rank: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from tacit.cli import units
 from tacit.cli.settings import Settings, read_cluster, read_file, settle
+from tacit.planning.files import simulated_settings
 from tacit.registry import find_alias, parse
 from tacit.registry.tables import Table
 
@@ -35,7 +36,12 @@ def settings_from(given: dict[str, Any], *, single: bool) -> Settings:
     if given["config"] is not None:
         beneath |= read_file(given["config"], single=single)
     cluster = {} if given.get("cluster") is None else {"cluster": read_cluster(given["cluster"])}
-    return settle(beneath, cluster, table_from(given))
+    return settle(beneath, planned_table(given), cluster, table_from(given))
+
+
+def planned_table(given: dict[str, Any]) -> Table:
+    """Return the settings of the plan in ``--plan`` of a simulation; empty without it."""
+    return {} if given.get("simulated_plan") is None else simulated_settings(given["simulated_plan"])
 
 
 def alias_notes(given: dict[str, Any]) -> list[str]:

@@ -80,6 +80,16 @@ Target = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+SimulatedPlan = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE.toml",
+        help="Plan of `tacit plan`: its strategy, its settings, and the cluster of its profile. Other options override "
+        "it.",
+        rich_help_panel=_WHAT,
+    ),
+]
 Optimizer = Annotated[
     str | None,
     typer.Option(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tacit.cli.option_tables import table_from
+from tacit.cli.option_tables import planned_table, table_from
 from tacit.cli.screens.terminal import Screen
 from tacit.cli.settings import parsed_strategy, read_cluster
 from tacit.cluster import Cluster
@@ -124,15 +124,18 @@ def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
     script = given["script"] or beneath.get("script")
     if script is None:
         return None
-    _refuse_options(given)
+    refuse_options(given)
     own = _SIMULATE_KEYS if single else _COMPARE_KEYS
     if "script" not in beneath:  # the file of a run on a workload, used for its cluster
         shared = ("cluster", "threads", "seed") if single else ("cluster", "threads", "seeds", "strategies")
         beneath = {key: value for key, value in beneath.items() if key in shared}
     check_keys(beneath, (*_KEYS, *own), f"{given['config']}")
     above = table_from(given)
+    planned = planned_table(given)
     in_file = {} if given["cluster"] is None else read_cluster(given["cluster"])
-    cluster = {**beneath.get("cluster", {}), **in_file, **above["cluster"]}
+    cluster = {**beneath.get("cluster", {}), **planned.get("cluster", {}), **in_file, **above["cluster"]}
+    if planned:
+        above = {"strategies": planned["strategies"], **above}
     is_measured = cluster.get("compute") == MEASURED
     if is_measured:
         del cluster["compute"]
@@ -152,7 +155,8 @@ def script_plan(given: dict[str, Any], *, single: bool) -> ScriptPlan | None:
     )
 
 
-def _refuse_options(given: dict[str, Any]) -> None:
+def refuse_options(given: dict[str, Any]) -> None:
+    """Raise if an option is given that a script chooses itself."""
     for name, option in _CHOSEN_BY_THE_SCRIPT.items():
         require(
             given.get(name) is None,

@@ -12,12 +12,13 @@ import torch
 
 from tacit.cluster import Cluster
 from tacit.core.compatibility.deprecation import SERVER_VALUES
-from tacit.errors import nearest, require
+from tacit.errors import naming, nearest, require
 from tacit.profiles import Profile
 from tacit.record.files import toml_text
 from tacit.record.step_times import moved_to_files
 from tacit.registry import modules_in
 from tacit.registry.tables import Table, check_keys, checked, cluster_of, listed, parsed, read_toml
+from tacit.registry.units import with_units
 from tacit.strategies import Strategy
 from tacit.training.schedules import Schedule
 from tacit.workloads import Workload
@@ -115,6 +116,9 @@ class Settings:
 def read_file(path: Path, *, single: bool) -> Table:
     """Return the settings of a TOML file; ``single``: of one run rather than of a comparison."""
     table = read_toml(path, "--config")
+    if isinstance(table.get("cluster"), dict):
+        with naming(path):
+            table["cluster"] = with_units(table["cluster"])
     foreign = _COMPARE_ONLY if single else _SIMULATE_ONLY
     own = ["strategy", "seed", "train"] if single else []
     check_keys(table, [key for key in (*DEFAULTS, "cluster") if key not in foreign] + own, f"{path}")
@@ -156,6 +160,8 @@ def read_cluster(path: Path) -> Table:
     table = read_toml(path, "--cluster")
     if isinstance(table.get("cluster"), dict):
         table = table["cluster"]
+    with naming(path):
+        table = with_units(table)
     check_keys(table, _CLUSTER_KEYS, f"{path}")
     return table
 

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tacit.errors import TacitError, require
+from tacit.errors import TacitError, naming, require
 from tacit.planning.ledger import Ledger, ledger_beside
 from tacit.planning.replanning import replanned
+from tacit.profiles.profile import profile_of_table
 from tacit.registry.tables import Table, check_keys, checked, parsed, read_toml
 from tacit.session.planned import Planned, set_plan_reader
 
@@ -24,13 +25,14 @@ def read_plan(path: Path) -> Planned:
     table = read_toml(path, "plan")
     check_keys(table, _KEYS, f"{path}")
     require("strategy" in table, f"{path} has no strategy; tacit plan writes such files.")
-    workers: Any = table.get("workers")
-    ranks: Any = table.get("ranks")
-    require(
-        workers is None or ranks is None or len(ranks) == workers,
-        f"{path} has workers={workers} and ranks={ranks}; give as many ranks as workers.",
-    )
-    return planned_of(table, _read_json(path.with_suffix(".json")), Ledger(ledger_beside(path)))
+    with naming(path):
+        workers: Any = table.get("workers")
+        ranks = checked("ranks", table.get("ranks", []), list)
+        require(
+            workers is None or not ranks or len(ranks) == workers,
+            f"{path} has workers={workers} and ranks={ranks}; give as many ranks as workers.",
+        )
+        return planned_of(table, _read_json(path.with_suffix(".json")), Ledger(ledger_beside(path)))
 
 
 def planned_of(table: Table, everything: Mapping[str, Any], ledger: Ledger | None = None) -> Planned:
@@ -76,6 +78,26 @@ def settings_of(path: Path) -> Table:
         **({} if found.lr is None else {"lr": found.lr}),
         "cluster": {} if found.workers is None else {"workers": found.workers},
     }
+
+
+def simulated_settings(path: Path) -> Table:
+    """Return the settings with which the simulator repeats what plan.toml predicts, as the table of a TOML file.
+
+    The cluster is that of the plan's profile, which is in the plan.json beside plan.toml; without it, only the number
+    of workers is known.
+    """
+    found, everything = settings_of(path), _read_json(path.with_suffix(".json"))
+    own = checked("settings", read_toml(path, "plan").get("settings", {}), dict)
+    names = ("workload", "optimizer", "momentum", "weight_decay", "schedule")
+    found |= {name: own[name] for name in names if "script" not in own and own.get(name) is not None}
+    if not everything or _best_of(everything)[0] != found["strategies"][0]:
+        return found
+    if "lr" not in found and everything.get("lr") is not None:
+        found["lr"] = everything["lr"]
+    with naming(path.with_suffix(".json")):
+        profile = profile_of_table(dict(everything["profile"]), path.with_suffix(".json"))
+        found["cluster"] = profile.of_ranks(_best_of(everything)[1]).cluster().table()
+    return found
 
 
 set_plan_reader(read_plan)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 GAIN: Final = 0.1
 """The least gain over DDP, as a share of its time, for which a plan recommends another strategy."""
-SIMULATED, PACE_ONLY = "A", "C"
+SIMULATED, PILOTED, PACE_ONLY = "A", "B", "C"
 _BULKY: Final = ("curve", "alternatives", "rounds")
 """Parts of the prediction that are in plan.json only."""
 
@@ -40,7 +40,8 @@ class Row:
     - ``time_s``: predicted time to the target with the user's settings; None: not reached, or not simulated.
     - ``best_time_s``, ``best_lr``: the same at the best learning rate that was tried.
     - ``bytes_to_target``: of all workers, at the best learning rate.
-    - ``fidelity``: "A" gradients were simulated; "C" only the pace is known.
+    - ``fidelity``: "A" gradients were simulated; "B" by the ratio of short real runs; "C" only the pace is known.
+    - ``relative``: by a pilot, the time to an equal loss in times of that of DDP on all workers.
     - ``remark``: why there is no time.
     """
 
@@ -52,6 +53,7 @@ class Row:
     best_time_s: Interval | None = None
     best_lr: float | None = None
     bytes_to_target: float | None = None
+    relative: Interval | None = None
     memory_bytes: int | None = None
     trials: tuple[Trial, ...] = ()
     is_kept: bool = False
@@ -70,7 +72,8 @@ class Plan:
 
     ``best`` is the row to run. It is the baseline, DDP on all workers, unless another row is faster by at least 10 %
     and the ranges of the two do not overlap. ``why`` is the reason in a sentence. ``with_settings`` is the best row for
-    users who keep their learning rate.
+    users who keep their learning rate. ``lr`` is None for a script, which chooses its own. ``notes`` are
+    what pilots showed.
     """
 
     profile: Profile
@@ -78,15 +81,17 @@ class Plan:
     rows: Sequence[Row]
     target_loss: float | None
     within_s: float | None
-    lr: float
+    lr: float | None
     objective: str
     best: Row
     baseline: Row
     why: str
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     is_cut: bool = False
+    is_interrupted: bool = False
 
     def __repr__(self) -> str:
         time_s = "" if self.best.shortest_s is None else f" in {self.best.shortest_s.median:.3g} s"
@@ -144,7 +149,9 @@ class Plan:
             "stays_with_ddp": self.stays_with_ddp,
             "why": self.why,
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
             "budget_was_spent": self.is_cut,
+            "was_interrupted": self.is_interrupted,
             "rows": [_row_table(row) for row in self.rows],
             "skipped": dict(self.skipped),
             "prediction": self.prediction,
@@ -194,6 +201,7 @@ def _row_table(row: Row) -> dict[str, Any]:
         "best_time_s": None if row.best_time_s is None else asdict(row.best_time_s),
         "best_lr": row.best_lr,
         "bytes_to_target": row.bytes_to_target,
+        "relative": None if row.relative is None else asdict(row.relative),
         "memory_bytes": row.memory_bytes,
         "trials": [_trial_table(trial) for trial in row.trials],
         "remark": row.remark,

@@ -16,6 +16,7 @@ from tacit.cluster.cluster import Cluster
 from tacit.planning.pace import Pace, pace_of, period_of, steps_for
 from tacit.planning.results import Trial
 from tacit.record.run import Run
+from tacit.record.smoothing import LEAST
 from tacit.record.trace import COMPUTE, EXCHANGE, HOOK
 from tacit.session.plan_watch.drift import WINDOW, RoundTimes
 from tacit.simulation import simulate
@@ -50,6 +51,8 @@ def prediction_of(plan: Plan) -> dict[str, Any]:
     }
     if plan.target_loss is not None:
         found["target_loss"] = plan.target_loss
+    if "script" in plan.settings:  # its losses are running means of those that it observes
+        found["window_batches"] = LEAST * plan.profile.workers
     if times_s is not None:
         found |= {f"time_{name}_s": factor * getattr(times_s, name) for name in ("median", "low", "high")}
         found["widened"] = times_s.widened

@@ -42,11 +42,11 @@ class Interval:
 class Trial:
     """One simulated training: at which step it reached the target, or the best loss that it reached instead.
 
-    time_s: where time was simulated together with the gradients. bytes_sent: likewise. curve: steps, times (None if
-    they were not simulated) and losses up to the target, thinned.
+    lr: None for a script, which chooses its own. time_s: where time was simulated together with the gradients.
+    bytes_sent: likewise. curve: steps, times (None if they were not simulated) and losses up to the target, thinned.
     """
 
-    lr: float
+    lr: float | None
     seed: int
     steps: int | None
     best_loss: float
@@ -56,7 +56,7 @@ class Trial:
     curve: tuple[tuple[int, float | None, float], ...] = ()
 
     @classmethod
-    def of(cls, run: Run, lr: float, target_loss: float | None) -> Trial:
+    def of(cls, run: Run, lr: float | None, target_loss: float | None) -> Trial:
         """Return the trial that ``run`` is; without a target its last row counts as reached."""
         rows = [row for row in run.history if row["loss"] is not None]
         best = min((row["loss"] for row in rows), default=math.inf)
@@ -64,7 +64,7 @@ class Trial:
             reached = next((row for row in rows if row["loss"] <= target_loss), None)
         else:
             reached = rows[-1] if rows and run.status == "finished" else None
-        is_timed = bool(len(run.trace))
+        is_timed = bool(rows) and math.isfinite(rows[-1]["time_s"])  # curves without a network have no times
         return cls(
             lr=lr,
             seed=run.seed,

@@ -41,10 +41,11 @@ RATES: Final = (0.5, 2.0, 4.0)
 class Scope:
     """What is searched: the user's learning rate, seeds, the largest number of steps, and the target.
 
-    within_s: instead of a target loss, the time after which losses are compared.
+    lr: None for a script, which chooses its own. within_s: instead of a target loss, the time after which losses are
+    compared.
     """
 
-    lr: float
+    lr: float | None
     seeds: Sequence[int]
     steps: int
     target_loss: float | None
@@ -74,7 +75,7 @@ class Search:
         yield from self._start([(one, self._scope.lr, self._scope.seeds[0]) for one in self._kept()], capped=False)
 
     def after(self, task: Task, run: Run) -> Iterator[tuple[Order, Task]]:
-        assert isinstance(task, PlanTask) and task.lr is not None
+        assert isinstance(task, PlanTask)
         self.trials[task.candidate].append(Trial.of(run, task.lr, self._scope.target_loss))
         self._left -= 1
         while self._left == 0 and self._wave < 4:
@@ -84,8 +85,11 @@ class Search:
             yield from (self._second, self._third, self._fourth, self._none)[self._wave - 1]()
 
     def score(self, candidate: Candidate, lr: float | None = None) -> float:
-        """Return the median time to the target, or the loss after the given time; infinite if it was not reached."""
-        by_rate: dict[float, list[float]] = {}
+        """Return the median time to the target, or the loss after the given time; infinite if it was not reached.
+
+        lr: at this learning rate; None: at the best one.
+        """
+        by_rate: dict[float | None, list[float]] = {}
         for trial in self.trials[candidate]:
             value = trial.best_loss if self._scope.target_loss is None else _median_s(trial, self._paces[candidate])
             by_rate.setdefault(trial.lr, []).append(value)
@@ -114,15 +118,18 @@ class Search:
         yield from self._start([(one, self._scope.lr, self._scope.seeds[0]) for one in self._others()])
 
     def _third(self) -> Iterator[tuple[Order, Task]]:
-        rates = [self._scope.lr * factor for factor in RATES] if self._scope.tunes else []
+        own = self._scope.lr
+        rates = [own * factor for factor in RATES] if self._scope.tunes and own is not None else []
         chosen = [*self._kept(), *self._best(_TUNED)]
         yield from self._start([(one, rate, self._scope.seeds[0]) for one in chosen for rate in rates])
 
     def _fourth(self) -> Iterator[tuple[Order, Task]]:
         wanted = []
         for one in [*self._kept(), *self._best(_REPEATED)]:
-            rates = {self._scope.lr, min(self._rates(one), key=lambda rate: (self.score(one, rate), rate))}
-            wanted += [(one, rate, seed) for rate in sorted(rates) for seed in self._scope.seeds[1:]]
+            rates: set[float | None] = {self._scope.lr}
+            if tried := self._rates(one):
+                rates.add(min(tried, key=lambda rate: (self.score(one, rate), rate)))
+            wanted += [(one, rate, seed) for rate in sorted(rates, key=_rank) for seed in self._scope.seeds[1:]]
         yield from self._start(wanted, capped=False)
 
     def _none(self) -> Iterator[tuple[Order, Task]]:
@@ -135,16 +142,17 @@ class Search:
         return sorted(reached, key=lambda one: (self.score(one), one.label))[:count]
 
     def _rates(self, candidate: Candidate) -> list[float]:
-        return sorted({trial.lr for trial in self.trials[candidate]})
+        return sorted({trial.lr for trial in self.trials[candidate] if trial.lr is not None})
 
     def _start(
-        self, wanted: Sequence[tuple[Candidate, float, int]], *, capped: bool = True
+        self, wanted: Sequence[tuple[Candidate, float | None, int]], *, capped: bool = True
     ) -> Iterator[tuple[Order, Task]]:
         self._wave += 1
         self._left = len(wanted)
         for number, (candidate, rate, seed) in enumerate(wanted):
             workers = f"{len(candidate.ranks)} worker{'s' * (len(candidate.ranks) > 1)}"
-            title = f"{candidate.strategy} · {workers} · lr={rate:.4g} · seed {seed}"
+            at_rate = "" if rate is None else f" · lr={rate:.4g}"
+            title = f"{candidate.strategy} · {workers}{at_rate} · seed {seed}"
             steps = self._steps(candidate, capped=capped and not candidate.is_kept)
             yield (
                 (self._wave, number),
@@ -162,6 +170,10 @@ class Search:
 
     def _steps_within(self, candidate: Candidate, seconds: float) -> int:
         return max(pace.steps_within(seconds) for pace in self._paces[candidate])
+
+
+def _rank(rate: float | None) -> float:
+    return 0.0 if rate is None else rate
 
 
 def _median_s(trial: Trial, paces: Sequence[Pace]) -> float:

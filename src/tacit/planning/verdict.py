@@ -37,9 +37,12 @@ def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Obje
     """Return the row to run and why; ``target``: what was asked for, as text."""
     reached = [row for row in rows if row.shortest_s is not None]
     if not reached:
-        known = [(trial.best_loss, row) for row in rows for trial in row.trials]
-        if not known:
+        tried = [(trial.best_loss, row) for row in rows for trial in row.trials]
+        known = [one for one in tried if math.isfinite(one[0])]
+        if not tried:
             return _by_pace(rows, baseline)
+        if not known:
+            return baseline, f"No candidate reached {target}, and none had a loss. {_failure(rows) or ''}".strip()
         loss, row = min(known, key=lambda one: one[0])
         return baseline, (
             f"No candidate reached {target}. The best loss was {loss:.4g}, by {row.strategy}. "
@@ -51,7 +54,9 @@ def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Obje
     ours, theirs = best.shortest_s, baseline.shortest_s
     assert ours is not None
     if theirs is None:
-        return best, f"DDP on all workers did not reach {target}. {_because(best, baseline, profile)}"
+        ended = _failure([baseline])
+        what = f"{ended} It is not compared." if ended else f"DDP on all workers did not reach {target}."
+        return best, f"{what} {_because(best, baseline, profile)}"
     gain = 1 - objective.value(best) / objective.value(baseline) if objective.value(baseline) else 0.0
     if gain < GAIN:
         name = f"{best.strategy} on {len(best.ranks)} of {profile.workers} workers"
@@ -64,8 +69,20 @@ def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Obje
     return best, _because(best, baseline, profile)
 
 
+def _failure(rows: Sequence[Row]) -> str | None:
+    """Return in a sentence how the first run of ``rows`` failed; None if none did."""
+    for row in rows:
+        for trial in row.trials:
+            if trial.status.startswith("failed"):
+                return f"The run with {row.strategy} {trial.status.splitlines()[0].rstrip('.')}."
+    return None
+
+
 def _by_pace(rows: Sequence[Row], baseline: Row) -> tuple[Row, str]:
     """Choose without losses: the smallest change whose rounds take at most 10 % of the time."""
+    piloted = [row for row in rows if row.relative is not None]
+    if piloted:
+        return _by_pilot(piloted, baseline)
     alike = [row for row in rows if row.ranks == baseline.ranks and not row.strategy.depends_on_time]
     faster = [row for row in alike if row is baseline or row.pace.step_s < baseline.pace.step_s]
     enough = [row for row in faster if row.pace.wire <= GAIN]
@@ -81,6 +98,16 @@ def _by_pace(rows: Sequence[Row], baseline: Row) -> tuple[Row, str]:
         f"{100 * baseline.pace.wire:.0f} % to {100 * best.pace.wire:.0f} % of the time; no strategy "
         f"can gain more than that by sending less."
     )
+
+
+def _by_pilot(piloted: Sequence[Row], baseline: Row) -> tuple[Row, str]:
+    """Choose without simulated losses, by the ratios of pilots."""
+    known = [(row.relative, row) for row in piloted if row.relative is not None]
+    ratio, best = min(known, key=lambda one: one[0].median)
+    found = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) of the time of DDP to an equal loss"
+    if ratio.high >= 1:
+        return baseline, f"Stay with DDP: {best.strategy} would take {found}, by its pilot."
+    return best, f"Losses were not simulated. By its pilot {best.strategy} takes {found}."
 
 
 def _because(best: Row, baseline: Row, profile: Profile) -> str:

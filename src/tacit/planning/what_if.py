@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.cluster.links import Link, Nic
 from tacit.errors import require
 from tacit.planning.pace import mean_pace, paces, steps_for
+from tacit.planning.plan import PACE_ONLY
 from tacit.planning.results import Interval
 from tacit.planning.verdict import Objective, chosen
 from tacit.profiles.profile import Profile
@@ -73,6 +74,8 @@ def _changed(row: Row, plan: Plan, profile: Profile) -> Row:
         pace=changed,
         time_s=_times(row.time_s, ratio),
         best_time_s=_times(row.best_time_s, ratio),
+        relative=None,  # of a pilot: it is the ratio on the plan's network
+        fidelity=PACE_ONLY if row.relative is not None and row.time_s is None else row.fidelity,
     )
 
 

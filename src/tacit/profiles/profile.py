@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tacit.cluster.cluster import Cluster
-from tacit.errors import FolderExists, TacitError, require
+from tacit.errors import FolderExists, TacitError, naming, require
 from tacit.profiles.combined import combined
 from tacit.profiles.measurement import Measurement
 from tacit.profiles.subset import fields_of_ranks
@@ -17,6 +17,7 @@ from tacit.record.files import replacing_folder, toml_text
 from tacit.record.run import Run
 from tacit.record.step_times import moved_to_files
 from tacit.registry.tables import Table, check_keys, checked, cluster_fields, read_toml
+from tacit.registry.units import with_units
 
 FILE: Final = "profile.toml"
 _COMMENT: Final = """The profile of a cluster and of a training job. Edit it as you like.
@@ -124,7 +125,9 @@ class Profile(Cluster):
                 f"{path} is not a profile: there is no {source.name}. Give a folder of tacit probe, the folder of a "
                 f"run on real processes, or a TOML file with a table [cluster]."
             )
-        return profile_of_table(read_toml(source, "profile"), source)
+        table = read_toml(source, "profile")
+        with naming(source):
+            return profile_of_table(table, source)
 
 
 def profile_of_table(table: Table, source: Path) -> Profile:
@@ -132,7 +135,7 @@ def profile_of_table(table: Table, source: Path) -> Profile:
     check_keys(table, ("warnings", "job", "cluster"), f"{source}")
     job = checked("job", table.get("job", {}), dict)
     check_keys(job, (*_JOB, *_BY_RANK), f"{source}, table [job]")
-    given = checked("cluster", table.get("cluster", {}), dict)
+    given = with_units(checked("cluster", table.get("cluster", {}), dict))
     check_keys(given, [one.name for one in fields(Cluster)], f"{source}, table [cluster]")
     require("workers" in given, f"{source}, table [cluster]: workers is missing; write workers = 4.")
     by_rank: dict[str, Any] = {

@@ -20,10 +20,11 @@ from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.environment import SERVE
 from tacit.session import Session, SessionOptions, check_not_attached, common_table, script_context
 from tacit.session.model.wrappers import WAY_OUT
-from tacit.session.planned import Plan, planned
-from tacit.session.probing import take_probe
+from tacit.session.planned import Plan, Planned, planned
+from tacit.session.probing import current_probe, take_probe
 from tacit.session.recording.logs import Log
 from tacit.session.steps.optimizers import Optimizers, check_optimizers, evaluates_several_times, optimizers_of
+from tacit.strategies import AllReduce
 
 _log: Final = logging.getLogger("tacit")
 SECURITY = ("token", "curve", "plain")
@@ -72,7 +73,7 @@ def attach(
     """
     folder = renamed_keyword("rescue", rescue, "rescue_folder", rescue_folder, stacklevel=5)
     server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
-    plan = planned(strategy)
+    plan = _planned(strategy)
     live = live or "rounds" in plan.predicted
     optimizers, strategy = _checked(model, optimizer, plan.strategy)
     _check_options(steps, timeout_s, security, server)
@@ -123,6 +124,24 @@ def attach(
     if plan.predicted:
         session.run.record = {**session.run.record, "predicted": dict(plan.predicted)}
     return session
+
+
+def _planned(given: Strategy[Any] | Plan | str | os.PathLike[str]) -> Planned:
+    """Return the strategy or plan that was given; a plan.toml may be missing where another strategy replaces it.
+
+    A script that names the plan.toml of its next plan can thus be probed and planned.
+    """
+    simulated = script_context()
+    is_file = isinstance(given, str | os.PathLike) and Path(given).suffix == ".toml"
+    is_missing = is_file and not Path(os.fspath(given)).exists()  # type: ignore[arg-type]
+    if is_missing and simulated is not None and simulated.strategy is not None:
+        return Planned(simulated.strategy)
+    if is_missing and simulated is None and current_probe() is not None:
+        return Planned(AllReduce())
+    found = planned(given)
+    if simulated is not None:
+        simulated.own_strategies.append(str(found.strategy))
+    return found
 
 
 def _checked(model: nn.Module, optimizer: object, strategy: Strategy[Any]) -> tuple[Optimizers, Strategy[Any]]:

@@ -34,7 +34,7 @@ from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
 from tacit.session.agreement import first_difference
-from tacit.session.backend import LiveRound
+from tacit.session.backend import LiveRound, StepEnded
 from tacit.session.server_model import ServerLoop, ServerModel
 from tacit.strategies import may_send
 
@@ -46,6 +46,7 @@ class ProcessBackend:
     """The ``SessionBackend`` of one process among ``size``."""
 
     world = "processes"
+    step_ended: StepEnded | None = None
 
     def __init__(
         self,

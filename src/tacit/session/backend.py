@@ -31,12 +31,17 @@ class LiveRound(NamedTuple):
     hook_s: tuple[float, ...]  # seconds of each rank's hooks, without waits and exchanges
 
 
+StepEnded = Callable[[int, float, "float | Tensor | None", float], None]
+"""A callback with the number of a worker's step, the time of its end, its loss if it was observed, and its weight."""
+
+
 class SessionBackend(Protocol):
     """One worker's world during one session."""
 
     rank: int
     size: int
     world: str  # "processes" or "simulated"
+    step_ended: StepEnded | None  # called after each step; a planner follows simulated scripts with it
 
     @property
     def step(self) -> StepContext:

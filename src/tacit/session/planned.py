@@ -41,9 +41,13 @@ class Planned:
     def remarks(self, workers: int, lr: float) -> Iterator[str]:
         """Yield a sentence for each assumption of the plan that does not hold in this run."""
         if self.workers is not None and self.workers != workers:
-            yield f"the plan is for {self.workers} workers and this run has {workers}; its predictions do not apply."
+            yield f"the plan is for {_workers(self.workers)} and this run has {workers}; its predictions do not apply."
         if self.lr is not None and self.lr != lr:
             yield f"the plan is for lr={self.lr:g} and the optimizer has lr={lr:g}; the predicted time does not apply."
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' * (count > 1)}"
 
 
 class Plan(Protocol):

@@ -45,6 +45,8 @@ class Reason(NamedTuple):
 class Probe:
     """The probe of one process. strategy: what takes the place of the script's own strategy."""
 
+    keeps_losses = False  # whether the losses of the script matter; one that is not finite ends the run then
+
     def __init__(self, strategy: Strategy[Any]) -> None:
         self.strategy = strategy
         self.own_strategy: str | None = None  # of the script; None before it attaches
@@ -59,6 +61,9 @@ class Probe:
         """Take note of the script's strategy and number of steps; return the strategy to run instead."""
         self.own_strategy, self.own_steps = str(own), steps
         return self.strategy
+
+    def end_step(self, step: int) -> None:
+        """Called after each step; raises ``ProbeComplete`` to end the script."""
 
     def collect(self, backend: SessionBackend, record: bytes, error: BaseException) -> list[bytes]:
         """Publish the record of this rank; on rank 0 return the records of all ranks that publish theirs in time."""

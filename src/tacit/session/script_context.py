@@ -28,6 +28,10 @@ class ScriptContext(Protocol):
     def strategy(self) -> Strategy[Any] | None:
         """The strategy of every session, in place of the one that the script passes to ``attach``; None: its own."""
 
+    @property
+    def own_strategies(self) -> list[str]:
+        """The strategies that the script has passed to ``attach`` so far."""
+
     def open_backend(self, model: nn.Module, strategy: Strategy[Any]) -> SessionBackend:
         """Return the backend of one more session, which trains ``model`` with ``strategy``."""
 

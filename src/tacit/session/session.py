@@ -113,7 +113,7 @@ class Session:
         """
         value = loss if not isinstance(loss, Tensor) else loss.item() if loss.is_cpu else loss.detach()
         self._duplicates.observe(self.step, value)
-        if self._probe is not None:
+        if self._probe is not None and not self._probe.keeps_losses:
             value = 0.0  # the loss does not matter, and one that is not finite would end the probe
         self._worker.meter.observe(value, samples)
         self._recorder.observe(value, samples)
@@ -299,6 +299,8 @@ class Session:
             if time_s is not None:
                 self._recorder.end_step(self._worker.step, weight, time_s)
                 self._duplicates.end_step(self._worker.step)
+                if self._probe is not None:
+                    self._probe.end_step(self._worker.step)
         except BaseException as error:
             self._end.fail(error)
             raise

@@ -12,26 +12,31 @@ import typer
 from tacit.cli import options, units
 from tacit.cli import run_folders as folders
 from tacit.cli.commands.plan_map import check_map, keep_map
-from tacit.cli.exit_messages import complain, explained
+from tacit.cli.exit_messages import INTERRUPTED, complain, explained
 from tacit.cli.option_tables import settings_from
 from tacit.cli.screens.plan_screen import PlanScreen, print_next, print_plan
 from tacit.cli.screens.terminal import console
+from tacit.cli.scripts import refuse_options
 from tacit.cli.settings import check_device, parsed_strategy
 from tacit.compare.runners import LOCAL, check_executor, default_jobs
 from tacit.errors import TacitError, require
 from tacit.planning.ledger import Ledger, ledger_beside
 from tacit.planning.maps import plan_map
+from tacit.planning.plan import Plan
 from tacit.planning.planner import OBJECTIVES, plan
 from tacit.profiles.profile import Profile
 from tacit.record.files import write_text
 
 STAYS_WITH_DDP: Final = 3
-_STEPS: Final = 2000
 _PLAN: Final = "Plan"
+_OF_WORKLOAD: Final = ("optimizer", "lr", "momentum", "weight_decay", "schedule", "engine", "device")
 
 
 @explained
 def plan_command(
+    script: options.Script = None,
+    arguments: options.ScriptArguments = None,
+    *,
     profile: Annotated[
         Path,
         typer.Option(
@@ -62,13 +67,22 @@ def plan_command(
         str,
         typer.Option(metavar="TIME", help="No further simulations start after this time.", rich_help_panel=_PLAN),
     ] = "5min",
+    pilot: Annotated[
+        bool,
+        typer.Option(
+            "--pilot",
+            help="Check the three best strategies in real runs of 200 steps, at most 30 s each, on this machine.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = False,
     strategies: Annotated[
         list[str] | None,
         typer.Option(
             "--strategy",
             "-s",
             metavar="STRATEGY",
-            help="Strategy to consider besides DDP; see `tacit list strategies`. Repeatable.",
+            help="Strategy to consider besides DDP; see `tacit list strategies`. Repeatable. "
+            "A script's own strategy is always considered.",
             show_default="about twenty, on several sets of workers",
             rich_help_panel=_PLAN,
         ),
@@ -76,16 +90,24 @@ def plan_command(
     own: Annotated[
         str | None,
         typer.Option(
-            metavar="STRATEGY", help="Strategy that you use today; it stays in the table.", rich_help_panel=_PLAN
+            metavar="STRATEGY",
+            help="Strategy that you use today; it stays in the table.",
+            show_default="of a script, its own",
+            rich_help_panel=_PLAN,
         ),
     ] = None,
     tune: Annotated[
         bool, typer.Option("--tune/--no-tune", help="Also try other learning rates.", rich_help_panel=_PLAN)
     ] = True,
     steps: Annotated[
-        int,
-        typer.Option(metavar="N", help="Largest number of steps of a simulated training.", rich_help_panel=_PLAN),
-    ] = _STEPS,
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Largest number of steps of a simulated training.",
+            show_default="2000; of a script, its own",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None,
     seeds: Annotated[
         str | None,
         typer.Option(
@@ -126,7 +148,8 @@ def plan_command(
 ) -> None:
     """Predict which strategy reaches a loss first on a measured cluster.
 
-    Simulates the candidates with the profile's step times, network and costs,
+    Trains the script, unmodified, or a workload with each candidate in the
+    simulator, with the profile's step times, network and costs,
     and writes plan.toml, plan.json and plan.html. The table has a column for your
     learning rate and one for the best rate of each strategy. If nothing is
     clearly faster than DDP, the plan says so, with exit code 3.
@@ -134,14 +157,21 @@ def plan_command(
     [bold]Examples[/]
 
     \b
+      tacit plan train.py --profile profile --target-loss 0.9 -- --epochs 30
       tacit plan --profile runs/real --target-loss 0.3
       tacit plan --profile hand.toml --workload 'digits(model="cnn")' --target-loss 0.5 --budget 60s
       tacit plan --profile profile                        paces only, in seconds
       tacit plan --profile profile --target-loss 0.3 --map workers=2:64 bandwidth=10Mbit/s:10Gbit/s
     """
     check_executor(executor, jobs)
+    require(
+        script is None or map_axes is None,
+        "--map needs a workload, as scripts take too long for a map; leave out --map, or use plan.map in Python.",
+    )
     given: dict[str, Any] = {**locals(), "config": None, "lr": lr, "target": None, "cluster": None, "seed": None}
-    given |= {"strategies": None, "tune": None, "evaluate_every": None, "timing_only": None}
+    given |= {"strategies": None, "tune": None, "evaluate_every": None, "timing_only": None, "steps": None}
+    if script is not None:
+        refuse_options(given)
     settings = settings_from(given, single=False)
     check_device(settings)
     measured, screen = Profile.load(profile), console(quiet)
@@ -157,20 +187,14 @@ def plan_command(
     if json_file is not None:
         folders.writable(json_file)
     torch.set_num_threads(settings.threads)
+    of_workload = {name: getattr(settings, name) for name in _OF_WORKLOAD}
     with PlanScreen(screen, target_loss) as watcher:
         shared = dict[str, Any](
             target_loss=target_loss,
             budget_s=units.seconds(budget),
             strategies=wanted,
             own=None if own is None else parsed_strategy(own),
-            steps=steps,
-            optimizer=settings.optimizer,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            schedule=settings.schedule,
-            engine=settings.engine,
-            device=settings.device,
+            **of_workload,
             threads=settings.threads,
             jobs=jobs or (default_jobs(settings.threads, settings.device) if executor == LOCAL else None),
             executor=executor,
@@ -180,11 +204,14 @@ def plan_command(
         )
         if axes is not None:
             several: dict[str, Any] = {"seeds": settings.seeds} if seeds is not None else {}
-            mapped = plan_map(measured, settings.workload, axes, **shared, **several)
+            mapped = plan_map(measured, settings.workload, axes, steps=steps or 2000, **shared, **several)
         else:
             made = plan(
                 measured,
-                settings.workload,
+                settings.workload if script is None else script,
+                arguments or (),
+                steps=steps,
+                pilot=pilot,
                 within_s=None if within is None else units.seconds(within),
                 objective=objective,
                 price_per_worker_hour=price_per_worker_hour,
@@ -199,10 +226,18 @@ def plan_command(
     if json_file is not None:
         write_text(json_file, json.dumps(made.as_json(), indent=1) + "\n")
     print_plan(made, screen)
-    if target_loss is not None and made.best.shortest_s is None:
+    if target_loss is not None and made.best.shortest_s is None and _is_searched(made):
         complain(f"{made.why} No plan was written.")
         raise typer.Exit(1)
     made.save(out)
     print_next(made, out, screen)
+    if made.is_interrupted:
+        complain(f"interrupted. The plan in {out} has only what was simulated until then.")
+        raise typer.Exit(INTERRUPTED)
     if made.stays_with_ddp:
         raise typer.Exit(STAYS_WITH_DDP)
+
+
+def _is_searched(made: Plan) -> bool:
+    """Whether losses were simulated, so that a plan without times means a target that is out of reach."""
+    return any(row.trials for row in made.rows) and not made.is_interrupted

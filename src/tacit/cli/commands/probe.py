@@ -121,7 +121,8 @@ def _next_step(context: typer.Context, given: dict[str, Any]) -> str:
         words.append(str(given["script"]))
     if given["workload"] is not None:
         words += ["--workload", given["workload"]]
-    return f"Next: {shlex.join([*words, option, str(given['out'])])}"
+    rest = ["--", *given["arguments"]] if given["script"] is not None and given["arguments"] else []
+    return f"Next: {shlex.join([*words, option, str(given['out']), *rest])}"
 
 
 def _take_part(job: Job, given: dict[str, Any]) -> None:

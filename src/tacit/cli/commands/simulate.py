@@ -29,6 +29,7 @@ def simulate_command(
     until_loss: options.UntilLoss = None,
     seed: options.Seed = None,
     config: options.Config = None,
+    simulated_plan: options.SimulatedPlan = None,
     optimizer: options.Optimizer = None,
     lr: options.LearningRate = None,
     momentum: options.Momentum = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -36,12 +37,11 @@ class PlanScreen(ComparisonScreen):
         super().end(task, run)
 
     def result(self, task: Task, run: Run) -> str:
-        assert task.lr is not None
         trial = Trial.of(run, task.lr, self._target_loss)
-        if trial.steps is None and not trial.status.startswith("failed"):
-            return f"stopped at loss {trial.best_loss:.4g}, later than the best so far"
-        if trial.steps is None:
+        if trial.steps is None and trial.status.startswith(("failed", "stopped")):
             return trial.status
+        if trial.steps is None:
+            return f"stopped at loss {trial.best_loss:.4g}, later than the best so far"
         what = f"loss {trial.best_loss:.4g}" if self._target_loss is None else f"loss {self._target_loss:g}"
         return f"{what} at step {trial.steps}"
 
@@ -55,8 +55,9 @@ def print_plan(plan: Plan, screen: Console) -> None:
     table.add_column("step", justify="right")
     table.add_column("comm.", justify="right")
     if has_times:
-        table.add_column(f"at lr {plan.lr:g}", justify="right")
-        table.add_column("at its best lr", justify="right")
+        table.add_column("with your settings" if plan.lr is None else f"at lr {plan.lr:g}", justify="right")
+        if plan.lr is not None:
+            table.add_column("at its best lr", justify="right")
     table.add_column("sent", justify="right")
     table.add_column("memory", justify="right")
     table.add_column("fidelity")
@@ -68,10 +69,12 @@ def print_plan(plan: Plan, screen: Console) -> None:
         screen.print(f"{hidden} more candidates are in plan.json.", highlight=False)
     screen.print()
     screen.print(_recommendation(plan), highlight=False, markup=False, soft_wrap=True)
+    for note in plan.notes:
+        screen.print(note, highlight=False, markup=False, soft_wrap=True)
     for warning in plan.warnings:
         screen.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
     screen.print(
-        "fidelity A: gradients were simulated. C: only the pace is known. "
+        "fidelity A: gradients were simulated. B: ratios of short real runs. C: only the pace is known. "
         "comm.: share of the time on the wire or waiting.",
         highlight=False,
         soft_wrap=True,
@@ -90,9 +93,15 @@ def print_next(plan: Plan, path: Path, screen: Console) -> None:
     screen.print(
         f"\nWrote {path}, {path.with_suffix('.json')} and {path.with_suffix('.html')}.", highlight=False, soft_wrap=True
     )
-    workload = plan.settings.get("workload")
+    attach = f'tacit.attach(model, optimizer, "{path}")'
+    if "script" in plan.settings:
+        script = shlex.join([plan.settings["script"], *plan.settings["arguments"]])
+        count = len(plan.best.ranks)
+        run = f"write {attach} in the script, and start {count} worker{'s' * (count > 1)} of it: torchrun … {script}"
+    else:
+        run = f"tacit train --plan {path} --workload '{plan.settings.get('workload')}', or {attach}"
     screen.print(
-        f"Run it: tacit train --plan {path} --workload '{workload}', or tacit.attach(model, optimizer, \"{path}\").",
+        f"Run it: {run}.",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -109,10 +118,9 @@ def _cells(plan: Plan, row: Row, number: int, has_times: bool) -> list[str]:
     cells = [str(number), name, duration(row.pace.step_s), f"{100 * row.pace.communication:.0f} %"]
     if has_times:
         best = "" if row.best_lr is None else f" lr {row.best_lr:g}"
-        cells += [
-            interval_text(row.time_s) or row.remark,
-            "" if row.best_time_s is None else interval_text(row.best_time_s) + best,
-        ]
+        cells.append(interval_text(row.time_s) or row.remark)
+        if plan.lr is not None:
+            cells.append("" if row.best_time_s is None else interval_text(row.best_time_s) + best)
     sent = row.bytes_to_target
     cells += [
         f"{size_text(row.pace.bytes_per_step)}/step" if sent is None else size_text(sent),

@@ -21,7 +21,7 @@ _WIDE_RANGE: Final = 12.0
 """Numbers that differ by more than this factor are drawn on a log axis."""
 
 
-def times_figure(rows: Sequence[PlanRow], lr: float) -> Figure | None:
+def times_figure(rows: Sequence[PlanRow], lr: float | None) -> Figure | None:
     """Return the predicted times to the target, one line per candidate: a dot and its range.
 
     Filled: with the user's learning rate. Open: at the best learning rate that was tried.
@@ -88,7 +88,9 @@ def front_figure(rows: Sequence[PlanRow]) -> Figure | None:
     return plain(figure)
 
 
-def _dots(marks: Sequence[tuple[PlanRow, Table]], known: Sequence[PlanRow], symbol: str, lr: float) -> dict[str, Any]:
+def _dots(
+    marks: Sequence[tuple[PlanRow, Table]], known: Sequence[PlanRow], symbol: str, lr: float | None
+) -> dict[str, Any]:
     medians = [interval["median"] for _, interval in marks]
     rates = [lr if symbol == "circle" else row.table["best_lr"] for row, _ in marks]
     return {
@@ -107,7 +109,7 @@ def _dots(marks: Sequence[tuple[PlanRow, Table]], known: Sequence[PlanRow], symb
         },
         "customdata": [_safe(row.name) for row, _ in marks],
         "text": [
-            f"lr {rate:g}: {' '.join(filter(None, (text, span and f'({span})')))}"
+            " ".join(filter(None, ("" if rate is None else f"lr {rate:g}:", text, span and f"({span})")))
             for rate, (text, span) in zip(rates, (interval_text(one) for _, one in marks), strict=True)
         ],
         "hovertemplate": "<b>%{customdata}</b><br>%{text}<extra></extra>",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +46,7 @@ def render_plan(plan: Table, file: str = "plan.toml") -> str:
         why=plan["why"],
         facts=_facts(plan),
         has_times=any(row.interval is not None for row in rows),
-        lr=f"{plan['lr']:g}",
+        lr=None if plan["lr"] is None else f"{plan['lr']:g}",
         rows=[_line(row) for row in shown],
         hidden=len(rows) - len(shown),
         front=[row.number for row in pareto_front(shown)],
@@ -62,12 +63,13 @@ def render_plan(plan: Table, file: str = "plan.toml") -> str:
 def _facts(plan: Table) -> list[tuple[str, str]]:
     target, within_s = plan["target_loss"], plan["within_s"]
     facts = [
+        ("script", _script(plan)),
         ("workload", plan["settings"].get("workload", "")),
         ("target loss", "" if target is None else units.target(target)),
         ("within", "" if within_s is None else units.seconds(within_s)),
         ("objective", plan["objective"]),
         ("workers", str(plan["profile"]["cluster"]["workers"])),
-        ("learning rate", f"{plan['lr']:g}"),
+        ("learning rate", "" if plan["lr"] is None else f"{plan['lr']:g}"),
         ("candidates", str(len(plan["rows"]))),
     ]
     return [(name, value) for name, value in facts if value]
@@ -129,13 +131,22 @@ def _bar(row: PlanRow) -> dict[str, Any]:
 def _commands(plan: Table, file: str) -> str:
     """Return how to run the plan, on a workload and in a script."""
     best = plan["rows"][plan["best"]]
-    workload = plan["settings"].get("workload")
+    workload, script = plan["settings"].get("workload"), _script(plan)
     lines = [f"tacit train --plan {file}" + (f" --workload '{workload}'" if workload else "") + " --out runs/planned"]
+    if script:
+        lines = [f"torchrun --nproc-per-node {len(best['ranks'])} {script}  # on one machine"]
     everyone = plan["profile"]["cluster"]["workers"]
     if len(best["ranks"]) < everyone:
         lines.append(f"# start it on the machines of ranks {_ranks(best['ranks'])} only")
-    lines += ["", "# in a script of your own:", f'session = tacit.attach(model, optimizer, "{file}")']
+    where = "# in the script:" if script else "# in a script of your own:"
+    lines += ["", where, f'session = tacit.attach(model, optimizer, "{file}")']
     return "\n".join(lines)
+
+
+def _script(plan: Table) -> str:
+    """Return the script of a plan with its arguments; empty for a workload."""
+    settings = plan["settings"]
+    return shlex.join([settings["script"], *settings["arguments"]]) if "script" in settings else ""
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 from tacit.record.facts import merged_facts, model_facts, optimizer_text, step_time_quantiles
 from tacit.record.merge import LossCurve, as_numbers, facts_of, merged, packed, row_at
 from tacit.record.progress import ProgressWriter
+from tacit.record.reaching import EVALUATED, OBSERVED
 from tacit.record.run import Row, Run, Tally
 from tacit.record.versions import versions
 from tacit.session.backend import SessionBackend
@@ -42,6 +43,8 @@ class Recorder:
     def end_step(self, step: int, weight: float, time_s: float) -> None:
         """Count step ``step``, which ended at ``time_s``."""
         self.meter.end_step(weight)
+        if self._backend.step_ended is not None:
+            self._backend.step_ended(step, time_s, self.meter.latest, weight)
         self._weight, self._counted = self._weight + weight, self._counted + 1
         if step % self._curve.every == 0:
             self.add_row(step, time_s)
@@ -97,7 +100,8 @@ class Recorder:
         trace, history = merged(records)
         tally = Tally(trace)
         logged = [row_at(tally, **row) for row in self._rows]
-        if not any("loss" in row for row in self._rows):
+        is_evaluated = any("loss" in row for row in self._rows)
+        if not is_evaluated:
             logged = sorted([*history, *logged], key=lambda row: (row["time_s"], row["step"]))
         run.trace, run.history, run.status = trace, logged, status
         run.steps, run.parameters = self._steps or step, model.copy()
@@ -119,6 +123,7 @@ class Recorder:
             **merged_facts(by_rank),
             **({"step_time_quantiles_s": step_time_quantiles(trace)} if self._backend.world == "processes" else {}),
             **({"drift": self.watch.drifts} if self.watch is not None and self.watch.drifts else {}),
+            **({"losses": EVALUATED if is_evaluated else OBSERVED} if "window_batches" in run.predicted else {}),
             **run.record,  # what the caller knows better
         }
 

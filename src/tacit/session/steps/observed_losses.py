@@ -26,6 +26,7 @@ class LossMeter:
         self._part_samples = 0.0
         self._given_samples: float | None = None
         self._is_counted = False  # whether the step in progress is counted
+        self.latest: float | Tensor | None = None  # loss of the last step that was counted
 
     def observe(self, loss: float | Tensor, samples: float | None) -> None:
         """Add the loss of a mini-batch, or of one micro-batch of the step in progress."""
@@ -45,10 +46,12 @@ class LossMeter:
         self._is_counted = True
         self.steps += 1
         self._weight += weight
+        self.latest = None
         if self._part_samples and weight != SKIPPED_WEIGHT:  # the loss of an overflow may be anything
             loss = self._part / self._part_samples
             self._first = loss if is_first else self._first
             self._loss = self._loss + loss
+            self.latest = loss
             self._losses += 1
 
     def end_step(self, weight: float | None) -> None:

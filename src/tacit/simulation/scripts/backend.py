@@ -16,11 +16,13 @@ from tacit.errors import Disagreement
 from tacit.record.trace import PlainEvent, Trace
 from tacit.session import Session
 from tacit.session.agreement import first_difference
+from tacit.session.backend import StepEnded
 from tacit.session.server_model import KeptModel, ServerLoop, ServerModel
 from tacit.simulation.backward_overlap import BackwardOverlap
 from tacit.simulation.collectives import Collective
 from tacit.simulation.engine.means import mean_of_rows
 from tacit.simulation.network import MessageType, SimulatedNetwork
+from tacit.simulation.scripts.following import StepOfScript
 from tacit.simulation.scripts.process_state import RngState
 from tacit.simulation.scripts.session_trace import SessionTrace
 from tacit.simulation.scripts.step_context import ScriptStep
@@ -40,6 +42,7 @@ class ScriptBackend:
     server_is_process = False
     server_models: ClassVar[list[KeptModel]] = []
     live_round = totals = None
+    step_ended: StepEnded | None = None
 
     def __init__(self, worker: ScriptWorker, channel: Channel) -> None:
         self._worker, self.channel, self.rank, self.size = worker, channel, worker.rank, worker.size
@@ -85,6 +88,15 @@ class ScriptBackend:
     def facts(self) -> dict[str, Any]:
         return {}  # simulated workers share one process
 
+    def _follow(self, step: int, time_s: float, loss: float | Tensor | None, weight: float) -> None:
+        """Pass a step of the first session to the world's follower, which may end the simulation."""
+        world, session = self._worker.world, self.session
+        assert world.follower is not None and session is not None
+        known = None if loss is None else float(loss)
+        ended = StepOfScript(self.rank, step, time_s, known, weight, session.updates)
+        if world.follower(ended):
+            world.agenda.stop()
+
     # Among sessions.
 
     def agree(self, own: dict[str, Any]) -> None:
@@ -120,6 +132,8 @@ class ScriptBackend:
 
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         self.session, self.is_open = session, True
+        if self._worker.world.follower is not None and self.channel.session == 0:
+            self.step_ended = self._follow
         self._worker.listen(self.channel, session.strategy.handles, handler)
         self._worker.watch.set(0.0)
 
@@ -184,6 +198,7 @@ class SimulatedContext:
     def __init__(self, worker: ScriptWorker) -> None:
         self._worker, self.rank, self.size = worker, worker.rank, worker.size
         self.strategy = worker.world.strategy
+        self.own_strategies: list[str] = []
         self.backends: list[ScriptBackend] = []  # one per call of ``attach``
         self._calls_of_shared: dict[object, int] = {}
 

@@ -21,6 +21,7 @@ from tacit.record.run import Run, Tally
 from tacit.record.versions import versions
 from tacit.simulation.evaluation import Progress
 from tacit.simulation.fibers import HOSTS, default_host
+from tacit.simulation.scripts.following import Follower
 from tacit.simulation.scripts.frameworks import one_process_each
 from tacit.simulation.scripts.guards import guarded
 from tacit.simulation.scripts.process_state import Interpreter, environment_of
@@ -70,8 +71,12 @@ def simulate_compiled(
     measured: bool,
     host: str | None = None,
     progress: Progress | None = None,
+    follower: Follower | None = None,
 ) -> Run:
-    """Run a compiled script, as ``simulate_script`` does."""
+    """Run a compiled script, as ``simulate_script`` does.
+
+    follower: called after each step of the first session; where it returns True, the run ends, with status "stopped".
+    """
     check_script_joins(cluster)
     require(host is None or host in HOSTS, f"host={host!r} is unknown{nearest(str(host), HOSTS)}")
     interpreter = Interpreter(script.path.parent, Streams(seed))
@@ -84,6 +89,7 @@ def simulate_compiled(
         measured=measured,
         progress=progress,
         strategy=strategy,
+        follower=follower,
     )
     try:
         with (
@@ -99,7 +105,7 @@ def simulate_compiled(
         interrupted = Interrupted(f"interrupted at {world.agenda.now_s:.6g} s")
         interrupted.run = _run_of(world, "interrupted")
         raise interrupted from error
-    return _run_of(world, None)
+    return _run_of(world, "stopped" if world.agenda.is_stopped else None)
 
 
 def compiled(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> Script:
@@ -177,4 +183,13 @@ def _record(world: ScriptWorld) -> dict[str, Any]:
         "engine": "script",
         "script_sha256": world.script.sha256,
         "strategies": [str(session.strategy) for session, _ in world.workers[0].context.attached],
+        **({"own_strategies": world.workers[0].context.own_strategies} if world.strategy is not None else {}),
+        **({"script_modules": _own_modules(world)} if world.follower is not None else {}),
     }
+
+
+def _own_modules(world: ScriptWorld) -> dict[str, str]:
+    """Return the files in the folder of the script that workers have imported, with their digests."""
+    modules = {name: one for worker in world.workers for name, one in worker.process_state.modules.items()}
+    paths = sorted({Path(one.__file__) for one in modules.values() if one.__file__})
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}

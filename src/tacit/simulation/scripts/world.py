@@ -23,6 +23,7 @@ from tacit.simulation.backward_overlap import mean_step_s
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.channels import Channel
 from tacit.simulation.evaluation import Progress
+from tacit.simulation.scripts.following import Follower
 from tacit.simulation.scripts.process_state import Interpreter, RngState
 from tacit.simulation.scripts.session_collectives import SessionCollectives
 from tacit.simulation.scripts.workers import ScriptServer, ScriptWorker
@@ -88,9 +89,13 @@ class ScriptWorld(BaseWorld):
         measured: bool,
         progress: Progress | None,
         strategy: Strategy[Any] | None,
+        follower: Follower | None = None,
     ) -> None:
         super().__init__(cluster, seed=seed, host=host)
         self.strategy = strategy  # instead of the script's
+        self.follower = follower
+        if follower is not None:
+            self.agenda.allow_observations()
         self.script, self.interpreter, self.is_measured, self._progress = script, interpreter, measured, progress
         self.shared_cache: dict[object, tuple[Any, RngState, RngState]] = {}  # results of ``tacit.shared``
         self.workers = [ScriptWorker(self, rank) for rank in range(cluster.workers)]

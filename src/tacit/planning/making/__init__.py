@@ -1,0 +1,1 @@
+"""How a plan is made of what is asked for and of the results of a search."""
