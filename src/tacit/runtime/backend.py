@@ -322,7 +322,10 @@ class ProcessBackend:
 
     @property
     def failure_name(self) -> str | None:
-        return self._causes.name()
+        return None if self._causes.liveness is None else self._causes.liveness.run_name
+
+    def is_gone(self, rank: int) -> bool:
+        return self._causes.liveness is not None and self._causes.liveness.is_gone(rank)
 
     def close(self, failure: BaseException | None) -> None:
         if self.collectives is not None:

@@ -147,6 +147,9 @@ class ScriptBackend:
     def failure_name(self) -> str | None:
         return None
 
+    def is_gone(self, rank: int) -> bool:
+        return False  # simulated workers write no rescue checkpoint
+
     def close(self, failure: BaseException | None) -> None:
         self.is_open, self.failure = False, self.failure or failure
 
