@@ -6,22 +6,11 @@ tell whose it was.
 
 from __future__ import annotations
 
-import math
-from typing import Final
-
-import torch
 from torch import Tensor
 
+from tacit.core.finite import has_wrong_numbers
 from tacit.core.parameter_layout import Layout
 from tacit.errors import NotFinite
-
-_HALVES: Final = (torch.float16, torch.bfloat16)
-
-
-def has_wrong_numbers(vector: Tensor) -> bool:
-    """Return whether ``vector`` contains NaN or infinity."""
-    total = vector.sum(dtype=torch.float32 if vector.dtype in _HALVES else None)
-    return not (math.isfinite(float(total)) or bool(vector.isfinite().all()))  # a finite sum has finite terms
 
 
 def require_finite(rank: int, step: int, what: str, vector: Tensor, layout: Layout) -> None:
