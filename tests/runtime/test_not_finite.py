@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 import tacit
 from tacit.strategies import Strategy
 from tests.runtime.processes import together

@@ -100,7 +100,7 @@ def test_everything_is_on_the_disk_before_the_checkpoint_before_is_removed(tmp_p
     synced, replaced, removed = os.fsync, Path.replace, os.unlink
 
     def record_sync(descriptor: int) -> None:
-        calls.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        calls.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
         synced(descriptor)
 
     def record_replace(self: Path, target: Path) -> Path:

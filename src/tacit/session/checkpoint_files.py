@@ -10,7 +10,7 @@ import errno
 import json
 import shutil
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import torch
 
@@ -48,7 +48,7 @@ def save_shard(path: Path, shard: Shard) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, sync=True) as part, part.open("wb") as raw:
             file = _File(raw)
-            torch.save(shard, file)
+            torch.save(shard, cast(IO[bytes], file))
     except (OSError, RuntimeError) as error:
         return _text_of(file.error if file is not None and file.error is not None else error)
     return ""

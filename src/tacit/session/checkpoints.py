@@ -121,7 +121,10 @@ def write_surviving(
     if failure:
         raise TacitError(f"rank {rank} could not write its checkpoint: {failure}.")
     awaited = [other for other in others if other != rank]
-    written = lambda other: (place / f"rank-{other}.pt").exists()  # noqa: E731
+
+    def written(other: int) -> bool:
+        return (place / f"rank-{other}.pt").exists()
+
     _wait_until(lambda: all(written(other) or is_gone(other) for other in awaited))
     kept = sorted([rank, *(other for other in awaited if written(other))])
     if rank != kept[0]:

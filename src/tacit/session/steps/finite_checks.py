@@ -14,7 +14,7 @@ from tacit.errors import NotFinite
 
 
 def require_finite(rank: int, step: int, what: str, vector: Tensor, layout: Layout) -> None:
-    """Raise ``NotFinite`` with the name of a parameter if ``vector``, ``what`` of ``rank``, contains NaN or infinity."""
+    """Raise ``NotFinite`` with the name of a parameter if ``vector`` contains NaN or infinity."""
     if not has_wrong_numbers(vector):
         return
     for name, part in layout.split(vector).items():

@@ -110,7 +110,9 @@ class ServerInbox:
         if self.refused == 1:
             _log.warning("the server refused a message of worker %d: %s Further ones are only counted.", source, error)
         if 0 <= source < self._server.size and self._learners.is_present[source]:
-            lost = PeerLost(source, self._server.now_s(), str(self._strategy), need="refused its message", reason=f"{error}")
+            lost = PeerLost(
+                source, self._server.now_s(), str(self._strategy), need="refused its message", reason=f"{error}"
+            )
             self._lose(lost, on_removed)
             self._check_learners_left(lost)
 

@@ -19,9 +19,9 @@ _LARGEST: Final = 1e12
 
 def check_sender(source: int, message: ToServer, server: Server) -> None:
     """Raise ``BadMessage`` unless ``source`` may send a message of this kind to ``server``."""
-    from_leader, to_shard = isinstance(message, ShardBatch | ServerLeave), server.shard > 0
-    from_learner = isinstance(message, ServerPush | ModelRequest | ServerLeave)
-    if not (from_learner and 0 <= source < server.size or from_leader and to_shard and source == SERVER):
+    is_learners = isinstance(message, ServerPush | ModelRequest | ServerLeave) and 0 <= source < server.size
+    is_leaders = isinstance(message, ShardBatch | ServerLeave) and server.shard > 0 and source == SERVER
+    if not (is_learners or is_leaders):
         raise BadMessage(f"a {type(message).__name__} arrived from {source}, which may not send it.")
 
 
