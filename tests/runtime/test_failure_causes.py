@@ -83,6 +83,7 @@ def names_of(results: list) -> list[str]:
         (AVERAGING[1], (2,), None, "worker 2 was lost"),
         (AVERAGING[1], (0, 1), None, "workers 0 and 1 were lost"),
         (AVERAGING[1], (3,), 1, "worker 3 was lost"),
+        (tacit.DPSGD(topology=tacit.Ring()), (0, 1), None, "lost"),
     ],
     ids=str,
 )
@@ -149,25 +150,37 @@ def test_an_error_on_one_of_four_is_reported_with_its_reason_on_all_others(strat
     assert all(f"worker {who} was lost" in text and "ZeroDivisionError: a bug in the loop" in text for text in others)
 
 
-def stopped(folder: str) -> str:
+WAITING = [AVERAGING[1], tacit.DPSGD(topology=tacit.Ring()), tacit.KSync(k=4)]
+
+
+def stopped(folder: str) -> list[str]:
     """Rank 2 stops before its fifth step and is continued by the first to have ended without it."""
-    model, optimizer, _ = attached(AVERAGING[1], timeout_s=2.0)
-    place = Path(folder) / "stopped"
-    try:
-        for step in range(STEPS):
-            if step == 4 and tacit.rank() == 2:
-                place.write_text(str(os.getpid()))
-                os.kill(os.getpid(), signal.SIGSTOP)
-            learn(model, optimizer, step)
-    except tacit.TimedOut as error:
-        os.kill(int(place.read_text()), signal.SIGCONT)  # after the session has ended
-        return str(error)
-    return "finished"
+    errors = []
+    for number, strategy in enumerate(WAITING):
+        model, optimizer, session = attached(strategy, timeout_s=2.0)
+        place, step, error = Path(folder) / f"{number}", 0, "finished"
+        try:
+            with session:
+                while not session.is_done:
+                    if step == 4 and tacit.rank() == 2:
+                        place.write_text(str(os.getpid()))
+                        os.kill(os.getpid(), signal.SIGSTOP)
+                    learn(model, optimizer, step)
+                    step += 1
+        except tacit.TacitError as raised:
+            error = str(raised)
+            os.kill(int(place.read_text()), signal.SIGCONT)  # after the session has ended
+        errors.append(error)
+    return errors
 
 
 def test_a_time_out_ends_the_run_while_the_worker_it_names_is_stopped(tmp_path: Path):
-    results = outcomes(4, stopped, str(tmp_path), timeout_s=40.0)
-    assert all("no answer from worker 2 within timeout_s=2" in str(result) for result in results), results
+    """Also where workers wait for one that waits for the stopped one, or for a server that does."""
+    results = outcomes(4, stopped, str(tmp_path), timeout_s=58.0)
+    assert not any(isinstance(result, Failed) for result in results), results
+    for number, strategy in enumerate(WAITING):
+        for rank in (0, 1, 3):
+            assert "no answer from worker 2 within timeout_s=2" in results[rank][number], (strategy, rank, results)
 
 
 # Gossip continues without lost workers.

@@ -148,7 +148,10 @@ class LosingServer(ScriptedServer):
 def test_a_shard_continues_without_a_push_that_its_lost_learner_sent_to_the_leader_only():
     """Learner 1 dies between its sends to two shards, and the leader has announced its push already."""
     shard = LosingServer(3, torch.zeros(4), steps=2, shard=1)
-    both, last = ShardBatch(torch.tensor([0, 1]), torch.tensor([0, 0])), ShardBatch(torch.tensor([2]), torch.tensor([0]))
+    both, last = (
+        ShardBatch(torch.tensor([0, 1]), torch.tensor([0, 0])),
+        ShardBatch(torch.tensor([2]), torch.tensor([0])),
+    )
     shard.coming.extend([(0, push(0)), (-1, both), (2, push(0)), (1, None), (-1, last), (-1, ServerLeave())])
     ParameterServer(tacit.KAsync(k=2, shards=2), shard, ServerState(2, has_left=[False] * 3)).serve()
     torch.testing.assert_close(shard.parameters, torch.full((4,), -0.05 - 0.1))  # half of learner 0's, then learner 2's
@@ -181,6 +184,21 @@ def test_both_ends_of_a_link_know_the_same(compressor):
     models.reset(1)  # a learner that has just joined gets an uncompressed model, and compressed ones after it
     assert models.encode(1, ServedModel(5, model)).body.dtype == torch.float64
     assert models.encode(1, ServedModel(6, model)).body.__class__ is Update
+
+
+@pytest.mark.parametrize("timing_only", [True, False], ids=["events", "fibers"])
+def test_a_learner_of_k_batch_sync_has_one_push_under_way(timing_only: bool):
+    """A push takes ten times as long as a step, so that a learner which did not wait would fill the link."""
+    cluster = tacit.Cluster(workers=4, compute=tacit.Exponential(mean_s=0.1), latency_s=1.0)
+    problem = workloads.quadratic(dimension=3)
+    run = tacit.simulate(problem, tacit.KBatchSync(k=2), cluster=cluster, steps=12, timing_only=timing_only)
+    under_way = dict.fromkeys(range(4), 0)
+    for event in sorted(run.trace, key=lambda event: event.time_s):
+        if event.label == ServerPush.kind and event.kind == "receive":
+            under_way[event.peer] -= 1
+        elif event.label == ServerPush.kind and event.kind == "send":
+            under_way[event.rank] += 1
+            assert under_way[event.rank] == 1, event
 
 
 # AdaSync.

@@ -14,7 +14,7 @@ from tacit.core.collective_bytes import tree_broadcast_bytes
 from tacit.core.messages import Message
 from tacit.core.network import server_address
 from tacit.core.strategy import Strategy, shards_of
-from tacit.errors import Disagreement, Interrupted, RunError
+from tacit.errors import Disagreement, Interrupted, RunError, TimedOut
 from tacit.record.facts import process_facts
 from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
@@ -254,11 +254,17 @@ class ProcessBackend:
         self._host.send_initial_model(model, self.now_s(), self.endpoint)
 
     def join_server(self) -> Tensor | None:
-        assert self.endpoint is not None
-        part = self._host.join(self.endpoint)
-        survivors = self._host.survivors(self.endpoint)
-        if self.collectives is not None:  # only these take part in the last exchanges
-            self.collectives.living = tuple(survivors)
+        assert self.endpoint is not None and self.collectives is not None
+        notices = self.collectives.notices
+        notices.begin_message("the server's last update", self.endpoint.peers, may_be_handled=True)
+        try:
+            part = self._host.join(self.endpoint)
+            survivors = self._host.survivors(self.endpoint)
+        except TimedOut as error:
+            raise notices.time_out_of(error) from None
+        finally:
+            notices.end()
+        self.collectives.living = tuple(survivors)  # only these take part in the last exchanges
         return part
 
     # Exchanges among sessions, not counted as traffic.

@@ -171,8 +171,10 @@ class ClockedNetwork(SimulatedNetwork):
             self._backend.step.total_weight = sum(collective.joined[rank][1] for rank in collective.group)
         return result
 
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        received = super().receive(kind, source)
+    def receive(
+        self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
+        received = super().receive(kind, source, timeout_s=timeout_s)
         self._end.clock_s = max(self._end.clock_s, self._end.world.agenda.now_s)
         return received
 
