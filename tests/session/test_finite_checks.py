@@ -24,5 +24,6 @@ def test_numbers_are_wrong_if_and_only_if_one_is_nan_or_infinite(dtype: torch.dt
 def test_the_parameter_with_the_wrong_number_is_named():
     layout = Layout.of(torch.nn.Linear(2, 1))
     require_finite(3, 7, "gradient", torch.ones(3), layout)
+    require_finite(3, 7, "gradient", torch.full((3,), torch.finfo(torch.float32).max), layout)  # whose sum overflows
     with pytest.raises(NotFinite, match="the gradient of bias of worker 3 is inf in step 7"):
         require_finite(3, 7, "gradient", torch.tensor([1.0, 1.0, float("inf")]), layout)
