@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tacit.core.finite import has_wrong_numbers
 from tacit.core.parameter_layout import Layout
 from tacit.errors import NotFinite
 from tacit.session.steps.finite_checks import require_finite
+from tacit.strategies.vector_checks import has_wrong_numbers
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

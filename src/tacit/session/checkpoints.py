@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core.finite import has_wrong_numbers
 from tacit.errors import TacitError
 from tacit.session.backend import SessionBackend
 from tacit.session.checkpoint_files import (
@@ -35,6 +34,7 @@ from tacit.session.checkpoint_files import (
     save_shard,
     save_step,
 )
+from tacit.strategies.vector_checks import has_wrong_numbers
 
 __all__ = ["FORMAT", "Shard"]
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from torch import Tensor
 
-from tacit.core.finite import has_wrong_numbers
 from tacit.core.network import SERVER
 from tacit.core.worker import Server
 from tacit.errors import BadMessage
 from tacit.strategies.servers.messages import ModelRequest, ServerLeave, ServerPush, ShardBatch, ToServer
+from tacit.strategies.vector_checks import has_wrong_numbers
 
 _LARGEST: Final = 1e12
 """Largest weight and learning rate of a push. With larger ones an update overflows."""
