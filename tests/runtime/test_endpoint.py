@@ -530,3 +530,19 @@ def test_a_message_that_is_sent_alone_waits_for_the_one_before():
         assert not sender.offer(large(), may_queue=False, alone=True)
         assert sender.offer(large(), may_queue=False)
         context.destroy(linger=0)
+
+
+def test_content_that_does_not_fit_its_handler_is_dropped_and_counted():
+    """The receiver continues: the next enquiry is answered."""
+
+    def handler(end: End, source: int, message: Message) -> None:
+        if message.number < 0:
+            raise BadMessage(f"number={message.number} must not be negative.")
+        end.answer(source, message)
+
+    with ends(0, 1, handler=handler) as (a, b):
+        b.endpoint.start_handling()
+        a.endpoint.send(1, Enquiry(-1))
+        a.endpoint.send(1, Enquiry(7))
+        assert a.endpoint.receive(Note) == (1, Note(7))
+        assert b.endpoint.bad_messages == 1

@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import Store
 from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
 from tacit.core.network import count_reply
-from tacit.errors import MisplacedCall, PeerLost, TimedOut
+from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
 from tacit.runtime.messaging import sent_buffers
 from tacit.runtime.messaging.address_book import Address, AddressBook
 from tacit.runtime.messaging.hook_lock import HookLock
@@ -182,7 +182,7 @@ class MessageEndpoint:
 
     @property
     def bad_messages(self) -> int:
-        """Number of messages that did not parse or did not carry the token."""
+        """Number of messages that did not parse, did not carry the token, or did not fit their handler."""
         return self._receiver.bad_messages
 
     def close(self) -> None:
@@ -300,6 +300,8 @@ class MessageEndpoint:
             self._received(source, message)
         try:
             self._handler(source, message.received_as(self._inbox.handles))
+        except BadMessage as error:  # content that does not fit: the handler has changed nothing
+            self._receiver.drop(f"a message of {source}: {error}")
         except BaseException as error:  # noqa: BLE001 - in any thread: the worker raises it
             self._failure = error
 
