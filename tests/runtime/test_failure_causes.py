@@ -83,7 +83,7 @@ def names_of(results: list) -> list[str]:
         (AVERAGING[1], (2,), None, "worker 2 was lost"),
         (AVERAGING[1], (0, 1), None, "workers 0 and 1 were lost"),
         (AVERAGING[1], (3,), 1, "worker 3 was lost"),
-        (tacit.DPSGD(topology=tacit.Ring()), (0, 1), None, "lost"),
+        (tacit.DPSGD(topology=tacit.Ring()), (0, 1), None, "lost"),  # one may be noticed before the other
     ],
     ids=str,
 )

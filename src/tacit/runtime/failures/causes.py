@@ -64,6 +64,14 @@ class FailureCauses:
         """Return the cause that ends the run; None if this worker knows of none."""
         return self._published() or self._own
 
+    def cause_with(self, failure: BaseException) -> Cause | None:
+        """Return the cause that ends the run; None if this worker knows of no more than ``failure``."""
+        if (cause := self.cause()) is not None:
+            return self._with_losses(cause)
+        if isinstance(failure, PeerLost) and failure.reason is None and set(self.lost()) - set(failure.ranks):
+            return Cause(LOST, sorted({*failure.ranks, *self.lost()}))
+        return None
+
     def _published(self) -> Cause | None:
         text = self._environment.find("cause")
         return None if text is None else Cause(**json.loads(text))
