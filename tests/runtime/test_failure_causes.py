@@ -126,8 +126,9 @@ def test_the_worker_that_held_the_store_is_named_and_the_others_are_rescued(tmp_
     assert len(checkpoints.read(tmp_path, 0, 4)) == 3
 
 
-def failing(strategy: Strategy, who: int) -> str:
-    model, optimizer, session = attached(strategy, steps=100_000)
+def failing(strategy: Strategy, who: int, steps: int) -> str:
+    """Rank ``who`` raises in its tenth step, or after the last update, for which the others have left their loops."""
+    model, optimizer, session = attached(strategy, steps=steps)
     with session:
         step = 0
         while not session.is_done:
@@ -135,16 +136,23 @@ def failing(strategy: Strategy, who: int) -> str:
                 raise ZeroDivisionError("a bug in the loop")
             learn(model, optimizer, step)
             step += 1
+        if tacit.rank() == who:
+            raise ZeroDivisionError("a bug in the loop")
     return "finished"
 
 
 @pytest.mark.parametrize(
-    ("strategy", "who"),
-    [(AVERAGING[1], 2), (tacit.DPSGD(topology=tacit.Ring()), 2), (tacit.KAsync(k=1), 0)],  # 0: in the server's process
+    ("strategy", "who", "steps"),
+    [
+        (AVERAGING[1], 2, 100_000),
+        (tacit.DPSGD(topology=tacit.Ring()), 2, 100_000),
+        (tacit.KAsync(k=1), 0, 100_000),  # in the server's process
+        (tacit.KAsync(k=1), 0, 8),  # the others wait for the last model
+    ],
     ids=str,
 )
-def test_an_error_on_one_of_four_is_reported_with_its_reason_on_all_others(strategy: Strategy, who: int):
-    results = outcomes(4, failing, strategy, who)
+def test_an_error_on_one_of_four_is_reported_with_its_reason_on_all_others(strategy: Strategy, who: int, steps: int):
+    results = outcomes(4, failing, strategy, who, steps)
     assert names_of(results) == ["ZeroDivisionError" if rank == who else "PeerLost" for rank in range(4)], results
     others = [result.text for rank, result in enumerate(results) if rank != who]
     assert all(f"worker {who} was lost" in text and "ZeroDivisionError: a bug in the loop" in text for text in others)

@@ -14,7 +14,7 @@ from tacit.core.collective_bytes import tree_broadcast_bytes
 from tacit.core.messages import Message
 from tacit.core.network import server_address
 from tacit.core.strategy import Strategy, shards_of
-from tacit.errors import Disagreement, Interrupted, RunError, TimedOut
+from tacit.errors import Disagreement, Interrupted, PeerLost, RunError, TimedOut
 from tacit.record.facts import process_facts
 from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
@@ -262,6 +262,8 @@ class ProcessBackend:
             survivors = self._host.survivors(self.endpoint)
         except TimedOut as error:
             raise notices.time_out_of(error) from None
+        except PeerLost as error:  # possibly a consequence of the run's end
+            raise self.collectives.error_with_cause(error, "the last model") from error
         finally:
             notices.end()
         self.collectives.living = tuple(survivors)  # only these take part in the last exchanges
