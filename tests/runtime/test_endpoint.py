@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import platform
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +27,12 @@ from tacit.core.message_reading import unpack_frames
 from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER
 from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
+from tacit.runtime.messaging.address_book import Address
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.receiver import Purpose, stamp
+from tacit.runtime.messaging.security import make_keys
+from tacit.runtime.messaging.senders import Sender, Window
 from tests.runtime.processes import start_fork_server
 
 pytestmark = pytest.mark.timeout(30)
@@ -513,3 +517,32 @@ def test_a_killed_peer_is_noticed_by_receive_and_does_not_hold_up_close():
     end.endpoint.send(1, TensorMessage(torch.zeros(10**7)))  # dropped, without waiting
     end.endpoint.close()
     assert time.monotonic() - begun_s < 2.0
+
+
+def test_a_message_that_is_sent_alone_waits_for_the_one_before():
+    """The peer never reads, so the first message stays in zmq; other messages still have room."""
+    context = zmq.Context()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = Address(f"tcp://127.0.0.1:{silent.getsockname()[1]}", b"")
+        sender = Sender(context, address, make_keys("plain"), Window())
+        large = lambda: (b"stamp", memoryview(bytearray(2**20)))  # noqa: E731
+        assert sender.offer(large(), may_queue=False, alone=True)
+        assert not sender.offer(large(), may_queue=False, alone=True)
+        assert sender.offer(large(), may_queue=False)
+        context.destroy(linger=0)
+
+
+def test_content_that_does_not_fit_its_handler_is_dropped_and_counted():
+    """The receiver continues: the next enquiry is answered."""
+
+    def handler(end: End, source: int, message: Message) -> None:
+        if message.number < 0:
+            raise BadMessage(f"number={message.number} must not be negative.")
+        end.answer(source, message)
+
+    with ends(0, 1, handler=handler) as (a, b):
+        b.endpoint.start_handling()
+        a.endpoint.send(1, Enquiry(-1))
+        a.endpoint.send(1, Enquiry(7))
+        assert a.endpoint.receive(Note) == (1, Note(7))
+        assert b.endpoint.bad_messages == 1

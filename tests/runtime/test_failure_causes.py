@@ -83,6 +83,7 @@ def names_of(results: list) -> list[str]:
         (AVERAGING[1], (2,), None, "worker 2 was lost"),
         (AVERAGING[1], (0, 1), None, "workers 0 and 1 were lost"),
         (AVERAGING[1], (3,), 1, "worker 3 was lost"),
+        (tacit.DPSGD(topology=tacit.Ring()), (0, 1), None, "lost"),  # one may be noticed before the other
     ],
     ids=str,
 )
@@ -125,8 +126,9 @@ def test_the_worker_that_held_the_store_is_named_and_the_others_are_rescued(tmp_
     assert len(checkpoints.read(tmp_path, 0, 4)) == 3
 
 
-def failing(strategy: Strategy, who: int) -> str:
-    model, optimizer, session = attached(strategy, steps=100_000)
+def failing(strategy: Strategy, who: int, steps: int) -> str:
+    """Rank ``who`` raises in its tenth step, or after the last update, for which the others have left their loops."""
+    model, optimizer, session = attached(strategy, steps=steps)
     with session:
         step = 0
         while not session.is_done:
@@ -134,40 +136,59 @@ def failing(strategy: Strategy, who: int) -> str:
                 raise ZeroDivisionError("a bug in the loop")
             learn(model, optimizer, step)
             step += 1
+        if tacit.rank() == who:
+            raise ZeroDivisionError("a bug in the loop")
     return "finished"
 
 
 @pytest.mark.parametrize(
-    ("strategy", "who"),
-    [(AVERAGING[1], 2), (tacit.DPSGD(topology=tacit.Ring()), 2), (tacit.KAsync(k=1), 0)],  # 0: in the server's process
+    ("strategy", "who", "steps"),
+    [
+        (AVERAGING[1], 2, 100_000),
+        (tacit.DPSGD(topology=tacit.Ring()), 2, 100_000),
+        (tacit.KAsync(k=1), 0, 100_000),  # in the server's process
+        (tacit.KAsync(k=1), 0, 8),  # the others wait for the last model
+    ],
     ids=str,
 )
-def test_an_error_on_one_of_four_is_reported_with_its_reason_on_all_others(strategy: Strategy, who: int):
-    results = outcomes(4, failing, strategy, who)
+def test_an_error_on_one_of_four_is_reported_with_its_reason_on_all_others(strategy: Strategy, who: int, steps: int):
+    results = outcomes(4, failing, strategy, who, steps)
     assert names_of(results) == ["ZeroDivisionError" if rank == who else "PeerLost" for rank in range(4)], results
     others = [result.text for rank, result in enumerate(results) if rank != who]
     assert all(f"worker {who} was lost" in text and "ZeroDivisionError: a bug in the loop" in text for text in others)
 
 
-def stopped(folder: str) -> str:
+WAITING = [AVERAGING[1], tacit.DPSGD(topology=tacit.Ring()), tacit.KSync(k=4)]
+
+
+def stopped(folder: str) -> list[str]:
     """Rank 2 stops before its fifth step and is continued by the first to have ended without it."""
-    model, optimizer, _ = attached(AVERAGING[1], timeout_s=2.0)
-    place = Path(folder) / "stopped"
-    try:
-        for step in range(STEPS):
-            if step == 4 and tacit.rank() == 2:
-                place.write_text(str(os.getpid()))
-                os.kill(os.getpid(), signal.SIGSTOP)
-            learn(model, optimizer, step)
-    except tacit.TimedOut as error:
-        os.kill(int(place.read_text()), signal.SIGCONT)  # after the session has ended
-        return str(error)
-    return "finished"
+    errors = []
+    for number, strategy in enumerate(WAITING):
+        model, optimizer, session = attached(strategy, timeout_s=2.0)
+        place, step, error = Path(folder) / f"{number}", 0, "finished"
+        try:
+            with session:
+                while not session.is_done:
+                    if step == 4 and tacit.rank() == 2:
+                        place.write_text(str(os.getpid()))
+                        os.kill(os.getpid(), signal.SIGSTOP)
+                    learn(model, optimizer, step)
+                    step += 1
+        except tacit.TacitError as raised:
+            error = str(raised)
+            os.kill(int(place.read_text()), signal.SIGCONT)  # after the session has ended
+        errors.append(error)
+    return errors
 
 
 def test_a_time_out_ends_the_run_while_the_worker_it_names_is_stopped(tmp_path: Path):
-    results = outcomes(4, stopped, str(tmp_path), timeout_s=40.0)
-    assert all("no answer from worker 2 within timeout_s=2" in str(result) for result in results), results
+    """Also where workers wait for one that waits for the stopped one, or for a server that does."""
+    results = outcomes(4, stopped, str(tmp_path), timeout_s=58.0)
+    assert not any(isinstance(result, Failed) for result in results), results
+    for number, strategy in enumerate(WAITING):
+        for rank in (0, 1, 3):
+            assert "no answer from worker 2 within timeout_s=2" in results[rank][number], (strategy, rank, results)
 
 
 # Gossip continues without lost workers.

@@ -223,6 +223,15 @@ def one_closes_early(strategy: tacit.Strategy) -> tacit.Run | None:
     return session.run
 
 
+@pytest.mark.parametrize("strategy", [tacit.KBatchSync(k=2), tacit.KAsync(k=1)], ids=str)
+def test_learners_hear_of_a_lost_server_also_if_they_wait_for_no_answer(strategy: tacit.Strategy):
+    """Learners of K-batch-sync never receive before the first model arrives: they see the loss when they push."""
+    first, *others = outcomes(3, killed, strategy, [0], "rank0")
+    assert first.name == "Died"
+    for other in others:
+        assert isinstance(other, Failed) and other.name == "PeerLost" and "the server" in other.text, other
+
+
 def test_without_learners_a_server_process_ends_with_an_error():
     *_, server = outcomes(3, killed, tacit.KSync(k=2), [0, 1], "process")
     assert server.name == "PeerLost" and "has no learner left" in server.text

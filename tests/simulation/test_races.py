@@ -207,7 +207,8 @@ CONTENDED = (  # transfers take about as long as steps, so that messages share N
 def test_so_does_a_race_in_which_messages_share_nics(kind, network: dict[str, object]):
     given = {"workers": 8, **network}
     race, fibers = (timed(kind(k=3), 15, host=host, **given) for host in (None, "greenlet"))
-    assert is_race(race) and race.digest == fibers.digest
+    assert is_race(race) == (kind is not tacit.KBatchSync)  # its learners wait for their push under way: events decide
+    assert race.record["host"] in ("race", "events") and race.digest == fibers.digest
 
 
 @each_kind
@@ -222,10 +223,11 @@ def test_so_does_a_race_on_a_network_that_is_written_in_many_parts(kind, monkeyp
 def test_so_they_do_where_a_server_must_wait_for_its_window(kind, k: int):
     given = {"workers": 70, "latency_s": 0.05, "bandwidth_bytes_per_s": 1e5}
     race, fibers = (timed(kind(k=k), 4, host=host, **given) for host in (None, "greenlet"))
-    assert is_race(race) and race.digest == fibers.digest
+    assert is_race(race) or kind is tacit.KBatchSync  # whose learners wait for their push under way: events decide
+    assert race.record["host"] in ("race", "events") and race.digest == fibers.digest
 
 
-def test_so_they_do_where_a_learner_must_wait_for_its_window():
+def test_so_they_do_where_a_learner_must_wait_for_its_push_under_way():
     given = {"workers": 2, "latency_s": 300.0, "seed": 1}
     events, fibers = (timed(tacit.KBatchSync(k=150), 3, host=host, **given) for host in (None, "greenlet"))
     assert events.digest == fibers.digest

@@ -102,6 +102,24 @@ def test_overlap_still_averages():
     assert run.history[-1]["spread"] < alone.history[-1]["spread"] / 2
 
 
+def test_overlapped_runs_end_with_equal_bits_also_if_the_last_step_starts_a_round():
+    """x + (mean − x) differs from the mean in the last bits, and differently on each worker."""
+    strategy = tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2)
+    cluster = tacit.Cluster(workers=4)
+    ends: dict[int, torch.Tensor] = {}
+
+    class Watched(tacit.LocalSGD):
+        def finish(self, worker, state):
+            super().finish(worker, state)
+            ends[worker.rank] = worker.parameters.clone()
+
+    for steps in (40, 41):
+        ends.clear()
+        watched = Watched(period=strategy.period, overlap_steps=strategy.overlap_steps)
+        tacit.simulate(tacit.workloads.digits(model="softmax"), watched, cluster=cluster, steps=steps)
+        assert len(ends) == 4 and all(torch.equal(end, ends[0]) for end in ends.values()), steps
+
+
 def test_overlap_keeps_the_period():
     def starts(strategy: tacit.Strategy) -> list[float]:
         cluster = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=1.0))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,7 @@ import tacit
 from tacit import theory, workloads
 from tacit.compression.feedback.updates import Update
 from tacit.core.messages import Message
-from tacit.strategies.servers.messages import ServedModel, ServerPush
+from tacit.strategies.servers.messages import ServedModel, ServerLeave, ServerPush, ShardBatch
 from tacit.strategies.servers.parts.channels import gradient_channel, known_model_state, model_channel
 from tacit.strategies.servers.parts.server_channels import GradientChannels, ModelChannels
 from tacit.strategies.servers.parts.server_state import ServerState
@@ -87,10 +88,73 @@ def test_a_skipped_step_counts_for_nothing():
     torch.testing.assert_close(server.parameters, torch.full((4,), -0.1))
 
 
-def test_a_gradient_from_the_future_is_refused():
-    server = ScriptedServer(2, torch.zeros(4), deque([(0, push(3))]), steps=1)
-    with pytest.raises(tacit.BadMessage, match="learner 0 pushed a gradient at version 3 of a model at 0"):
-        ParameterServer(tacit.KAsync(k=1), server, ServerState(1, has_left=[False] * 2)).serve()
+WRONG = {
+    "a version that does not exist yet": push(3),
+    "a version below 0": push(-1),
+    "a version that no learner has": replace(push(0), version=1),
+    "a negative number": push(0, number=-5),
+    "a weight that is NaN": push(0, weight=math.nan),
+    "an infinite weight": push(0, weight=math.inf),
+    "a negative weight": push(0, weight=-1.0),
+    "a rate that overflows": replace(push(0), rate=1e300),
+    "another shape": replace(push(0), body=torch.ones(5)),
+    "another dtype": replace(push(0), body=torch.ones(4, dtype=torch.int64)),
+    "NaN": replace(push(0), body=torch.tensor([1.0, math.nan, 1.0, 1.0])),
+    "compressed content": replace(push(0), body=Update(1.0, None, None)),
+    "a batch of shards": ShardBatch(torch.tensor([0]), torch.tensor([0])),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("rate", [None, tacit.StalenessRate(c=1.0)], ids=str)
+def test_content_that_does_not_fit_ends_at_most_its_sender(what: str, rate, caplog):
+    """The update is that of the other learner alone, and the sender's next push is not used."""
+    server = ScriptedServer(2, torch.zeros(4), steps=2)
+    server.coming.extend([(1, WRONG[what]), (1, push(0)), (0, push(0)), (0, push(1, 1))])
+    with caplog.at_level(logging.WARNING, "tacit"):
+        ParameterServer(tacit.KAsync(k=1, rate=rate), server, ServerState(1, has_left=[False] * 2)).serve()
+    if what == "a version that no learner has" and rate is None:
+        assert caplog.records  # the model of version 1 is not needed, but it does not exist yet either
+    torch.testing.assert_close(server.parameters, torch.full((4,), -0.2))
+    assert "the server refused a message of worker 1" in caplog.text
+
+
+@pytest.mark.parametrize("source", [-1, -3, 2, 99])
+def test_a_sender_that_is_no_learner_is_refused(source: int):
+    """A negative rank would count as one of the last learners."""
+    server = ScriptedServer(2, torch.zeros(4), steps=1)
+    server.coming.extend([(source, push(0)), (source, ServerLeave()), (1, push(0))])
+    ParameterServer(tacit.KAsync(k=1), server, ServerState(1, has_left=[False] * 2)).serve()
+    torch.testing.assert_close(server.parameters, torch.full((4,), -0.1))
+
+
+def test_a_server_whose_last_learner_is_refused_ends_with_the_reason():
+    server = ScriptedServer(1, torch.zeros(4), deque([(0, push(3))]), steps=1)
+    with pytest.raises(tacit.PeerLost, match="has no learner left") as caught:
+        ParameterServer(tacit.KAsync(k=1), server, ServerState(1, has_left=[False])).serve()
+    assert "learner 0 pushed a gradient at version 3 of a model at 0" in (caught.value.reason or "")
+
+
+class LosingServer(ScriptedServer):
+    """Reports the loss of a learner where the script has its rank in place of a message."""
+
+    def receive(self, kind: type[Message], source: int | None = None) -> tuple[int, Message]:
+        _, message = received = super().receive(kind, source)
+        if message is None:
+            raise tacit.PeerLost(received[0], 1.0, "receive")
+        return received
+
+
+def test_a_shard_continues_without_a_push_that_its_lost_learner_sent_to_the_leader_only():
+    """Learner 1 dies between its sends to two shards, and the leader has announced its push already."""
+    shard = LosingServer(3, torch.zeros(4), steps=2, shard=1)
+    both, last = (
+        ShardBatch(torch.tensor([0, 1]), torch.tensor([0, 0])),
+        ShardBatch(torch.tensor([2]), torch.tensor([0])),
+    )
+    shard.coming.extend([(0, push(0)), (-1, both), (2, push(0)), (1, None), (-1, last), (-1, ServerLeave())])
+    ParameterServer(tacit.KAsync(k=2, shards=2), shard, ServerState(2, has_left=[False] * 3)).serve()
+    torch.testing.assert_close(shard.parameters, torch.full((4,), -0.05 - 0.1))  # half of learner 0's, then learner 2's
 
 
 @pytest.mark.parametrize("compressor", [tacit.TopK(k=2), tacit.QSGD(bits=4), tacit.RandomK(k=3)], ids=str)
@@ -120,6 +184,21 @@ def test_both_ends_of_a_link_know_the_same(compressor):
     models.reset(1)  # a learner that has just joined gets an uncompressed model, and compressed ones after it
     assert models.encode(1, ServedModel(5, model)).body.dtype == torch.float64
     assert models.encode(1, ServedModel(6, model)).body.__class__ is Update
+
+
+@pytest.mark.parametrize("timing_only", [True, False], ids=["events", "fibers"])
+def test_a_learner_of_k_batch_sync_has_one_push_under_way(timing_only: bool):
+    """A push takes ten times as long as a step, so that a learner which did not wait would fill the link."""
+    cluster = tacit.Cluster(workers=4, compute=tacit.Exponential(mean_s=0.1), latency_s=1.0)
+    problem = workloads.quadratic(dimension=3)
+    run = tacit.simulate(problem, tacit.KBatchSync(k=2), cluster=cluster, steps=12, timing_only=timing_only)
+    under_way = dict.fromkeys(range(4), 0)
+    for event in sorted(run.trace, key=lambda event: event.time_s):
+        if event.label == ServerPush.kind and event.kind == "receive":
+            under_way[event.peer] -= 1
+        elif event.label == ServerPush.kind and event.kind == "send":
+            under_way[event.rank] += 1
+            assert under_way[event.rank] == 1, event
 
 
 # AdaSync.

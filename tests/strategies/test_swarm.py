@@ -525,3 +525,20 @@ def test_geometric_local_steps_have_their_mean():
     assert len(asked) == pytest.approx(16 * 400 / 5, rel=0.1)
     with pytest.raises(ValueError, match=r"mean=0.5 must be a number of steps, at least 1"):
         tacit.Geometric(mean=0.5)
+
+
+def test_a_node_that_joins_asks_another_neighbour_where_one_is_silent():
+    """Half of all messages are lost. A node that waited for its first answer would hold up the others' last round."""
+    faults = [tacit.Join(rank=3, at_s=1.0), tacit.MessageLoss(probability=0.5)]
+    cluster = tacit.Cluster(workers=4, compute=tacit.Exponential(mean_s=0.1), faults=faults)
+    for seed in range(6):
+        run = tacit.simulate(
+            workloads.quadratic(dimension=3), tacit.SwarmSGD(local_steps=2), cluster=cluster, steps=300, seed=seed
+        )
+        assert run.status == "finished"
+        asked = [event for event in run.trace if event.rank == 3 and event.kind == "send" and event.label == "swjoin"]
+        received = [event for event in run.trace if event.rank == 3 and event.kind == "receive"]
+        if len(asked) > 1:
+            assert len({event.peer for event in asked}) > 1 and received
+            return
+    raise AssertionError("no request or answer was lost: the test cannot fail")

@@ -48,6 +48,9 @@ class Message(Nestable):
     None. The class argument ``wire=`` is the kind, which is sent and written into traces; the class name by default.
     """
 
+    one_under_way: ClassVar[bool] = False
+    """Whether ``send`` from a hook waits until the receiver has got the sender's last message of such a kind."""
+
     kind: ClassVar[str] = ""
     _name: ClassVar[bytes] = b""  # the kind, encoded
     _lineage: ClassVar[frozenset[str]] = frozenset({""})  # the kinds of the class and of its base classes

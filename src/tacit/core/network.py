@@ -192,8 +192,11 @@ class Network(Protocol):
         other.
         """
 
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+    def receive(
+        self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
         """Block until a message of ``kind`` from ``source`` (None: any) has arrived; return source and message.
 
-        The oldest message is returned first.
+        The oldest message is returned first. Raise ``TimedOut`` if none arrives within ``timeout_s``; the run continues
+        if the caller catches it. None: wait as long as the run allows.
         """

@@ -19,7 +19,7 @@ _TOML_STRING: Final = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 def replacing(path: Path, *, sync: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to; rename it to ``path`` on success and remove it on an error.
 
-    sync: write the content to the disk before the rename.
+    sync: write the content to the disk before the rename, and the rename to the disk before returning.
     """
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
@@ -32,11 +32,22 @@ def replacing(path: Path, *, sync: bool = False) -> Iterator[Path]:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+    if sync:
+        sync_folder(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically."""
-    with replacing(path) as part:
+def sync_folder(folder: Path) -> None:
+    """Write the names in ``folder`` to the disk. Without this a crash of the machine may undo a rename."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str, *, sync: bool = False) -> None:
+    """Write ``text`` to ``path`` atomically. sync: as in ``replacing``."""
+    with replacing(path, sync=sync) as part:
         part.write_text(text, encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
 from tacit.core.network import server_address
 from tacit.core.strategy import Strategy, shards_of
-from tacit.errors import Disagreement, Interrupted, RunError
+from tacit.errors import Disagreement, Interrupted, PeerLost, RunError, TimedOut
 from tacit.record.facts import process_facts
 from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
@@ -257,11 +257,19 @@ class ProcessBackend:
         self._host.send_initial_model(model, self.now_s(), self.endpoint)
 
     def join_server(self) -> Tensor | None:
-        assert self.endpoint is not None
-        part = self._host.join(self.endpoint)
-        survivors = self._host.survivors(self.endpoint)
-        if self.collectives is not None:  # only these take part in the last exchanges
-            self.collectives.living = tuple(survivors)
+        assert self.endpoint is not None and self.collectives is not None
+        notices = self.collectives.notices
+        notices.begin_message("the server's last update", self.endpoint.peers, may_be_handled=True)
+        try:
+            part = self._host.join(self.endpoint)
+            survivors = self._host.survivors(self.endpoint)
+        except TimedOut as error:
+            raise notices.time_out_of(error) from None
+        except PeerLost as error:  # possibly a consequence of the run's end
+            raise self.collectives.error_with_cause(error, "the last model") from error
+        finally:
+            notices.end()
+        self.collectives.living = tuple(survivors)  # only these take part in the last exchanges
         return part
 
     # Exchanges among sessions, not counted as traffic.
@@ -325,7 +333,10 @@ class ProcessBackend:
 
     @property
     def failure_name(self) -> str | None:
-        return self._causes.name()
+        return None if self._causes.liveness is None else self._causes.liveness.run_name
+
+    def is_gone(self, rank: int) -> bool:
+        return self._causes.liveness is not None and self._causes.liveness.is_gone(rank)
 
     def close(self, failure: BaseException | None) -> None:
         if self.collectives is not None:

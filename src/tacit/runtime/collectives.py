@@ -192,7 +192,7 @@ class Collectives:
 
     def error_with_cause(self, failure: RunError | Interrupted, what: str) -> RunError | Interrupted:
         """Return the error for the run's cause if one is known, else ``failure``, which may be its consequence."""
-        cause = self._causes.cause()
+        cause = self._causes.cause_with(failure)
         return failure if cause is None else self._causes.error_of(cause, what, self._timeout.timeout_s)
 
     def _ended(self, cause: Cause, what: str) -> RunError | Interrupted:

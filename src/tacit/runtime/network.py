@@ -117,10 +117,16 @@ class ProcessNetwork:
     def send(self, to: int, message: Message) -> None:
         if self.size == 1 and to == self.rank and not message.is_of(*self._backend.handles):
             self._to_itself.append(message.snapshot())  # as in the simulator; nothing is sent
-        else:
-            self._endpoint(f"send({type(message).__name__})").send(to, message)
+            return
+        what = f"send({type(message).__name__})"
+        try:
+            self._endpoint(what).send(to, message)
+        except PeerLost as error:  # possibly a consequence of the run's end
+            raise self.collectives.error_with_cause(error, what) from error
 
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+    def receive(
+        self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
         for index, message in enumerate(self._to_itself):
             if message.is_of(kind) and source in (None, self.rank):
                 del self._to_itself[index]
@@ -131,12 +137,13 @@ class ProcessNetwork:
         sources = endpoint.peers if source is None else (source,)
         notices.begin_message(what, sources, may_be_handled=bool(self._backend.handles))
         try:
-            received: tuple[int, MessageType] = endpoint.receive(kind, source)
+            received: tuple[int, MessageType] = endpoint.receive(kind, source, timeout_s=timeout_s)
         except PeerLost as error:  # possibly a consequence of the run's end
             raise self.collectives.error_with_cause(error, what) from error
         except TimedOut as error:
-            notices.fail()
-            raise TimedOut(error.waiting_for, error.missing, error.timeout_s, notices.differences()) from None
+            if timeout_s is not None:  # of this call: the run continues
+                raise
+            raise notices.time_out_of(error) from None
         finally:
             notices.end()
         self._backend.record_wait(started_s, kind.kind or "message")

@@ -154,7 +154,10 @@ class SessionBackend(Protocol):
 
     @property
     def failure_name(self) -> str | None:
-        """A name for the run's early end that is equal on all workers; None where they cannot communicate."""
+        """A name for the run's early end that is equal on all workers and new in each run; None with one worker."""
+
+    def is_gone(self, rank: int) -> bool:
+        """Return whether the process of another worker is known to have ended."""
 
     def close(self, failure: BaseException | None) -> None:
         """Close all threads, sockets and groups. Other workers receive the reason of a failure."""

@@ -66,15 +66,20 @@ class CheckpointShard:
         else:
             self._resume_from_mean(shards)
 
-    def rescue(self, folder: Path, error: PeerLost | TimedOut | Interrupted) -> Path:
-        """Write this rank's shard of a rescue checkpoint, as all ranks do that ``error`` does not name as missing."""
+    def rescue(self, folder: Path, error: PeerLost | TimedOut | Interrupted) -> Path | None:
+        """Write this rank's shard of a rescue checkpoint, as all ranks do that ``error`` does not name as missing.
+
+        Return None if no valid checkpoint holds the shard.
+        """
         missing: tuple[int, ...] = ()
         if not isinstance(error, Interrupted):
             missing = error.ranks if isinstance(error, PeerLost) else error.missing
-        alive = [other for other in range(self._backend.size) if other not in missing]
-        return checkpoints.write_surviving(
-            folder, self._backend.rank, alive, self._shard(), self._hooks.step, self._backend.failure_name
-        )
+        others = [other for other in range(self._backend.size) if other not in missing]
+        shard = self._shard()
+        if not checkpoints.model_is_finite(shard["model"]):
+            return None
+        name, is_gone = self._backend.failure_name, self._backend.is_gone
+        return checkpoints.write_surviving(folder, self._backend.rank, others, shard, self._hooks.step, name, is_gone)
 
     def _shard(self) -> dict[str, Any]:
         return {

@@ -1,6 +1,7 @@
 """Checkpoints of a run: one shard per rank, and a manifest that is renamed into place last.
 
     folder/manifest.json            the complete step, the number of workers that wrote it, its shards
+    folder/previous.json            the same of the checkpoint before
     folder/step-00000120/rank-0.pt  model, optimizer, session and random state of one rank
 
 Only the manifest makes a checkpoint valid: while one is being written, the previous one remains. Shards hold tensors,
@@ -9,11 +10,10 @@ numbers and text; they are read with ``weights_only=True``, which unpickles no c
 
 from __future__ import annotations
 
-import json
+import logging
 import random
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,88 +22,174 @@ import torch
 from torch import Tensor
 
 from tacit.errors import TacitError
-from tacit.record.files import replacing, write_text
 from tacit.session.backend import SessionBackend
+from tacit.session.checkpoint_files import (
+    FORMAT,
+    Shard,
+    current_place,
+    discard,
+    load_shard,
+    manifest_of,
+    publish,
+    save_shard,
+    save_step,
+)
+from tacit.strategies.vector_checks import has_wrong_numbers
 
-FORMAT: Final = 1
-_MANIFEST: Final = "manifest.json"
+__all__ = ["FORMAT", "Shard"]
+
 _SERVER: Final = "server.pt"
+_NOT_FINITE: Final = "its model is not finite"
 _SHARDS_TIMEOUT_S: Final = 10.0
+"""How long a survivor waits for the shards of others, and for the manifest that another publishes."""
+_LOOK_S: Final = 0.02
+_MOST_FAILURES: Final = 3
+_log: Final = logging.getLogger("tacit")
 
-Shard = dict[str, Any]
+
+class CheckpointFailed(TacitError):
+    """A checkpoint could not be written. The previous one is valid, and nothing of this one is left."""
+
+
+class Attempts:
+    """Counts the checkpoints in a row that could not be written. Two are reported as warnings; the third raises.
+
+    warns: whether this process reports them.
+    """
+
+    def __init__(self, *, warns: bool = True) -> None:
+        self._failed, self._warns = 0, warns
+
+    def try_to(self, write: Callable[[], Path]) -> Path | None:
+        """Return the result of ``write``; None if it failed and the run continues."""
+        try:
+            written = write()
+        except CheckpointFailed as failure:
+            self._failed += 1
+            if self._failed >= _MOST_FAILURES:
+                raise
+            if self._warns:
+                _log.warning("%s The run continues until %d in a row have failed.", failure, _MOST_FAILURES)
+            return None
+        self._failed = 0
+        return written
 
 
 def write(folder: Path, backend: SessionBackend, shard: Shard, step: int) -> Path:
     """Write this rank's shard, wait for those of all ranks, and make the checkpoint the valid one. Collective."""
-    place = _step_folder(folder, step)
-    failure = _save(place / f"rank-{backend.rank}.pt", shard)
+    place = folder / f"step-{step:08d}"
+    is_finite = model_is_finite(shard["model"])
+    failure = save_shard(place / f"rank-{backend.rank}.pt", shard) if is_finite else _NOT_FINITE
     failures = [one.decode() for one in backend.all_gather(failure.encode())]
     ranks = list(backend.live_ranks)
-    for rank, one in zip(ranks, failures, strict=True):
-        if one:
-            raise TacitError(
-                f"rank {rank} could not write its checkpoint: {one}; the previous checkpoint is untouched."
-            )
-    if backend.rank == ranks[0]:
-        _publish(folder, place, step, ranks, backend.size)
-    backend.all_gather(b"published")
+    first_failed = next((rank for rank in ranks if failures[rank]), None)
+    if first_failed is not None:
+        backend.all_gather(b"")  # all ranks know of it before one writes the next checkpoint to the same place
+        if backend.rank == ranks[0]:
+            discard(folder, place)
+        if _NOT_FINITE in failures:
+            raise _not_finite(f"rank {failures.index(_NOT_FINITE)}")
+        raise CheckpointFailed(
+            f"rank {first_failed} could not write its checkpoint: {failures[first_failed]}; the previous checkpoint "
+            f"is untouched."
+        )
+    failure = publish(folder, place, step, ranks, backend.size) if backend.rank == ranks[0] else ""
+    failure = backend.all_gather(failure.encode())[ranks[0]].decode()
+    if failure:
+        raise CheckpointFailed(f"the checkpoint could not be completed: {failure}; the previous one is untouched.")
     return place
 
 
 def write_surviving(
-    folder: Path, rank: int, alive: Sequence[int], shard: Shard, step: int, failure_name: str | None
-) -> Path:
-    """Write this rank's shard without collectives; the first of the ranks in ``alive`` waits for the others' files.
+    folder: Path,
+    rank: int,
+    others: Sequence[int],
+    shard: Shard,
+    step: int,
+    failure_name: str | None,
+    is_gone: Callable[[int], bool],
+) -> Path | None:
+    """Write this rank's shard without collectives, as ``others`` do; return None if no valid checkpoint holds it.
 
-    Such a checkpoint is never complete: a run resumes from its mean model, which replaces the round that failed.
-    failure_name: equal on all ranks. Their steps may differ, and the checkpoint has the smallest. None: the ranks
-    cannot communicate, and the checkpoint holds those with the step of the first rank.
+    Such a checkpoint is never complete: a run resumes from its mean model, which replaces the round that failed. Every
+    rank waits until each of the others has written or ``is_gone``. The lowest rank that has written publishes the
+    manifest; if it does not, each rank does that itself.
+    failure_name: of this end of the run, equal on all ranks, so that they write to one folder; None: there is one rank.
     """
     place = folder / f"step-{failure_name or f'{step:08d}'}.rescued"
-    failure = _save_step(place, rank, step) or _save(place / f"rank-{rank}.pt", shard)
+    failure = save_step(place, rank, step) or save_shard(place / f"rank-{rank}.pt", shard)
     if failure:
         raise TacitError(f"rank {rank} could not write its checkpoint: {failure}.")
-    if rank == min(alive):
-        until = time.monotonic() + _SHARDS_TIMEOUT_S
-        while not all((place / f"rank-{other}.pt").exists() for other in alive) and time.monotonic() < until:
-            time.sleep(0.02)
-        kept = [other for other in alive if (place / f"rank-{other}.pt").exists()]
+    awaited = [other for other in others if other != rank]
+
+    def written(other: int) -> bool:
+        return (place / f"rank-{other}.pt").exists()
+
+    _wait_until(lambda: all(written(other) or is_gone(other) for other in awaited))
+    kept = sorted([rank, *(other for other in awaited if written(other))])
+    if rank != kept[0]:
+        _wait_until(lambda: current_place(folder) == place.name or is_gone(kept[0]))
+    if current_place(folder) != place.name:
         steps = [int((place / f"rank-{other}.step").read_text()) for other in kept]
-        _publish(folder, place, min(steps), kept, size=0)
-    return place
+        failure = publish(folder, place, min(steps), kept, size=0)
+        if failure:
+            raise TacitError(f"rank {rank} could not complete the checkpoint: {failure}.")
+    return place if rank in manifest_of(folder)["ranks"] else None
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + _SHARDS_TIMEOUT_S
+    while not condition() and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)
 
 
 def write_server(folder: Path, state: Shard, updates: int) -> Path:
     """Write the server's state and make it the valid checkpoint; learners have no state to keep."""
-    place = _step_folder(folder, updates)
-    failure = _save(place / _SERVER, state)
+    place = folder / f"step-{updates:08d}"
+    if has_wrong_numbers(state["model"]["parameters"]):
+        raise _not_finite("the server")
+    failure = save_shard(place / _SERVER, state) or publish(folder, place, updates, [], 0)
     if failure:
-        raise TacitError(f"the server's checkpoint could not be written: {failure}; the previous one is untouched.")
-    _publish(folder, place, updates, [], 0)
+        discard(folder, place)
+        raise CheckpointFailed(
+            f"the server's checkpoint could not be written: {failure}; the previous one is untouched."
+        )
     return place
+
+
+def _not_finite(whose: str) -> TacitError:
+    return TacitError(
+        f"the model of {whose} contains NaN or infinity, so no checkpoint is written; the previous checkpoint is "
+        f"untouched, and a smaller learning rate is the usual way out."
+    )
 
 
 def read_server(folder: Path) -> Shard:
     """Return the server's state."""
-    return _load(folder / _manifest(folder)["place"] / _SERVER)
+    return load_shard(folder, _SERVER)
 
 
 def read(folder: Path, rank: int, size: int) -> list[Shard]:
     """Return this rank's shard if ``size`` workers wrote all of them, else all shards."""
-    manifest = _manifest(folder)
-    ranks: list[int] = [rank] if is_complete(folder, size) else manifest["ranks"]
-    return [_load(folder / manifest["place"] / f"rank-{one}.pt") for one in ranks]
+    ranks: list[int] = [rank] if is_complete(folder, size) else manifest_of(folder)["ranks"]
+    return [load_shard(folder, f"rank-{one}.pt") for one in ranks]
 
 
 def is_complete(folder: Path, size: int) -> bool:
     """Whether ``size`` workers wrote the checkpoint in ``folder`` and no shard is missing."""
-    manifest = _manifest(folder)
+    manifest = manifest_of(folder)
     return bool(manifest["size"] == size == len(manifest["ranks"]))
 
 
 def step_of(folder: Path) -> int | None:
     """Return the step of the checkpoint in ``folder``; None without a checkpoint."""
-    return int(_manifest(folder)["step"]) if (folder / _MANIFEST).exists() else None
+    return None if current_place(folder) is None else int(manifest_of(folder)["step"])
+
+
+def model_is_finite(model: dict[str, Any]) -> bool:
+    """Return whether all floating-point tensors of a state dict are finite."""
+    values = [value for value in model.values() if isinstance(value, Tensor) and value.is_floating_point()]
+    return not any(map(has_wrong_numbers, values))
 
 
 def mean_model(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -142,62 +228,3 @@ def restore_random(stored: dict[str, Any]) -> None:
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     version, internal, gauss = stored["python"]
     random.setstate((version, tuple(internal), gauss))
-
-
-def _step_folder(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}"
-
-
-def _save(path: Path, shard: Shard) -> str:
-    """Write a file completely or not at all; return the error, or an empty text."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, sync=True) as part, part.open("wb") as file:
-            torch.save(shard, file)
-    except (OSError, RuntimeError) as error:
-        return f"{getattr(error, 'strerror', None) or error}"
-    return ""
-
-
-def _save_step(place: Path, rank: int, step: int) -> str:
-    """Write the step of ``rank`` for the first rank to read; return the error, or an empty text."""
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"rank-{rank}.step").write_text(f"{step}")
-    except OSError as error:
-        return f"{error.strerror or error}"
-    return ""
-
-
-def _publish(folder: Path, place: Path, step: int, ranks: list[int], size: int) -> None:
-    """Rename the manifest into place, then remove all other checkpoints."""
-    manifest = {"format": FORMAT, "step": step, "place": place.name, "size": size, "ranks": ranks}
-    write_text(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
-    for other in folder.glob("step-*"):
-        if other.name != place.name:
-            shutil.rmtree(other, ignore_errors=True)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((folder / _MANIFEST).read_text())
-    except FileNotFoundError:
-        raise TacitError(f"{folder} holds no checkpoint: it has no {_MANIFEST}.") from None
-    except json.JSONDecodeError as error:
-        raise TacitError(f"{folder / _MANIFEST} cannot be read: {error}.") from None
-    if manifest.get("format") != FORMAT:
-        raise TacitError(f"{folder} was written by another version of tacit (format {manifest.get('format')}).")
-    return manifest
-
-
-def _load(path: Path) -> Shard:
-    try:
-        shard: Shard = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise TacitError(
-            f"{path} is missing; every rank must see all shards: use a folder that all machines share, or copy all "
-            f"shards into one."
-        ) from None
-    except Exception as error:
-        raise TacitError(f"{path} cannot be read: {error}") from error
-    return shard

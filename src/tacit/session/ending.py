@@ -134,7 +134,8 @@ class SessionEnd:
         if parts.server is None:
             written = parts.shard.rescue(folder, error)
             which = "all" if isinstance(error, Interrupted) else "the remaining"
-            error.add_note(f"The state of {which} workers is in {written}; the same command resumes from it.")
+            if written is not None:
+                error.add_note(f"The state of {which} workers is in {written}; the same command resumes from it.")
         elif parts.server.is_here:
             written = parts.server.checkpoint(folder)
             error.add_note(f"The server's model is in {written}; the same command resumes from it.")

@@ -18,6 +18,7 @@ from tacit.errors import require
 from tacit.record.run import Run
 from tacit.session.attaching import make_parts
 from tacit.session.backend import LiveRound, SessionBackend
+from tacit.session.checkpoints import Attempts
 from tacit.session.ending import SessionEnd
 from tacit.session.model.reported_model import ModelSwap
 from tacit.session.model.wrappers import refuse_wrappers
@@ -49,6 +50,7 @@ class Session:
         self.kept_models: list[KeptModel] = []
         self.run = Run("", str(strategy), backend.size, steps or 0, seed)
         self._has_stepped, self._probe = False, options.probe
+        self._attempts = Attempts(warns=backend.rank == 0)
         self._end = SessionEnd(backend, self.run, options)
         with self._end.on_error():
             self._refuse_wrappers([*model.parameters()])
@@ -205,20 +207,22 @@ class Session:
         if self._probe is None:
             self._shard.load_state_dict(stored)
 
-    def checkpoint(self, folder: str | Path) -> Path:
+    def checkpoint(self, folder: str | Path) -> Path | None:
         """Write model, optimizer and session of all ranks into ``folder``. Collective.
 
-        The previous checkpoint is kept until this one is complete. In server strategies the call is not collective:
-        rank 0 writes the server's state, other ranks return at once. A probed script writes no checkpoint.
+        The previous checkpoint is kept. If this one cannot be written, a warning says why and None is returned; the
+        third failure in a row is an error. In server strategies the call is not collective: rank 0 writes the server's
+        state, other ranks return at once. A probed script writes no checkpoint.
         """
         self._end.check_open("checkpoint()")
         if self._probe is not None:
             return Path(folder)
         if self._server is not None:
+            server = self._server
             with self._end.on_error():
-                return self._server.checkpoint(Path(folder))
+                return self._attempts.try_to(lambda: server.checkpoint(Path(folder)))
         with self._backend.pause(), self._end.on_error():
-            return self._shard.write(Path(folder))
+            return self._attempts.try_to(lambda: self._shard.write(Path(folder)))
 
     def resume(self, folder: str | Path) -> int:
         """Continue from the checkpoint in ``folder`` and return its completed steps, whose data the loop skips.

@@ -134,7 +134,7 @@ class BaseWorld(ABC):
 
     def send(self, sender: Endpoint, channel: Channel, to: int, message: Message) -> None:
         agenda, trace, source, size_bytes = self.agenda, channel.trace, sender.rank, message.size_bytes
-        kind, session = message.kind, channel.session
+        kind, session, is_alone = message.kind, channel.session, message.one_under_way
         now_s = agenda.now_s
         trace.pack_if_long()
         trace.send(source, to, now_s, size_bytes, kind)
@@ -144,6 +144,8 @@ class BaseWorld(ABC):
         def delivered() -> None:
             if sender.life != own_life:  # a new worker has replaced the sender: its messages in flight are lost
                 return
+            if is_alone:
+                sender.alone_under_way.discard(to)
             sender.sent_arrived()
             if target.life == life and not target.is_lost:
                 trace.receive(to, source, agenda.now_s, size_bytes, kind)
@@ -151,6 +153,8 @@ class BaseWorld(ABC):
 
         if self.fabric.transfer(source, to, size_bytes, delivered):
             sender.in_flight += 1
+            if is_alone:
+                sender.alone_under_way.add(to)
 
     def _awake_from(self, ranks: Sequence[int]) -> float:
         """Return the earliest time from now on at which none of ``ranks`` is paused."""

@@ -17,7 +17,7 @@ from tacit.core.messages import Message
 from tacit.core.network import Envelope, server_address
 from tacit.core.state_io import restore, store
 from tacit.core.strategy import ServerStrategy
-from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost
+from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost, TimedOut
 from tacit.session.server_model import ServerModel
 from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.network import SimulatedNetwork
@@ -42,6 +42,7 @@ class Endpoint(ABC):
         "_inbox",
         "_wanted",
         "_window_is_full",
+        "alone_under_way",
         "busy_until_s",
         "fiber",
         "in_flight",
@@ -71,6 +72,7 @@ class Endpoint(ABC):
         self._inbox: deque[Envelope] = deque()
         self._wanted: tuple[int, type[Message], int | None] | None = None  # session, kind, source
         self.in_flight = 0
+        self.alone_under_way: set[int] = set()  # to whom a message is in flight that others wait for
         self._window_is_full = False
         self.busy_until_s = 0.0  # end of the work in a hook that takes time
         self.life = 1  # incremented when a lost one returns: messages to an earlier life do not arrive
@@ -82,6 +84,7 @@ class Endpoint(ABC):
         self.busy_until_s = 0.0
         self.waiting = self._wanted = None
         self.in_flight = 0
+        self.alone_under_way.clear()
         self._inbox.clear()
         self.fiber = make_fiber(self.world.host, self._run)
 
@@ -151,9 +154,11 @@ class Endpoint(ABC):
             self._wanted = None
             self.fiber.resume()
 
-    def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
-        """Return the oldest matching message of a session; wait if there is none."""
-        session = channel.session
+    def take(
+        self, channel: Channel, kind: type[MessageType], source: int | None, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
+        """Return the oldest matching message of a session; wait if there is none, up to ``timeout_s``."""
+        session, until_s = channel.session, None
         while True:
             for place, envelope in enumerate(self._inbox):
                 if _matches(envelope, session, kind, source):
@@ -161,10 +166,23 @@ class Endpoint(ABC):
                     message: Any = envelope.message.received_as((kind,), self.kinds)
                     return envelope.source, message
             self._raise_if_lost(kind, source)
-            self._wanted = (session, kind, source)
             since_s = self.world.agenda.now_s
-            self.block(f"receive({kind.__name__}" + (")" if source is None else f", source={source})"))
+            what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
+            self._wanted = wanted = (session, kind, source)
+            if timeout_s is not None:
+                if until_s is not None and since_s >= until_s:
+                    self._wanted = None
+                    raise TimedOut(what, () if source is None else (source,), timeout_s)
+                until_s = since_s + timeout_s if until_s is None else until_s
+                self.world.agenda.at(until_s, partial(self._stop_waiting, wanted))
+            self.block(what)
             channel.trace.wait(self.rank, since_s, self.world.agenda.now_s, kind.kind or "message")
+
+    def _stop_waiting(self, wanted: tuple[int, type[Message], int | None]) -> None:
+        """Resume a ``take`` whose time is over, if it still waits."""
+        if self._wanted is wanted:
+            self._wanted = None
+            self.fiber.resume()
 
     def _raise_if_lost(self, kind: type[Message], source: int | None) -> None:
         """Raise if the awaited message can no longer arrive."""
@@ -184,10 +202,16 @@ class Endpoint(ABC):
             self._window_is_full = False
             self.fiber.resume()
 
-    def await_window(self) -> None:
-        while self.in_flight >= WINDOW and not self.is_handling:
+    def await_window(self, to: int, message: Message) -> None:
+        """Wait until ``message`` may be sent to ``to``. A handler never waits."""
+        if self.is_handling:
+            return
+        while self.in_flight >= WINDOW:
             self._window_is_full = True
             self.block(f"send for the delivery of one of {WINDOW} messages")
+        while message.one_under_way and to in self.alone_under_way:
+            self._window_is_full = True
+            self.block(f"send for the delivery of the {type(message).__name__} before")
 
 
 class SimulatedServer(Endpoint):

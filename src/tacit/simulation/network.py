@@ -93,11 +93,13 @@ class SimulatedNetwork:
             raise ValueError(f"to={to} is not an address; the ranks are 0 to {self.size - 1}" + _server_hint(to))
         if self._end.is_handling:
             self._end.replies_left = count_reply(self._end.replies_left, to, message)
-        self._end.await_window()
+        self._end.await_window(to, message)
         world.send(self._end, self.channel, to, message if message.is_owned or world.is_timing else message.snapshot())
 
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        return self._end.take(self.channel, kind, source)
+    def receive(
+        self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
+        return self._end.take(self.channel, kind, source, timeout_s)
 
     def _call(self, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Any:
         if self._end.is_handling:

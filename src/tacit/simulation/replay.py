@@ -193,7 +193,9 @@ class ReplayedWorker(SimulatedWorker):
     def accept(self, envelope: Envelope) -> None:
         self.cursor.arrived(envelope)
 
-    def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
+    def take(
+        self, channel: Channel, kind: type[MessageType], source: int | None, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
         return self.cursor.receive(kind, source)
 
     def _wait_for_end(self, step: StepInProgress, end_s: float, *, has_hooks: bool) -> float:
@@ -222,7 +224,9 @@ class ReplayedServer(SimulatedServer):
     def accept(self, envelope: Envelope) -> None:
         self.cursor.arrived(envelope)
 
-    def take(self, channel: Channel, kind: type[MessageType], source: int | None) -> tuple[int, MessageType]:
+    def take(
+        self, channel: Channel, kind: type[MessageType], source: int | None, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
         return self.cursor.receive(kind, source)
 
 

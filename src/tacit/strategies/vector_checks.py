@@ -1,13 +1,23 @@
-"""Check of a vector before it is compressed: all its numbers are finite."""
+"""Checks that all numbers of a vector are finite, at the cost of one sum."""
 
 from __future__ import annotations
 
 import math
+from typing import Final
 
+import torch
 from torch import Tensor
 
 from tacit.core.worker import Worker
 from tacit.errors import NotFinite
+
+_HALVES: Final = (torch.float16, torch.bfloat16)
+
+
+def has_wrong_numbers(vector: Tensor) -> bool:
+    """Return whether ``vector`` contains NaN or infinity."""
+    total = vector.sum(dtype=torch.float32 if vector.dtype in _HALVES else None)
+    return not (math.isfinite(float(total)) or bool(vector.isfinite().all()))  # a finite sum has finite terms
 
 
 def require_finite(worker: Worker, what: str, vector: Tensor) -> None:

@@ -93,7 +93,9 @@ class ScriptedNetwork:
     def send(self, to: int, message: Message) -> None:
         self.calls.append(Call("send", message.snapshot(), {"to": to}))
 
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+    def receive(
+        self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
         found, message = self._answer(Call("receive", kind, {"source": source}))
         assert isinstance(message, kind), f"receive({kind.__name__}): the next answer is a {type(message).__name__}."
         assert source in (None, found), f"receive(source={source}): the next answer comes from {found}."

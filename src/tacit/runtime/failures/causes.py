@@ -10,7 +10,6 @@ leaving, and only then closes its groups and sockets. So a process that is gone 
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -45,7 +44,6 @@ class Cause:
     kind: str
     ranks: Sequence[int]
     reason: str | None = None  # FAILED: the error; TIMED_OUT: who waits where, if in different calls
-    name: str = ""  # of this end of a run, so that all workers write their rescue files to one folder
 
 
 class FailureCauses:
@@ -66,10 +64,13 @@ class FailureCauses:
         """Return the cause that ends the run; None if this worker knows of none."""
         return self._published() or self._own
 
-    def name(self) -> str | None:
-        """Return the name of the published cause; None if there is none, or the store is gone."""
-        cause = self._published()
-        return None if cause is None else cause.name
+    def cause_with(self, failure: BaseException) -> Cause | None:
+        """Return the cause that ends the run; None if this worker knows of no more than ``failure``."""
+        if (cause := self.cause()) is not None:
+            return self._with_losses(cause)
+        if isinstance(failure, PeerLost) and failure.reason is None and set(self.lost()) - set(failure.ranks):
+            return Cause(LOST, sorted({*failure.ranks, *self.lost()}))
+        return None
 
     def _published(self) -> Cause | None:
         text = self._environment.find("cause")
@@ -95,7 +96,7 @@ class FailureCauses:
 
     def agree(self, cause: Cause) -> Cause:
         """Publish ``cause`` unless one is published; return the published one."""
-        mine = self._own = self._own or replace(cause, name=secrets.token_hex(4))
+        mine = self._own = self._own or cause
         text = self._environment.decide("cause", json.dumps(asdict(mine)))
         return mine if text is None else Cause(**json.loads(text))
 

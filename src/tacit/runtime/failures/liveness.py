@@ -8,6 +8,7 @@ resets it when the process ends for any reason. So no process has to reply in ti
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from typing import Final
 from weakref import WeakSet
@@ -24,10 +25,12 @@ class Liveness:
     def __init__(self, environment: Environment, address: str) -> None:
         self._listener = socket.create_server((address, 0), backlog=environment.size + 8)
         _listeners.add(self._listener)
-        environment.publish("listener", [address, self._listener.getsockname()[1]])
+        environment.publish("listener", [address, self._listener.getsockname()[1], secrets.token_hex(4)])
         self._gone: set[int] = set()
         self._connections: dict[int, socket.socket] = {}
-        for rank, (host, port) in enumerate(environment.gather("listener")):
+        listeners = environment.gather("listener")
+        self.run_name: str = listeners[0][2]  # equal on all ranks, also when the store is gone
+        for rank, (host, port, _) in enumerate(listeners):
             if rank != environment.rank:
                 self._connect(rank, host, port)
 

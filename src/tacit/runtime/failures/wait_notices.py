@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread, get_ident
 from typing import Final
 
+from tacit.errors import TimedOut
 from tacit.runtime.environment import Environment
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.failures.waits import MESSAGES, Wait, call_site, deadlocked_ranks, waits_text, workers_text
@@ -86,6 +87,19 @@ class WaitNotices:
         if self._current is not None:
             with suppress(RuntimeError):  # the store's host is gone
                 self._environment.publish("waiting", asdict(self._current.located()))
+
+    def time_out_of(self, error: TimedOut) -> TimedOut:
+        """Return ``error``, the time-out of a wait for a message, with the workers that hold the run up.
+
+        These wait in no call themselves: a worker that has not answered may wait for another one.
+        """
+        self.fail()
+        try:
+            found = [json.loads(text) for text in self._environment.store.multi_get(self._keys)]
+        except RuntimeError:  # the store's host is gone
+            found = []
+        absent = [rank for rank, wait in enumerate(found) if wait is None and rank != self._rank]
+        return TimedOut(error.waiting_for, absent or error.missing, error.timeout_s, self.differences())
 
     def differences(self) -> str | None:
         """Return who waits where and the rule, to end a sentence; None unless workers wait in different calls."""

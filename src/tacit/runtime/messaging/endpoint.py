@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import Store
 from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
 from tacit.core.network import count_reply
-from tacit.errors import MisplacedCall, TimedOut
+from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
 from tacit.runtime.messaging import sent_buffers
 from tacit.runtime.messaging.address_book import Address, AddressBook
 from tacit.runtime.messaging.hook_lock import HookLock
@@ -34,6 +34,7 @@ MessageType = TypeVar("MessageType", bound=Message)
 
 _GOODBYE_S: Final = 5.0
 """How long ``close`` waits for peers to read what was sent to them."""
+_ITS_OUTPUT: Final = "its own output says why."
 
 
 class MessageEndpoint:
@@ -95,10 +96,15 @@ class MessageEndpoint:
     # What the worker calls.
 
     def send(self, to: int, message: Message) -> None:
-        """Send a snapshot of ``message``; tensors that it owns are not copied. If the peer is gone, drop it."""
+        """Send a snapshot of ``message``; tensors that it owns are not copied.
+
+        If the peer is gone, drop it; if the peer is a server, which nothing can replace, raise ``PeerLost``.
+        """
         if self._failure is not None:
             raise self._failure
         peer = self._senders.open.get(to) or self._connect_to(to)
+        if to < 0 and peer.gone_s is not None and not peer.sent_goodbye:
+            raise PeerLost(to, self._reader.now_s, f"send({type(message).__name__})", _ITS_OUTPUT, need="needs it")
         is_reply = self._hook_lock.is_handling
         if is_reply:
             self._replies_left = count_reply(self._replies_left, to, message)
@@ -108,11 +114,14 @@ class MessageEndpoint:
             stamp_bytes = len(self._large_stamp if is_large else self._stamp)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
         self.sent[to] += 1
-        if not peer.offer(frames, may_queue=is_reply):
+        alone = message.one_under_way and not is_reply
+        if not peer.offer(frames, may_queue=is_reply, alone=alone):
             with self._hook_lock.released():
-                self._wait_for_room(peer, frames, to)
+                self._wait_for_room(peer, frames, to, alone)
 
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
+    def receive(
+        self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
         """Return the oldest message of ``kind`` (from ``source``) and its source; wait with the hook lock released."""
         if self._hook_lock.is_handling:
             raise MisplacedCall(
@@ -126,7 +135,7 @@ class MessageEndpoint:
         if found is None:
             depth = self._hook_lock.give_up()
             try:
-                found = self._wait_for(kind, source)
+                found = self._wait_for(kind, source, timeout_s)
             finally:
                 self._hook_lock.take_back(depth)
         if self._received is not None:
@@ -173,7 +182,7 @@ class MessageEndpoint:
 
     @property
     def bad_messages(self) -> int:
-        """Number of messages that did not parse or did not carry the token."""
+        """Number of messages that did not parse, did not carry the token, or did not fit their handler."""
         return self._receiver.bad_messages
 
     def close(self) -> None:
@@ -204,9 +213,9 @@ class MessageEndpoint:
         self._connect()
         return self._senders.open[peer]
 
-    def _wait_for_room(self, peer: Sender, frames: Frames, to: int) -> None:
+    def _wait_for_room(self, peer: Sender, frames: Frames, to: int, alone: bool) -> None:
         deadline_s = time.monotonic() + self._timeout_s
-        while not peer.offer(frames, may_queue=False):
+        while not peer.offer(frames, may_queue=False, alone=alone):
             self.raise_if_failed()
             if time.monotonic() > deadline_s:
                 raise TimedOut(f"send to {to}, whose window is full,", [to], self._timeout_s)
@@ -214,7 +223,7 @@ class MessageEndpoint:
 
     # Receiving.
 
-    def _wait_for(self, kind: type[Message], source: int | None) -> Received:
+    def _wait_for(self, kind: type[Message], source: int | None, timeout_s: float | None) -> Received:
         inbox, reader = self._inbox, self._reader
         self._receiving_since_s = begun_s = now_s = time.monotonic()
         try:
@@ -231,7 +240,7 @@ class MessageEndpoint:
                     if isinstance(found, tuple):
                         return found
                     if not found:
-                        reader.raise_if_in_vain(kind, source, time.monotonic() - begun_s)
+                        reader.raise_if_in_vain(kind, source, time.monotonic() - begun_s, timeout_s)
                 if inbox.due:
                     self._handle_due()
                 self.raise_if_failed()
@@ -291,6 +300,8 @@ class MessageEndpoint:
             self._received(source, message)
         try:
             self._handler(source, message.received_as(self._inbox.handles))
+        except BadMessage as error:  # content that does not fit: the handler has changed nothing
+            self._receiver.drop(f"a message of {source}: {error}")
         except BaseException as error:  # noqa: BLE001 - in any thread: the worker raises it
             self._failure = error
 

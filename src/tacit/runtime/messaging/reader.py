@@ -56,7 +56,8 @@ class Reader:
         return [peer for peer in self._peers if peer != self._address and peer not in self._unreported]
 
     @property
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """The time since the endpoint was made."""
         return time.monotonic() - self._begun_s
 
     def read(self, now_s: float, kind: type[Message] | None = None, source: int | None = None) -> Received | bool:
@@ -88,7 +89,7 @@ class Reader:
 
     def _check_peers(self, now_s: float) -> None:
         self._looked_s = now_s
-        self._senders.check(self._now_s)
+        self._senders.check(self.now_s)
         senders = self._senders.open
         self._gone = [p for p in self._unreported if p in senders and senders[p].gone_s is not None]
 
@@ -97,7 +98,7 @@ class Reader:
         with suppress(RuntimeError):  # the store is gone
             peer = self._senders.to(sender)
             if peer is not None and purpose is Purpose.GOODBYE:
-                peer.depart((self._acknowledgement,), self._now_s)
+                peer.depart((self._acknowledgement,), self.now_s)
             elif peer is not None:
                 peer.goodbye_ack = True
 
@@ -112,23 +113,26 @@ class Reader:
         """On a server: raise ``PeerLost`` once for each lost peer, after all its messages have been received."""
         for rank in self._gone:
             peer = self._senders.open[rank]
-            if peer.is_silent(self._now_s):
+            if peer.is_silent(self.now_s):
                 self._unreported.remove(rank)
                 self._gone = [other for other in self._gone if other != rank]
                 need = "may need a message from it"
                 raise PeerLost(rank, peer.gone_s or 0.0, f"receive({kind.__name__})", need=need)
 
-    def raise_if_in_vain(self, kind: type[Message], source: int | None, waited_s: float) -> None:
+    def raise_if_in_vain(
+        self, kind: type[Message], source: int | None, waited_s: float, timeout_s: float | None
+    ) -> None:
         """Raise if the message cannot come any more, or has not come within the time-out."""
         what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
         if len(self._inbox) >= _INBOX_MESSAGES:
             raise RunError(f"{what} cannot be reached: {len(self._inbox)} messages wait before it; receive them first.")
-        silent = {rank: peer for rank, peer in self._senders.open.items() if peer.is_silent(self._now_s)}
+        silent = {rank: peer for rank, peer in self._senders.open.items() if peer.is_silent(self.now_s)}
         awaited = self._peers if source is None else [source]
         if awaited and all(rank in silent for rank in awaited):
             last = max(awaited, key=lambda rank: silent[rank].gone_s or 0.0)
             why = "it had closed its session." if silent[last].sent_goodbye else "its own output says why."
             need = "needs a message and no peer is left" if source is None else "needs a message from it"
             raise PeerLost(last, silent[last].gone_s or 0.0, what, why, need=need)
-        if waited_s > self._timeout_s:
-            raise TimedOut(what, () if source is None else (source,), self._timeout_s)
+        limit_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        if waited_s > limit_s:
+            raise TimedOut(what, () if source is None else (source,), limit_s)

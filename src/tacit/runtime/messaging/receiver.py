@@ -89,7 +89,7 @@ class Receiver:
         except BadMessage as error:
             for _ in self:  # its remaining frames
                 pass
-            self._drop(str(error))
+            self.drop(str(error))
             return None
 
     def _receive_soon(self) -> zmq.Frame | None:
@@ -129,7 +129,8 @@ class Receiver:
         self._is_more = frame.more
         return frame.buffer
 
-    def _drop(self, why: str) -> None:
+    def drop(self, why: str) -> None:
+        """Count a message that cannot be used; log the first one."""
         self.bad_messages += 1
         if self.bad_messages == 1:
             _log.warning("dropped bytes received at %s: %s Further ones are only counted.", self.url, why)

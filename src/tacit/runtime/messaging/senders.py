@@ -71,6 +71,7 @@ class Sender:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], entry: Address, mine: Keys, window: Window) -> None:
         self._lock, self._window = Lock(), window
         self._queue: deque[Frames] = deque()  # replies of handlers, which may not block
+        self._alone: list[ref[memoryview]] = []  # large frames of the last message that others wait for
         self._refusals = 0
         self.gone_s: float | None = None  # since when the peer is gone; None: it is there
         self.sent_goodbye = self.goodbye_ack = False  # by the peer: its goodbye, and its acknowledgement of ours
@@ -86,17 +87,20 @@ class Sender:
         self._socket.connect(entry.url)
         self._put = super(zmq.Socket, self._socket).send  # without pyzmq's wrapper, whose options PUSH does not have
 
-    def offer(self, frames: Frames, *, may_queue: bool) -> bool:
+    def offer(self, frames: Frames, *, may_queue: bool, alone: bool = False) -> bool:
         """Send ``frames`` if there is room; otherwise queue them or return False.
 
-        Frames to a peer that is gone are dropped.
+        Frames to a peer that is gone are dropped. alone: there is no room before the kernel has taken the large frames
+        of the last message that was sent with ``alone``.
         """
         with self._lock:
             if self.gone_s is not None:
                 return True
+            if alone and any(frame() is not None for frame in self._alone):
+                return False
             if self._queue:
                 self._send_queue()
-            if not self._queue and (may_queue or not self._window.is_full) and self._send(frames):
+            if not self._queue and (may_queue or not self._window.is_full) and self._send(frames, alone=alone):
                 return True
             if may_queue:
                 self._enqueue(frames)
@@ -146,8 +150,10 @@ class Sender:
         self._window.add_queued(-len(self._queue))
         self._queue.clear()
 
-    def _send(self, frames: Frames) -> bool:
+    def _send(self, frames: Frames, *, alone: bool = False) -> bool:
         more = len(frames)
+        if alone:
+            self._alone.clear()
         try:
             for frame in frames:  # only the first can fail because zmq's queue is full
                 more -= 1
@@ -157,6 +163,8 @@ class Sender:
                     held = frame if isinstance(frame, memoryview) else memoryview(frame)
                     self._put(held, _MORE if more else _LAST, False)
                     self._window.add(held)
+                    if alone:
+                        self._alone.append(ref(held))
         except zmq.Again:
             return False
         return True

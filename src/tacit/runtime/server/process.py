@@ -98,7 +98,7 @@ class _Served:
         self._origin_s, self._received_s = time.perf_counter(), 0.0
         folder, _, every = os.environ.get(CHECKPOINTS, "").rpartition(":")
         self._folder = Path(folder) if folder else None
-        self._every = int(every or 1)
+        self._every, self._attempts = int(every or 1), checkpoints.Attempts()
 
     def run(self, endpoint: MessageEndpoint, size: int, steps: int | None, seed: int) -> None:
         _, sent = endpoint.receive(ClockTime, source=0)
@@ -142,8 +142,8 @@ class _Served:
 
     def _checkpoint(self, updates: int) -> None:
         if self._folder is not None and updates % self._every == 0:
-            kept = {"strategy": str(self._strategy), **self._loop.state_dict()}
-            checkpoints.write_server(self._folder, kept, updates)
+            folder, kept = self._folder, {"strategy": str(self._strategy), **self._loop.state_dict()}
+            self._attempts.try_to(lambda: checkpoints.write_server(folder, kept, updates))
 
 
 def _nothing(source: int, message: Message) -> None:

@@ -100,8 +100,10 @@ class ServerNetwork:
     def send(self, to: int, message: Message) -> None:
         self._endpoint.send(to, message)
 
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        return self._endpoint.receive(kind, source)
+    def receive(
+        self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
+        return self._endpoint.receive(kind, source, timeout_s=timeout_s)
 
     def all_reduce_mean(
         self,

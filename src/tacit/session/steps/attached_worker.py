@@ -17,6 +17,7 @@ from tacit.errors import MisplacedCall
 from tacit.session.backend import SessionBackend
 from tacit.session.model.extra_state import NetworkWithExtraState
 from tacit.session.model.flat_parameters import FlatModel
+from tacit.session.steps.finite_checks import require_finite
 from tacit.session.steps.observed_losses import LossMeter
 from tacit.session.steps.optimizers import Optimizers
 
@@ -54,6 +55,11 @@ class AttachedWorker:
             raise MisplacedCall("a handler may not touch worker.parameters; work on tensors of the state instead.")
         return self._model.vector()
 
+    def check_model(self) -> None:
+        """Raise ``NotFinite`` if the model, which a hook may send, contains NaN or infinity."""
+        if self.size > 1 and not self._strategy.has_server:
+            require_finite(self.rank, self.step, "model", self._model.vector(), self.layout)
+
     @property
     def layout(self) -> Layout:
         return self._model.layout
@@ -61,7 +67,11 @@ class AttachedWorker:
     @property
     def gradient(self) -> Tensor:
         gradient = self._model.gather_gradient()
-        return gradient.zero_() if self.has_no_data or self.scaler_skips else gradient
+        if self.has_no_data or self.scaler_skips:
+            return gradient.zero_()
+        if self.size > 1:
+            require_finite(self.rank, self.step + 1, "gradient", gradient, self.layout)
+        return gradient
 
     @gradient.setter
     def gradient(self, value: Tensor) -> None:

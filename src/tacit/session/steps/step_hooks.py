@@ -98,6 +98,7 @@ class StepHooks:
     def finish(self) -> None:
         """Call the strategy's ``finish``."""
         with self.in_hook():
+            self._worker.check_model()
             self._strategy.finish(self._worker, self.state)
 
     def handle(self, source: int, message: Message) -> None:
@@ -236,6 +237,7 @@ class StepHooks:
         self._check_groups()
         before = self._flat.vector().clone() if self._with_curvature else None
         if self._calls_after:
+            self._worker.check_model()
             self._strategy.after_step(self._worker, self.state)
         self.hook_free_steps = self._count_hook_free_steps()
         if before is not None and not torch.equal(before, self._flat.vector()):

@@ -165,6 +165,9 @@ class ScriptBackend:
     def failure_name(self) -> str | None:
         return None
 
+    def is_gone(self, rank: int) -> bool:
+        return False  # simulated workers write no rescue checkpoint
+
     def close(self, failure: BaseException | None) -> None:
         self.is_open, self.failure = False, self.failure or failure
 
@@ -186,8 +189,10 @@ class ClockedNetwork(SimulatedNetwork):
             self._backend.step.total_weight = sum(collective.joined[rank][1] for rank in collective.group)
         return result
 
-    def receive(self, kind: type[MessageType], source: int | None = None) -> tuple[int, MessageType]:
-        received = super().receive(kind, source)
+    def receive(
+        self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
+    ) -> tuple[int, MessageType]:
+        received = super().receive(kind, source, timeout_s=timeout_s)
         self._end.clock_s = max(self._end.clock_s, self._end.world.agenda.now_s)
         return received
 

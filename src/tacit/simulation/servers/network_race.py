@@ -154,8 +154,8 @@ class NetworkRace:
         if is_pushed:
             self.rows.pushes += (rank, now_s)
             self._pushing[rank] += 1
-            if self._pushing[rank] > WINDOW:
-                raise Tie  # the learner would have to wait
+            if self._pushing[rank] > 1:
+                raise Tie  # the learner would have to wait: one push is under way at a time
             self._messages.push(now_s, rank, version, self._next_s())
 
     def _next_s(self) -> float:

@@ -103,7 +103,7 @@ class NetworkServerRun:
             if not learner.is_abandoned:
                 trace.compute(rank, learner.steps, learner.started_s, agenda.now_s)
                 if learner.version < last:
-                    while learner.in_flight >= WINDOW:
+                    while learner.in_flight:  # one push is under way at a time
                         learner.window_is_full = True
                         yield
                     self._push(learner)

@@ -53,7 +53,10 @@ class OverlappedRound(ModelRound):
 
     def put(self, model: Tensor) -> None:
         assert self.state.snapshot is not None
-        self._parameters.add_(model.sub_(self.state.snapshot))
+        if self.worker.step == self.state.last_round:  # no step since the snapshot: equal bits on all ranks
+            self._parameters.copy_(model)
+        else:
+            self._parameters.add_(model.sub_(self.state.snapshot))
         self.state.pending = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +21,12 @@ class ToServer(Message, wire="server"):
 
 @dataclass(frozen=True)
 class ServerPush(ToServer, wire="push"):
-    """A learner's gradient, with the numbers that the server needs to use it."""
+    """A learner's gradient, with the numbers that the server needs to use it.
+
+    A learner that does not wait for an answer (K-batch-sync) would otherwise fill a slow link with late gradients.
+    """
+
+    one_under_way: ClassVar[bool] = True
 
     number: int  # counts this learner's pushes, from 0
     version: int  # of the model that the gradient was computed at: its number of updates

@@ -120,6 +120,10 @@ class GradientRates:
         if self._keeps_models:
             self._models[version] = model
 
+    def has_model(self, version: int) -> bool:
+        """Return whether the distance to the model of ``version`` can be computed, if the rule needs it."""
+        return not self._keeps_models or version == self._state.version or version in self._models
+
     def drop_models(self, held: Iterable[int], pending: Iterable[Pushed]) -> None:
         """Drop the models that no learner computes at and no pending gradient was computed at.
 

@@ -46,7 +46,7 @@ class ParameterServer:
         self._rates, self._speed_bias = GradientRates(strategy.rate, server, state), SpeedBiasCheck(strategy, server)
         self._learners = Learners(strategy, server, state)
         self._models = ModelSender(strategy, server, state, self._learners, self._rates)
-        self._inbox = ServerInbox(strategy, server, state, self._shards, self._learners, self._models)
+        self._inbox = ServerInbox(strategy, server, state, self._shards, self._learners, self._models, self._rates)
         self._pending: list[Pushed] = []  # gradients for the next updates, in order of arrival
         self._waiting: dict[int, None] = {}  # learners to answer, in order of arrival
         self._answers_pushes = strategy.answers_pushes and (self._shards.is_leader or not strategy.cancels)
@@ -92,7 +92,7 @@ class ParameterServer:
     def _next_batch(self) -> list[Pushed]:
         """Return the gradients of the next update; nothing until there are enough."""
         if not self._shards.is_leader:
-            return self._shards.next_batch(self._pending)
+            return self._shards.next_batch(self._pending, self._learners.is_present)
         return self._bound.select(self._pending, self._learners.k, self._state.version, self._learners.held)
 
     def _update(self, batch: list[Pushed]) -> None:

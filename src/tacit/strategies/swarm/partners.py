@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from torch import Tensor
 
 from tacit.compression import Lattice
 from tacit.core.worker import Worker
-from tacit.errors import PeerLost
+from tacit.errors import PeerLost, TimedOut
 from tacit.strategies.swarm.messages import SwarmJoinRequest, SwarmJoinResponse
 from tacit.strategies.swarm.state import SwarmState
 from tacit.topology import Complete, Topology
 
 _MOST_SKIPPED: Final = 8
 """Exchanges that are skipped for one outstanding response."""
+FIRST_WAIT_S: Final = 10.0
+"""How long a node that joins waits for a neighbour's model before it asks the next one; twice as long in each round."""
+JOIN_ROUNDS: Final = 6
+"""How often a node that joins asks each silent neighbour."""
 
 
 def draw_neighbour(worker: Worker, state: SwarmState, topology: Topology) -> int | None:
@@ -47,13 +52,39 @@ def abandon_overdue(state: SwarmState) -> bool:
 
 def request_trained_model(worker: Worker, topology: Topology) -> Tensor | None:
     """Return the model of the first neighbour, in random order, that has trained; None if there is none."""
-    neighbours = topology.neighbours(worker.size)[worker.rank]
-    for place in worker.random.permutation(len(neighbours)).tolist():
-        worker.network.send(neighbours[place], SwarmJoinRequest())
-        try:
-            _, response = worker.network.receive(SwarmJoinResponse, source=neighbours[place])
-        except PeerLost:
-            continue
-        if response.model.numel():
-            return response.model
+    network = worker.network
+
+    def ask(neighbour: int, timeout_s: float) -> Tensor:
+        network.send(neighbour, SwarmJoinRequest())
+        return network.receive(SwarmJoinResponse, source=neighbour, timeout_s=timeout_s)[1].model
+
+    return first_model(worker, topology.neighbours(worker.size)[worker.rank], ask)
+
+
+def first_model(worker: Worker, neighbours: Sequence[int], ask: Callable[[int, float], Tensor]) -> Tensor | None:
+    """Return the first model that is not empty, asking ``neighbours`` in random order; None if none has trained.
+
+    ask: asks one neighbour and waits a given time. A request or its answer may be lost: silent neighbours are asked
+    again after all others. Raise ``TimedOut`` if no neighbour has answered at last.
+    """
+    silent = [neighbours[place] for place in worker.random.permutation(len(neighbours)).tolist()]
+    answers, error = 0, None
+    for number in range(JOIN_ROUNDS):
+        asked, silent = silent, []
+        for neighbour in asked:
+            try:
+                model = ask(neighbour, FIRST_WAIT_S * 2**number)
+            except PeerLost:
+                continue
+            except TimedOut as timed_out:
+                silent.append(neighbour)
+                error = timed_out
+                continue
+            if model.numel():
+                return model
+            answers += 1
+        if not silent:
+            return None
+    if not answers and error is not None:
+        raise error
     return None

@@ -22,6 +22,7 @@ from tacit.core.strategy import MergesStates, Strategy, TakesJoiners
 from tacit.core.worker import Worker
 from tacit.errors import PeerLost, require
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
+from tacit.strategies.swarm.partners import first_model
 from tacit.strategies.swarm.reconcile import mean_of_all
 from tacit.topology import Complete, Topology
 
@@ -73,12 +74,14 @@ class PullSwarm(Strategy[PullSwarmState], TakesJoiners, MergesStates):
     def join(self, worker: Worker, state: PullSwarmState) -> None:
         """Take the model of a neighbour that has trained; send no copy until then."""
         state.is_ready = False
-        neighbours = self.topology.neighbours(worker.size)[worker.rank]
-        for place in worker.random.permutation(len(neighbours)).tolist():
-            model = self._pull(worker, neighbours[place])
-            if model is not None:
-                worker.parameters.copy_(model)
-                break
+
+        def ask(neighbour: int, timeout_s: float) -> Tensor:
+            model = self._pull(worker, neighbour, timeout_s)
+            return state.snapshot[:0] if model is None else model
+
+        model = first_model(worker, self.topology.neighbours(worker.size)[worker.rank], ask)
+        if model is not None:
+            worker.parameters.copy_(model)
         state.snapshot.copy_(worker.parameters)
         state.is_ready, state.due = True, worker.step + draw_steps(self.local_steps, worker.random)
 
@@ -93,11 +96,11 @@ class PullSwarm(Strategy[PullSwarmState], TakesJoiners, MergesStates):
                 model.add_(theirs.to(model)).div_(2)
         state.snapshot.copy_(model)
 
-    def _pull(self, worker: Worker, partner: int) -> Tensor | None:
+    def _pull(self, worker: Worker, partner: int, timeout_s: float | None = None) -> Tensor | None:
         """Return a copy of the partner's model; None if the partner is lost or has no trained model."""
         worker.network.send(partner, PullRequest())
         try:
-            _, response = worker.network.receive(PullResponse, source=partner)
+            _, response = worker.network.receive(PullResponse, source=partner, timeout_s=timeout_s)
         except PeerLost:
             return None
         worker.note("met", partner)

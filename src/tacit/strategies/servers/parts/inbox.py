@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tacit.core.worker import Server
 from tacit.errors import BadMessage, PeerLost
 from tacit.strategies.servers.messages import ModelRequest, Pushed, ServerLeave, ServerPush, ShardBatch, ToServer
 from tacit.strategies.servers.parts.learners import AWAY, Learners
 from tacit.strategies.servers.parts.model_sender import ModelSender
+from tacit.strategies.servers.parts.push_checks import check_push, check_sender
 from tacit.strategies.servers.parts.server_channels import GradientChannels
 from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.parts.sharding import ShardGroup
+from tacit.strategies.servers.rates import GradientRates
 
 if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy
 
+_log: Final = logging.getLogger("tacit")
 OnRemoved = Callable[[int], None]
 
 
@@ -35,9 +39,11 @@ class ServerInbox:
         shards: ShardGroup,
         learners: Learners,
         models: ModelSender,
+        rates: GradientRates,
     ) -> None:
         self._strategy, self._server, self._state = strategy, server, state
-        self._shards, self._learners, self._models = shards, learners, models
+        self._shards, self._learners, self._models, self._rates = shards, learners, models, rates
+        self.refused = 0  # messages that did not fit
         self._gradients = GradientChannels(strategy, server)
 
     def receive(self, on_removed: OnRemoved) -> Pushed | None:
@@ -46,9 +52,16 @@ class ServerInbox:
             source, message = self._server.network.receive(ToServer)
         except PeerLost as lost:
             self._lose(lost, on_removed)
-            if not self._learners.count:
-                raise PeerLost(lost.rank, lost.at_s, str(self._strategy), need="has no learner left") from None
+            self._check_learners_left(lost)
             return None
+        try:
+            check_sender(source, message, self._server)
+            return self._take(source, message, on_removed)
+        except BadMessage as error:
+            self._refuse(source, error, on_removed)
+            return None
+
+    def _take(self, source: int, message: ToServer, on_removed: OnRemoved) -> Pushed | None:
         match message:
             case ServerPush() if self._learners.is_present[source]:  # the gradient of a lost learner is not used
                 return source, self._decode(source, message)
@@ -70,6 +83,11 @@ class ServerInbox:
             except PeerLost as lost:
                 self._lose(lost, on_removed)
                 continue
+            try:
+                check_sender(source, message, self._server)
+            except BadMessage as error:
+                self._refuse(source, error, on_removed)
+                continue
             match message:
                 case ServerPush() if answers_pushes:
                     self._models.send(source)
@@ -79,11 +97,30 @@ class ServerInbox:
                     self._remove(source, on_removed)
 
     def _decode(self, source: int, push: ServerPush) -> ServerPush:
-        version = self._state.version
-        if push.version > version and self._shards.is_leader:
-            raise BadMessage(f"learner {source} pushed a gradient at version {push.version} of a model at {version}.")
+        check_push(source, push, self._server, self._state.version if self._shards.is_leader else None)
+        if not self._strategy.cancels and not self._rates.has_model(push.version):
+            raise BadMessage(f"learner {source} pushed a gradient at version {push.version}, which no learner has.")
+        decoded = self._gradients.decode(source, push)
         self._learners.held[source] = AWAY
-        return self._gradients.decode(source, push)
+        return decoded
+
+    def _refuse(self, source: int, error: BadMessage, on_removed: OnRemoved) -> None:
+        """Drop a message that does not fit, and continue without its sender, whose state is unknown."""
+        self.refused += 1
+        if self.refused == 1:
+            _log.warning("the server refused a message of worker %d: %s Further ones are only counted.", source, error)
+        if 0 <= source < self._server.size and self._learners.is_present[source]:
+            lost = PeerLost(
+                source, self._server.now_s(), str(self._strategy), need="refused its message", reason=f"{error}"
+            )
+            self._lose(lost, on_removed)
+            self._check_learners_left(lost)
+
+    def _check_learners_left(self, lost: PeerLost) -> None:
+        if not self._learners.count:
+            raise PeerLost(
+                lost.rank, lost.at_s, str(self._strategy), reason=lost.reason, need="has no learner left"
+            ) from None
 
     def _answer(self, source: int, request: ModelRequest) -> None:
         if not request.is_joining:

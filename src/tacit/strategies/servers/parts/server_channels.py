@@ -39,7 +39,10 @@ class GradientChannels:
             return push
         if rank not in self._states:
             self._states[rank] = self._channel.new_state(parameters)
-        return replace(push, body=self._channel.decode(self._states[rank], push.body, push.rate))
+        try:
+            return replace(push, body=self._channel.decode(self._states[rank], push.body, push.rate))
+        except (ValueError, IndexError, RuntimeError) as error:  # its sizes or indices fit no vector
+            raise BadMessage(f"a compressed gradient cannot be decoded: {error}") from error
 
 
 class ModelChannels:

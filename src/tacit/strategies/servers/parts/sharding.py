@@ -7,13 +7,14 @@ each new version to all learners, and a learner waits for the version that belon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from tacit.core.network import server_address
 from tacit.core.worker import Server
-from tacit.strategies.servers.messages import Pushed, ServerLeave, ShardBatch
+from tacit.strategies.servers.messages import Pushed, ServerLeave, ServerPush, ShardBatch
 
 
 class ShardGroup:
@@ -45,17 +46,26 @@ class ShardGroup:
         """Queue an update that the leader has announced."""
         self._batches.append(batch)
 
-    def next_batch(self, pending: Sequence[Pushed]) -> list[Pushed]:
-        """Return the pushes of the oldest announced update; nothing until all of them have arrived."""
+    def next_batch(self, pending: Sequence[Pushed], is_present: Sequence[bool]) -> list[Pushed]:
+        """Return the pushes of the oldest announced update; nothing until all of them have arrived.
+
+        A learner may be lost after its push to the leader and before its push to this shard. A gradient of 0 takes the
+        place of the one that will never arrive: this part of the model makes as many updates as the others.
+        """
         if not self._batches:
             return []
         oldest_first = {(source, push.number): (source, push) for source, push in reversed(pending)}
-        wanted = zip(self._batches[0].ranks.tolist(), self._batches[0].numbers.tolist(), strict=True)
-        batch = [oldest_first[key] for key in wanted if key in oldest_first]
-        if len(batch) < len(self._batches[0].ranks):
-            return []
+        batch = []
+        for source, number in zip(self._batches[0].ranks.tolist(), self._batches[0].numbers.tolist(), strict=True):
+            found = oldest_first.get((source, number))
+            if found is None and is_present[source]:
+                return []
+            batch.append(found or (source, self._empty_push(number)))
         del self._batches[0]
         return batch
+
+    def _empty_push(self, number: int) -> ServerPush:
+        return ServerPush(number, 0, 0.0, 1.0, math.nan, torch.zeros_like(self._server.parameters))
 
     def _send(self, message: ShardBatch | ServerLeave) -> None:
         for shard in range(1, self._count):
