@@ -135,14 +135,19 @@ def test_a_server_whose_last_learner_is_refused_ends_with_the_reason():
     assert "learner 0 pushed a gradient at version 3 of a model at 0" in (caught.value.reason or "")
 
 
+@dataclass(frozen=True)
+class Loss(Message):
+    """In a script: the server hears that the sender is lost."""
+
+
 class LosingServer(ScriptedServer):
-    """Reports the loss of a learner where the script has its rank in place of a message."""
+    """Reports the losses that its script contains."""
 
     def receive(self, kind: type[Message], source: int | None = None) -> tuple[int, Message]:
-        _, message = received = super().receive(kind, source)
-        if message is None:
-            raise tacit.PeerLost(received[0], 1.0, "receive")
-        return received
+        rank, message = super().receive(kind, source)
+        if isinstance(message, Loss):
+            raise tacit.PeerLost(rank, 1.0, "receive")
+        return rank, message
 
 
 def test_a_shard_continues_without_a_push_that_its_lost_learner_sent_to_the_leader_only():
@@ -152,7 +157,7 @@ def test_a_shard_continues_without_a_push_that_its_lost_learner_sent_to_the_lead
         ShardBatch(torch.tensor([0, 1]), torch.tensor([0, 0])),
         ShardBatch(torch.tensor([2]), torch.tensor([0])),
     )
-    shard.coming.extend([(0, push(0)), (-1, both), (2, push(0)), (1, None), (-1, last), (-1, ServerLeave())])
+    shard.coming.extend([(0, push(0)), (-1, both), (2, push(0)), (1, Loss()), (-1, last), (-1, ServerLeave())])
     ParameterServer(tacit.KAsync(k=2, shards=2), shard, ServerState(2, has_left=[False] * 3)).serve()
     torch.testing.assert_close(shard.parameters, torch.full((4,), -0.05 - 0.1))  # half of learner 0's, then learner 2's
 
