@@ -62,6 +62,25 @@ TABLE = [
         ),
         depends_on_data=True,
     ),
+    Row(tacit.Hierarchical(outer=tacit.LocalSGD(period=tacit.Every(5)), groups=2), fewest_workers=2),
+    Row(
+        tacit.Hierarchical(
+            inner=tacit.LocalSGD(period=tacit.Every(2)),
+            outer=tacit.LocalSGD(period=tacit.VariancePeriod(initial=3), outer=tacit.SlowMo(), warmup_steps=3),
+            groups=2,
+        ),
+        depends_on_data=True,
+        fewest_workers=2,
+    ),
+    Row(
+        tacit.Hierarchical(
+            inner=tacit.CompressedGradient(compressor=TOP),
+            outer=tacit.LocalSGD(period=tacit.LossPeriod(initial=3), compressor=TOP),
+            groups=2,
+        ),
+        depends_on_data=True,
+        fewest_workers=2,
+    ),
     Row(tacit.SwarmSGD(local_steps=4), **ALONE),
     Row(tacit.SwarmSGD(local_steps=tacit.Geometric(mean=3), topology=tacit.Ring()), **ALONE),
     # Sizes of lattice points do not follow from models, but what overflows and is said again does.

@@ -29,6 +29,12 @@ UNEVEN = [
     tacit.LocalSGD(period=tacit.Every(2), outer=tacit.SlowMo()),
     tacit.LocalSGD(period=tacit.Every(3), weights="equal"),
     tacit.CompressedGradient(compressor=tacit.TopK(k=5), weights="equal"),
+    tacit.Hierarchical(outer=tacit.LocalSGD(period=tacit.Every(3)), groups=2),
+    tacit.Hierarchical(
+        inner=tacit.LocalSGD(period=tacit.Every(2)),
+        outer=tacit.LocalSGD(period=tacit.Every(5), compressor=tacit.TopK(k=5)),
+        groups=[[0], [2, 1]],
+    ),
     *COMPRESSED,
 ]
 

@@ -140,6 +140,10 @@ class Network(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def hosts(self) -> Sequence[int]:
+        """The number of each rank's host."""
+
     def all_reduce_mean(
         self,
         parts: Parts,

@@ -63,6 +63,16 @@ ALIASES: Final = (
     ),
     Alias("SlowMo", "LocalSGD(period=Every(12), outer=SlowMo(momentum=0.5))", "Wang et al., arXiv 1910.00643"),
     Alias("DiLoCo", _DILOCO, "Douillard et al., arXiv 2311.08105; there Every(500) and AdamW"),
+    Alias(
+        "HierarchicalLocalSGD",
+        "Hierarchical(inner=AllReduce(), outer=LocalSGD(period=Every(8)))",
+        "Lin et al., arXiv 1808.07217; one group per host",
+    ),
+    Alias(
+        "H-SGD",
+        "Hierarchical(inner=LocalSGD(period=Every(2)), outer=LocalSGD(period=Every(8)))",
+        "Wang et al., arXiv 2010.12998; one group per host",
+    ),
     Alias("OneShotAveraging", "LocalSGD(period=OneShot())", "one average, at the end"),
     Alias("EF21", f"CompressedGradient({_TOP}, feedback=EF21())", "Richtárik et al., arXiv 2106.05203"),
     Alias("EF21+", f"CompressedGradient({_TOP}, feedback=EF21Plus())", "Richtárik et al., arXiv 2106.05203"),

@@ -32,6 +32,7 @@ class ProcessNetwork:
 
     def __init__(self, backend: ProcessBackend) -> None:
         self._backend, self.rank, self.size = backend, backend.rank, backend.size
+        self.hosts: Sequence[int] = (0,) * self.size  # until the rendezvous
         self._pool = ReusedBuffers()
         self._to_itself: list[Message] = []  # messages that a single process has sent to itself
         self._rounds: dict[tuple[int, ...], int] = {}

@@ -27,6 +27,11 @@ class SimulatedNetwork:
         self._end, self.rank, self.size, self.channel = endpoint, endpoint.rank, endpoint.size, channel
         self._has_costs = bool(endpoint.world.cluster.costs) and self.size > 1  # one worker copies nothing
 
+    @property
+    def hosts(self) -> Sequence[int]:
+        cluster = self._end.world.cluster
+        return [cluster.host(rank) for rank in range(cluster.workers)]
+
     def all_reduce_mean(
         self,
         parts: Parts,

@@ -15,7 +15,7 @@ from torch import Tensor
 from tacit.core.network import Envelope
 from tacit.core.parameter_layout import Layout
 from tacit.core.strategy import TakesJoiners, check_cancels
-from tacit.core.worker import ObservedLosses
+from tacit.core.worker import ObservedLosses, VectorMean
 from tacit.errors import MisplacedCall
 from tacit.simulation.compute_times import StepInProgress
 from tacit.simulation.endpoints import Endpoint
@@ -106,7 +106,7 @@ class SimulatedWorker(Endpoint):
     def report_total_weight(self, total_weight: float) -> None:
         """Do nothing: the data of a workload never ends."""
 
-    def average_extra_state(self, weight: float) -> None:
+    def average_extra_state(self, weight: float, mean: VectorMean | None = None) -> None:
         """Do nothing: each replica of a workload keeps its own buffers."""
 
     def set_model_version(self, updates: int) -> None:

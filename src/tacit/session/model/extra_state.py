@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tacit.core.messages import Message
 from tacit.core.network import Network, Parts, Pending, tensors_of
 from tacit.core.state_io import PendingRound
+from tacit.core.worker import VectorMean
 from tacit.errors import nearest, require
 from tacit.session.steps.optimizers import Optimizers, evaluates_several_times, is_moment
 
@@ -115,6 +116,10 @@ class NetworkWithExtraState:
         self.all_gather, self.all_to_all, self.broadcast = network.all_gather, network.all_to_all, network.broadcast
         self.send, self.receive = network.send, network.receive
 
+    @property
+    def hosts(self) -> Sequence[int]:
+        return self._network.hosts
+
     def all_reduce_mean(
         self,
         parts: Parts,
@@ -154,12 +159,13 @@ class NetworkWithExtraState:
         """Return a round that ended while a checkpoint was written, as if it were still in progress."""
         return PendingWithExtraState(None, self._extra_state, extra, received)
 
-    def average_extra_state(self, like: Tensor, weight: float) -> None:
-        """Average the extra state in an all-reduce of its own, after a round without all-reduce."""
+    def average_extra_state(self, like: Tensor, weight: float, mean: VectorMean | None = None) -> None:
+        """Average the extra state by ``mean``, or in an all-reduce of its own, after a round without it."""
         self._extra_state.agree_on_moments(self._exchange)
         if not self._extra_state.is_empty:
             extra = self._extra_state.gather(like)
-            self._extra_state.apply_mean(self._network.all_reduce_mean(extra, weight), None)
+            mean = self._network.all_reduce_mean if mean is None else mean
+            self._extra_state.apply_mean(mean(torch.cat(extra), weight), None)
         self._extra_state.end_round()
 
     def _with_extra_state(self, parts: Parts) -> tuple[list[Tensor], list[Tensor]]:
