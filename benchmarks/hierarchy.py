@@ -57,7 +57,7 @@ METHODS: Final[dict[str, Strategy[Any]]] = {
 CLUSTER: Final = tacit.Cluster(
     workers=4,
     hosts=2,
-    compute=tacit.Constant(seconds=SLEEP_S),
+    compute=tacit.Constant(mean_s=SLEEP_S),
     bandwidth_bytes_per_s=ACROSS_BITS_PER_S / 8,
     host_bandwidth_bytes_per_s=INSIDE_BITS_PER_S / 8 / (1 + HEADERS),
     host_latency_s=1e-4,

@@ -22,6 +22,7 @@ UNEVEN = [
     tacit.AllReduce(),
     tacit.LocalSGD(period=tacit.Every(3)),
     tacit.LocalSGD(period=tacit.Every(3), overlap_steps=2),
+    tacit.LocalSGD(period=tacit.Every(4), fragments=3, overlap_steps=1, mix=0.5),
     tacit.LocalSGD(period=tacit.LossPeriod(initial=2)),
     tacit.LocalSGD(period=tacit.VariancePeriod(initial=2, sampling_steps=4)),
     tacit.LocalSGD(period=tacit.PacePeriod(communication=0.3, maximum=4)),

@@ -102,7 +102,8 @@ def test_a_compressed_round_across_groups_sends_fewer_bytes():
         ({"inner": tacit.LocalSGD(outer=tacit.SlowMo())}, "must average plainly"),
         ({"inner": tacit.LocalSGD(period=tacit.VariancePeriod())}, "must average plainly"),
         ({"outer": tacit.AllReduce()}, "must be LocalSGD"),
-        ({"outer": tacit.LocalSGD(overlap_steps=2)}, "must have overlap_steps=0"),
+        ({"outer": tacit.LocalSGD(overlap_steps=2)}, "must have overlap_steps=0 and fragments=1"),
+        ({"outer": tacit.LocalSGD(fragments=2)}, "must have overlap_steps=0 and fragments=1"),
     ],
 )
 def test_what_cannot_be_combined_is_refused(arguments, message):

@@ -162,7 +162,7 @@ class Network(Protocol):
         """
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> Pending:
         """Start an ``all_reduce_mean`` of a copy of ``parts`` and return at once."""
 

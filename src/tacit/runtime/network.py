@@ -51,7 +51,9 @@ class ProcessNetwork:
     ) -> Tensor:
         return Mean(self, parts, weight, group, overlaps=False).wait(into)
 
-    def start_all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Mean:
+    def start_all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
+    ) -> Mean:
         return Mean(self, parts, weight, group, overlaps=True)
 
     def all_gather(

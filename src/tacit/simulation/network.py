@@ -49,7 +49,7 @@ class SimulatedNetwork:
         return taken
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> SimulatedPending:
         numbers = self._flatten(parts) if self._has_costs else 0
         if self._end.world.is_timing:  # no step changes the parts

@@ -67,7 +67,7 @@ class ScriptedNetwork:
         return mean[into.numel() :]
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> ScriptedPending:
         return ScriptedPending(self._mean("start_all_reduce_mean", parts, weight, group))
 

@@ -118,7 +118,7 @@ class ServerNetwork:
         raise _refusal("all_reduce_mean")
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> Pending:
         raise _refusal("start_all_reduce_mean")
 

@@ -144,10 +144,10 @@ class NetworkWithExtraState:
         return mean
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> Pending:
-        if group is not None:
-            return self._network.start_all_reduce_mean(parts, weight, group=group)
+        if group is not None or not extra_state:
+            return PendingWithExtraState(self._network.start_all_reduce_mean(parts, weight, group=group), None)
         self._extra_state.agree_on_moments(self._exchange)
         if self._extra_state.is_empty:
             return PendingWithExtraState(self._network.start_all_reduce_mean(parts, weight), self._extra_state)
@@ -155,9 +155,9 @@ class NetworkWithExtraState:
         pending = self._network.start_all_reduce_mean([*own, *extra], weight)
         return PendingWithExtraState(pending, self._extra_state, torch.cat(extra))
 
-    def finished(self, received: Tensor, extra: Tensor | None) -> PendingWithExtraState:
+    def finished(self, received: Tensor, extra: Tensor | None, ends_round: bool) -> PendingWithExtraState:
         """Return a round that ended while a checkpoint was written, as if it were still in progress."""
-        return PendingWithExtraState(None, self._extra_state, extra, received)
+        return PendingWithExtraState(None, self._extra_state if ends_round else None, extra, received)
 
     def average_extra_state(self, like: Tensor, weight: float, mean: VectorMean | None = None) -> None:
         """Average the extra state by ``mean``, or in an all-reduce of its own, after a round without it."""
@@ -178,16 +178,23 @@ class NetworkWithExtraState:
 
 
 class PendingWithExtraState(PendingRound):
-    """An all-reduce in progress, with the extra state that was sent. A checkpoint stores its result."""
+    """An all-reduce in progress, with the extra state that was sent. A checkpoint stores its result.
+
+    extra_state: None if another call averages it.
+    """
 
     def __init__(
         self,
         pending: Pending | None,
-        extra_state: ExtraState,
+        extra_state: ExtraState | None,
         extra: Tensor | None = None,
         received: Tensor | None = None,
     ) -> None:
         self._pending, self._extra_state, self.extra, self._received = pending, extra_state, extra, received
+
+    @property
+    def ends_round(self) -> bool:
+        return self._extra_state is not None
 
     @property
     def is_ready(self) -> bool:
@@ -202,6 +209,8 @@ class PendingWithExtraState(PendingRound):
 
     def wait(self) -> Tensor:
         received = self.result()
+        if self._extra_state is None:
+            return received
         if self.extra is not None:
             numbers = received.numel() - self.extra.numel()
             self._extra_state.apply_mean(received[numbers:], self.extra)

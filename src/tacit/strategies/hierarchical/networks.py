@@ -41,7 +41,7 @@ class GroupNetwork:
         return own[into.numel() :]
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> Pending:
         raise MisplacedCall("the parts of Hierarchical wait for their rounds; let overlap_steps be 0.")
 

@@ -59,14 +59,12 @@ class Hierarchical(Strategy[HierarchicalState], RunsAhead, MergesStates):
         require(type(inner) in _INNER, f"inner={inner!r} must be one of {kinds}, which average inside a group.")
         needs = f"outer={outer!r} must be LocalSGD(…), whose rounds average the models of groups"
         require(type(outer) is LocalSGD, f"{needs}; the other strategies train without groups.")
-        waits = "must have overlap_steps=0: a group cannot train on before its leader has the mean; leave it out."
-        require(outer.overlap_steps == 0, f"outer={outer!r} {waits}")
+        whole = "must have overlap_steps=0 and fragments=1: a group takes whole models and waits for its leader."
+        require(outer.overlap_steps == 0 and outer.fragments == 1, f"outer={outer!r} {whole}")
         if isinstance(inner, LocalSGD):
             is_plain = inner.outer is None and inner.compressor is None and inner.overlap_steps == 0
-            rule = (
-                "rounds across groups replace the models that an outer optimizer, a compressor or VariancePeriod keeps"
-            )
-            is_plain = is_plain and not inner.period.needs_variance
+            rule = "rounds across groups replace the models that an outer optimizer, a compressor or a variance needs"
+            is_plain = is_plain and inner.fragments == 1 and not inner.period.needs_variance
             require(is_plain, f"inner={inner!r} must average plainly, because {rule}; give these parts to outer.")
         check_groups(self.groups)
 

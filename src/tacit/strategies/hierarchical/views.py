@@ -6,29 +6,13 @@ OuterView   the leader of a group: number of the group and number of groups, col
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
-from tacit.core.worker import ObservedLosses, VectorMean, Worker
+from tacit.core.worker import ObservedLosses, Worker
 from tacit.strategies.hierarchical.groups import Groups
-from tacit.strategies.hierarchical.networks import GroupNetwork, LeaderNetwork
-
-
-class WorkerView:
-    """A worker with another network; all else is the worker's own."""
-
-    def __init__(self, worker: Worker, network: GroupNetwork, take_observed: Callable[[], ObservedLosses]) -> None:
-        self._worker, self.network, self.take_observed = worker, network, take_observed
-        self.rank, self.size = network.rank, network.size
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._worker, name)
-
-    def average_extra_state(self, weight: float, mean: VectorMean | None = None) -> None:
-        """Do nothing: ``Hierarchical`` averages buffers and moments in the rounds across groups."""
+from tacit.strategies.hierarchical.networks import LeaderNetwork
+from tacit.strategies.worker_view import WorkerView
 
 
 class InnerView(WorkerView):
