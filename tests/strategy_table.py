@@ -25,6 +25,16 @@ TABLE = [
     Row(tacit.LocalSGD(period=tacit.OneShot())),
     Row(tacit.LocalSGD(period=tacit.Every(5), warmup_steps=7)),
     Row(tacit.LocalSGD(period=tacit.Every(6), overlap_steps=3)),
+    Row(tacit.LocalSGD(period=tacit.Every(6), fragments=3)),
+    Row(
+        tacit.LocalSGD(
+            period=tacit.LinearPeriod(initial=3, rounds=4),
+            fragments=2,
+            overlap_steps=2,
+            mix=0.5,
+            outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True),
+        )
+    ),
     Row(tacit.LocalSGD(period=tacit.VariancePeriod(initial=2), overlap_steps=4), depends_on_data=True),
     Row(tacit.LocalSGD(period=tacit.AdaCommPeriod(initial=5), overlap_steps=3), depends_on_data=True),
     Row(tacit.LocalSGD(period=tacit.Every(5), outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True))),
@@ -61,6 +71,25 @@ TABLE = [
             period=tacit.VariancePeriod(initial=3), compressor=TOP, feedback=tacit.EF21(), outer=tacit.OuterSGD(lr=0.9)
         ),
         depends_on_data=True,
+    ),
+    Row(tacit.Hierarchical(outer=tacit.LocalSGD(period=tacit.Every(5)), groups=2), fewest_workers=2),
+    Row(
+        tacit.Hierarchical(
+            inner=tacit.LocalSGD(period=tacit.Every(2)),
+            outer=tacit.LocalSGD(period=tacit.VariancePeriod(initial=3), outer=tacit.SlowMo(), warmup_steps=3),
+            groups=2,
+        ),
+        depends_on_data=True,
+        fewest_workers=2,
+    ),
+    Row(
+        tacit.Hierarchical(
+            inner=tacit.CompressedGradient(compressor=TOP),
+            outer=tacit.LocalSGD(period=tacit.LossPeriod(initial=3), compressor=TOP),
+            groups=2,
+        ),
+        depends_on_data=True,
+        fewest_workers=2,
     ),
     Row(tacit.SwarmSGD(local_steps=4), **ALONE),
     Row(tacit.SwarmSGD(local_steps=tacit.Geometric(mean=3), topology=tacit.Ring()), **ALONE),

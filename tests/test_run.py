@@ -180,7 +180,7 @@ PUBLIC_NAMES = """
 AdaCommPeriod AdaSync AllReduce AsynchronousDPSGD BFloat16 BadData BadMessage BlockTopK CHOCO Calibrated Chain Cluster Complete
 Compressed CompressedGradient Compressor Constant Cosine Crash DDP DPSGD Deadlock Delay Dense Disagreement EF21
 EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every Exponential
-ExponentialGraph Feedback FolderExists Geometric Gloo Graph HyperExponential Hypercube Interrupted InverseStaleness
+ExponentialGraph Feedback FolderExists Geometric Gloo Graph Hierarchical HyperExponential Hypercube Interrupted InverseStaleness
 InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise LinearPeriod Link LocalSGD
 LogNormal Loss LossPeriod LowRank Measured MergesStates Message MessageLoss MisplacedCall Network Nic NoFeedback NotFinite
 OnePeer OneShot Outer OuterAdam OuterSGD PacePeriod Pareto Partition Pause PeerLost Period PeriodList PeriodState

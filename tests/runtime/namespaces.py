@@ -119,6 +119,38 @@ def refused() -> str | None:
         return f"the kernel or the container refuses network namespaces: {error.stderr.strip()}"
 
 
+@dataclass(frozen=True)
+class Uplink:
+    """The link between two sites, with one end in each."""
+
+    switch: str  # the namespace of both ends
+    ends: tuple[str, str]
+
+    def sent_bytes(self) -> int:
+        """Return what the kernel has sent on it so far in both directions, headers included."""
+        rows = (line.partition(":") for line in _run(*_inside(self.switch, "cat", "/proc/net/dev")).splitlines())
+        return sum(int(rest.split()[8]) for name, _, rest in rows if name.strip() in self.ends)
+
+
+@contextlib.contextmanager
+def two_sites(
+    each: int, *, inside_bits_per_s: float, across_bits_per_s: float, burst_kb: int = 256
+) -> Iterator[tuple[list[Host], Uplink]]:
+    """Set up two sites of ``each`` hosts, which share one link between the sites' switches."""
+    with hosts(2 * each, rate_bits_per_s=inside_bits_per_s, burst_kb=burst_kb) as members:
+        switch = members[0].namespace.rpartition("-")[0] + "-switch"
+        uplink = Uplink(switch, ("uplink0", "uplink1"))
+        _ip("-n", switch, "link", "add", "bridge1", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge1", "up")
+        _ip("-n", switch, "link", "add", uplink.ends[0], "type", "veth", "peer", "name", uplink.ends[1])
+        for number in range(each, 2 * each):
+            _ip("-n", switch, "link", "set", f"port{number}", "master", "bridge1")
+        for end, bridge in zip(uplink.ends, ("bridge", "bridge1"), strict=True):
+            _ip("-n", switch, "link", "set", end, "master", bridge, "up")
+            _shape(switch, end, across_bits_per_s, burst_kb)
+        yield members, uplink
+
+
 @contextlib.contextmanager
 def hosts(count: int, *, rate_bits_per_s: float | None = None, burst_kb: int = 256) -> Iterator[list[Host]]:
     """Set up ``count`` hosts at one switch; take everything down at the end, with the processes still running there.
@@ -152,23 +184,17 @@ def _plug_in(host: Host, switch: str, port: str, rate_bits_per_s: float | None, 
         _ip("-n", host.namespace, "link", "set", interface, "up")
     if rate_bits_per_s is not None:
         for namespace, interface in ((host.namespace, INTERFACE), (switch, port)):
-            _run(
-                "tc",
-                "-n",
-                namespace,
-                "qdisc",
-                "add",
-                "dev",
-                interface,
-                "root",
-                "tbf",
-                "rate",
-                f"{rate_bits_per_s:.0f}bit",
-                "burst",
-                f"{burst_kb}kb",
-                "latency",
-                "50ms",
-            )
+            _shape(namespace, interface, rate_bits_per_s, burst_kb)
+
+
+def _shape(namespace: str, interface: str, rate_bits_per_s: float, burst_kb: int) -> None:
+    """Limit the rate of what ``interface`` sends."""
+    bucket = f"tbf rate {rate_bits_per_s:.0f}bit burst {burst_kb}kb latency 50ms"
+    _run("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *bucket.split())
+
+
+def _inside(namespace: str, *words: str) -> list[str]:
+    return ["ip", "netns", "exec", namespace, *words]
 
 
 def _write_files(host: Host, members: Sequence[Host]) -> None:

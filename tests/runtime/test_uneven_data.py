@@ -22,6 +22,7 @@ UNEVEN = [
     tacit.AllReduce(),
     tacit.LocalSGD(period=tacit.Every(3)),
     tacit.LocalSGD(period=tacit.Every(3), overlap_steps=2),
+    tacit.LocalSGD(period=tacit.Every(4), fragments=3, overlap_steps=1, mix=0.5),
     tacit.LocalSGD(period=tacit.LossPeriod(initial=2)),
     tacit.LocalSGD(period=tacit.VariancePeriod(initial=2, sampling_steps=4)),
     tacit.LocalSGD(period=tacit.PacePeriod(communication=0.3, maximum=4)),
@@ -29,6 +30,12 @@ UNEVEN = [
     tacit.LocalSGD(period=tacit.Every(2), outer=tacit.SlowMo()),
     tacit.LocalSGD(period=tacit.Every(3), weights="equal"),
     tacit.CompressedGradient(compressor=tacit.TopK(k=5), weights="equal"),
+    tacit.Hierarchical(outer=tacit.LocalSGD(period=tacit.Every(3)), groups=2),
+    tacit.Hierarchical(
+        inner=tacit.LocalSGD(period=tacit.Every(2)),
+        outer=tacit.LocalSGD(period=tacit.Every(5), compressor=tacit.TopK(k=5)),
+        groups=[[0], [2, 1]],
+    ),
     *COMPRESSED,
 ]
 

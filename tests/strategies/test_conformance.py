@@ -59,7 +59,8 @@ def test_it_learns_resumes_and_is_deterministic(row: Row):
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.depends_on_data], ids=str)
 def test_timing_only_runs_of_strategies_that_depend_on_data(row: Row):
-    rule = getattr(row.strategy, "period", tacit.Every(1))
+    averaging = row.strategy.outer if isinstance(row.strategy, tacit.Hierarchical) else row.strategy
+    rule = getattr(averaging, "period", tacit.Every(1))
     needs_loss = rule.needs_loss or isinstance(row.strategy, tacit.AdaSync)
     if not (needs_loss or rule.needs_variance):  # only the sizes of messages follow from gradients
         whole, timed = (simulate(row.strategy, timing_only=timing).summary() for timing in (False, True))
@@ -70,7 +71,7 @@ def test_timing_only_runs_of_strategies_that_depend_on_data(row: Row):
             simulate(row.strategy, timing_only=True)
     else:  # without models there is no variance: the period stays what it was
         run = simulate(row.strategy, timing_only=True)
-        assert max(e.value for e in run.trace.of("note")) == max(rule.initial, row.strategy.overlap_steps)
+        assert max(e.value for e in run.trace.of("note")) == max(rule.initial, averaging.overlap_steps)
 
 
 delays = draw.sampled_from(

@@ -19,6 +19,7 @@ from tacit.record.step_times import moved_to_files
 from tacit.registry import modules_in
 from tacit.registry.tables import Table, check_keys, checked, cluster_of, listed, parsed, read_toml
 from tacit.registry.units import with_units
+from tacit.session.model.extra_state import MomentsEvery
 from tacit.strategies import Strategy
 from tacit.training.schedules import Schedule
 from tacit.workloads import Workload
@@ -37,6 +38,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "lr": 0.1,
     "momentum": 0.0,
     "weight_decay": 0.0,
+    "optimizer_state": "keep",
+    "moments_every": None,
     "schedule": None,
     "evaluate_every": None,
     "evaluate_every_s": None,
@@ -49,7 +52,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "timing_only": False,
 }
 _COMPARE_ONLY: Final = ("strategies", "seeds", "target", "tune")
-_SIMULATE_ONLY: Final = ("timing_only", "until_loss")
+_SIMULATE_ONLY: Final = ("timing_only", "until_loss", "optimizer_state", "moments_every")
 _CLUSTER_KEYS: Final = tuple(field.name for field in dataclasses.fields(Cluster))
 _TRAIN_KEYS: Final[Mapping[str, Any]] = {
     "checkpoint_every": int,
@@ -88,6 +91,8 @@ class Settings:
     evaluate_every_s: float | None = None
     until_loss: float | None = None
     target: float | None = None
+    optimizer_state: str = "keep"
+    moments_every: MomentsEvery = None
 
     def training(self) -> dict[str, Any]:
         """Return the arguments that ``simulate`` and ``compare`` share."""
@@ -184,6 +189,7 @@ def settle(*tables: Table) -> Settings:
         seeds=tuple(checked("seeds", seed, int) for seed in listed(merged, "seeds")),
         schedule=None if schedule is None else parsed("schedule", schedule, "schedules"),
         rates=rates,
+        moments_every=merged["moments_every"],
         **given,
     )
 
@@ -194,6 +200,7 @@ _KINDS: Final[Mapping[str, Any]] = {
     "lr": float,
     "momentum": float,
     "weight_decay": float,
+    "optimizer_state": str,
     "target": float,
     "evaluate_every": int,
     "evaluate_every_s": float,

@@ -140,6 +140,10 @@ class Network(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def hosts(self) -> Sequence[int]:
+        """The number of each rank's host."""
+
     def all_reduce_mean(
         self,
         parts: Parts,
@@ -158,7 +162,7 @@ class Network(Protocol):
         """
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> Pending:
         """Start an ``all_reduce_mean`` of a copy of ``parts`` and return at once."""
 

@@ -21,12 +21,17 @@ class PendingRound(ABC):
     extra: Tensor | None
     """The extra state that was sent in the same collective."""
 
+    @property
+    @abstractmethod
+    def ends_round(self) -> bool:
+        """Whether the extra state of the round is done with when this collective ends."""
+
     @abstractmethod
     def result(self) -> Tensor:
         """Wait for the collective and return its result."""
 
 
-Finished = Callable[[Tensor, Tensor | None], object]
+Finished = Callable[[Tensor, Tensor | None, bool], object]
 _PENDING = "a round under way"
 _MESSAGE = "a message"
 
@@ -43,7 +48,8 @@ def store(value: Any, path: str = "state") -> Any:
         return {field.name: store(getattr(value, field.name), f"{path}.{field.name}") for field in fields}
     if isinstance(value, PendingRound):
         try:
-            return {_PENDING: {"received": value.result().clone(), "riding": store(value.extra)}}
+            ended = {"received": value.result().clone(), "riding": store(value.extra), "ends": value.ends_round}
+            return {_PENDING: ended}
         except RunError:  # a worker is lost: the others start from the mean, which this round would not change
             return None
     if isinstance(value, Tensor):
@@ -74,7 +80,9 @@ def restore(template: Any, stored: Any, finished: Finished | None) -> Any:
         return dataclasses.replace(template, **inner)
     if isinstance(stored, dict) and _PENDING in stored:
         ended = stored[_PENDING]
-        return None if finished is None else finished(ended["received"].clone(), ended["riding"])
+        return (
+            None if finished is None else finished(ended["received"].clone(), ended["riding"], ended.get("ends", True))
+        )
     if isinstance(stored, dict) and _MESSAGE in stored:
         return unpack(stored[_MESSAGE])
     if isinstance(stored, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -9,6 +10,9 @@ from torch import Tensor
 
 from tacit.core.network import Network
 from tacit.core.parameter_layout import Layout
+
+VectorMean = Callable[[Tensor, float], Tensor]
+"""Returns the mean over all ranks of a vector, given this rank's weight."""
 
 
 class ObservedLosses(NamedTuple):
@@ -80,10 +84,12 @@ class Worker(Protocol):
     def report_total_weight(self, total_weight: float) -> None:
         """Report the sum of all ranks' weights in an exchange that is not an all-reduce; at 0 all data has ended."""
 
-    def average_extra_state(self, weight: float) -> None:
-        """Average the extra state (buffers, optimizer moments if enabled) after a round without an all-reduce.
+    def average_extra_state(self, weight: float, mean: VectorMean | None = None) -> None:
+        """Average the extra state (buffers, optimizer moments if enabled) after a round without an all-reduce of it.
 
-        An all-reduce averages it in the same collective.
+        An all-reduce of all ranks averages it in the same collective.
+
+        mean: returns the mean over all ranks of a vector with this rank's weight; None: an all-reduce of all ranks.
         """
 
     def set_model_version(self, updates: int) -> None:

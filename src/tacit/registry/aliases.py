@@ -63,6 +63,22 @@ ALIASES: Final = (
     ),
     Alias("SlowMo", "LocalSGD(period=Every(12), outer=SlowMo(momentum=0.5))", "Wang et al., arXiv 1910.00643"),
     Alias("DiLoCo", _DILOCO, "Douillard et al., arXiv 2311.08105; there Every(500) and AdamW"),
+    Alias(
+        "StreamingDiLoCo",
+        "LocalSGD(period=Every(50), outer=OuterSGD(lr=0.7, momentum=0.9, nesterov=True), "
+        "overlap_steps=5, mix=0.5, fragments=5)",
+        "Douillard et al., arXiv 2501.18512, with DiLoCo's outer optimizer; there fragments are sets of layers",
+    ),
+    Alias(
+        "HierarchicalLocalSGD",
+        "Hierarchical(inner=AllReduce(), outer=LocalSGD(period=Every(8)))",
+        "Lin et al., arXiv 1808.07217; one group per host",
+    ),
+    Alias(
+        "H-SGD",
+        "Hierarchical(inner=LocalSGD(period=Every(2)), outer=LocalSGD(period=Every(8)))",
+        "Wang et al., arXiv 2010.12998; one group per host",
+    ),
     Alias("OneShotAveraging", "LocalSGD(period=OneShot())", "one average, at the end"),
     Alias("EF21", f"CompressedGradient({_TOP}, feedback=EF21())", "Richtárik et al., arXiv 2106.05203"),
     Alias("EF21+", f"CompressedGradient({_TOP}, feedback=EF21Plus())", "Richtárik et al., arXiv 2106.05203"),

@@ -19,6 +19,7 @@ from tacit.errors import require
 from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.environment import SERVE
 from tacit.session import Session, SessionOptions, check_not_attached, common_table, script_context
+from tacit.session.model.extra_state import MomentsEvery
 from tacit.session.model.wrappers import WAY_OUT
 from tacit.session.planned import Plan, Planned, planned
 from tacit.session.probing import current_probe, take_probe
@@ -41,6 +42,7 @@ def attach(
     seed: int = 0,
     buffers: str = "average",
     optimizer_state: str = "keep",
+    moments_every: MomentsEvery = None,
     calibration: Callable[[], Iterable[Any]] | Iterable[Any] | None = None,
     rescue_folder: str | Path | None = None,
     log: str | Log | None = None,
@@ -60,7 +62,8 @@ def attach(
     seed: of the strategy's own draws, the same on all ranks. buffers: of the model, when models are averaged:
     "average", "keep" (each worker its own), or "recalibrate" (measure BatchNorm statistics on ``calibration`` batches
     when the model is reported). optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset"
-    its moments. rescue_folder: folder for a checkpoint that the remaining workers write when one is lost, and all
+    its moments. moments_every: rounds between two averages of the moments; {"exp_avg": 3, "exp_avg_sq": 6} gives each
+    its own (DES-LOC). rescue_folder: folder for a checkpoint that the remaining workers write when one is lost, and all
     workers write on SIGTERM. log: "tensorboard" (or "tensorboard:FOLDER"), "wandb", "mlflow", or an object with
     write(step, numbers) and close(). progress_folder: folder of the run, to which each worker writes its progress for
     ``tacit watch``. timeout_s: longest wait for the others in a round; None: chosen from measured times, at least five
@@ -91,6 +94,7 @@ def attach(
     options = SessionOptions(
         buffers=buffers,
         optimizer_state=optimizer_state,
+        moments_every=moments_every,
         calibration=calibration,
         rescue_folder=None if folder is None else Path(folder),
         progress_folder=None if progress_folder is None else Path(progress_folder),

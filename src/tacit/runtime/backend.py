@@ -99,7 +99,7 @@ class ProcessBackend:
         found = rendezvous(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
         )
-        self.address, self._backend_name = found.address, found.backend
+        self.address, self._backend_name, self.network.hosts = found.address, found.backend, found.hosts
         self._causes.liveness = Liveness(self._environment, self.address)
         self.collectives = Collectives(
             self._environment,

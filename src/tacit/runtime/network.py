@@ -32,6 +32,7 @@ class ProcessNetwork:
 
     def __init__(self, backend: ProcessBackend) -> None:
         self._backend, self.rank, self.size = backend, backend.rank, backend.size
+        self.hosts: Sequence[int] = (0,) * self.size  # until the rendezvous
         self._pool = ReusedBuffers()
         self._to_itself: list[Message] = []  # messages that a single process has sent to itself
         self._rounds: dict[tuple[int, ...], int] = {}
@@ -50,7 +51,9 @@ class ProcessNetwork:
     ) -> Tensor:
         return Mean(self, parts, weight, group, overlaps=False).wait(into)
 
-    def start_all_reduce_mean(self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None) -> Mean:
+    def start_all_reduce_mean(
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
+    ) -> Mean:
         return Mean(self, parts, weight, group, overlaps=True)
 
     def all_gather(

@@ -23,6 +23,7 @@ class Rendezvous:
     address: str  # the IP at which others reach this process
     is_local: bool  # all are on one machine, and none named a network interface
     backend: str  # of the strategy's groups
+    hosts: tuple[int, ...]  # number of each rank's machine, in the order of their first ranks
 
 
 def rendezvous(
@@ -38,12 +39,15 @@ def rendezvous(
         )
     places = environment.gather("place", range(environment.size + waits_for_server))
     is_local = are_local(places)
+    machines = [place["machine"] for place in places[: environment.size]]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(machines))}
     gpus = [(place["machine"], place["gpu"]) for place in places]
     has_own_gpus = is_cuda and len(set(gpus)) == environment.size and dist.is_nccl_available()
     return Rendezvous(
         address="127.0.0.1" if is_local else _address_between_machines(environment, interface),
         is_local=is_local,
         backend="nccl" if has_own_gpus else "gloo",
+        hosts=tuple(numbers[name] for name in machines),
     )
 
 

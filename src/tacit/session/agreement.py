@@ -34,6 +34,7 @@ def common_table(
         steps=steps,
         buffers=options.buffers,
         optimizer_state=options.optimizer_state,
+        moments_every=str(options.moments_every),
         live=options.live,
     )
 

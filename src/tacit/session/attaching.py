@@ -64,7 +64,8 @@ def make_parts(
     """Check that all ranks agree, broadcast the start values, and return the parts of a session. Collective."""
     backend.agree(common_table(module, optimizers, strategy, steps, seed, options))
     flat = FlatModel(module)
-    extra_state = ExtraState(module, optimizers, flat.parameters, options.buffers, options.optimizer_state)
+    averaged = options.buffers, options.optimizer_state, options.moments_every
+    extra_state = ExtraState(module, optimizers, flat.parameters, *averaged)
     _broadcast_start(backend, module, flat)
     recorder = Recorder(backend, open_log(options.log, backend.rank), steps, optimizers)
     duplicates = DuplicateWork(backend)

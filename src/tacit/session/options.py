@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tacit.errors import require
 from tacit.session.model.batch_norm import Calibration
+from tacit.session.model.extra_state import MomentsEvery
 from tacit.session.planned import Planned
 from tacit.session.probing import Probe
 from tacit.session.recording.logs import Log
@@ -18,6 +19,7 @@ class SessionOptions:
 
     buffers: str = "average"
     optimizer_state: str = "keep"
+    moments_every: MomentsEvery = None  # rounds between two averages of the optimizer's moments
     calibration: Calibration | None = None
     rescue_folder: Path | None = None  # for the checkpoint of the remaining workers when one is lost
     progress_folder: Path | None = None  # in which each worker leaves its progress

@@ -22,12 +22,13 @@ from tacit.simulation.rendezvous import Call, Group, Rendezvous
 class Collective(Call):
     """One collective of one group; ``joined``: payload, then weight or source or continues, then time."""
 
-    __slots__ = ("begun_s", "done_s", "means", "results", "since_s")
+    __slots__ = ("begun_s", "called_by", "done_s", "label", "means", "results", "since_s")
 
     joined: dict[int, tuple[Any, float, float]]
 
     def __init__(self, kind: str, group: Group, index: int) -> None:
         super().__init__(kind, group, index)
+        self.called_by, self.label = group, kind  # ``group`` loses members that are lost
         self.results: dict[int, Any] = {}
         self.means: Means | None = None  # of an all-reduce
         self.since_s: dict[int, float] = {}  # by rank: since when it waits
@@ -63,7 +64,8 @@ class Collectives(Rendezvous[Collective]):
         self._awake_from, self._is_timing = awake_from, is_timing
         self.find_matrix: FindMatrix | None = None  # of a world whose workers' parameters are rows of a matrix
         self.overlap: BackwardOverlap | None = None  # of all-reduces with the backward pass
-        self.rounds = 0
+        self.rounds = 0  # of all ranks
+        self._group_rounds: dict[Group, int] = {}  # of other groups
 
     def join(self, rank: int, kind: str, payload: Any, weight: float, group: Sequence[int] | None) -> Collective:
         """Join the next collective of the group; the last rank starts it."""
@@ -72,8 +74,8 @@ class Collectives(Rendezvous[Collective]):
     def _start(self, collective: Collective) -> None:
         self._trace.pack_if_long()
         price, results = self._price(collective)
-        self.rounds += not collective.continues
-        collective.index, now_s = self.rounds, self._agenda.now_s
+        self._number_round(collective)
+        now_s = self._agenda.now_s
         collective.begun_s = max(self._fabric.open_from(collective.group), self._awake_from(collective.group))
         if collective.begun_s > now_s + self._timeout_s:
             failure = TimedOut(str(collective), self._fabric.cut_off(collective.group), self._timeout_s)
@@ -82,13 +84,23 @@ class Collectives(Rendezvous[Collective]):
         collective.results = dict(zip(collective.group, results, strict=True))
         ends_s = [collective.begun_s + seconds for seconds in price.seconds]
         self._trace.exchanges(
-            collective.group, collective.begun_s, ends_s, collective.kind, self.rounds, price.sent_bytes
+            collective.group, collective.begun_s, ends_s, collective.label, collective.index, price.sent_bytes
         )
         leaving: dict[float, list[int]] = {end_s: [] for end_s in sorted(set(ends_s))}
         for rank, end_s in zip(collective.group, ends_s, strict=True):
             leaving[end_s].append(rank)
         for end_s, ranks in leaving.items():
             self._agenda.at(end_s, lambda ranks=ranks: self._leave(collective, ranks))  # type: ignore[misc]
+
+    def _number_round(self, collective: Collective) -> None:
+        """Number the collective among those of its group, and label it, as real processes do."""
+        group, is_new = collective.called_by, not collective.continues
+        if len(group) == len(self.all_ranks):
+            self.rounds += is_new
+            collective.index = self.rounds
+        else:
+            collective.index = self._group_rounds[group] = self._group_rounds.get(group, 0) + is_new
+            collective.label = f"{collective.kind} of {group}"
 
     def _leave(self, collective: Collective, ranks: list[int]) -> None:
         """Write the results that one copy can write, and the waits; then resume the ranks."""
@@ -99,7 +111,7 @@ class Collectives(Rendezvous[Collective]):
             collective.means.write(waiting)
         begun_s = collective.begun_s
         late = [rank for rank in waiting if since_s[rank] < begun_s]
-        self._trace.waits(late, [since_s[rank] for rank in late], begun_s, collective.kind, collective.index)
+        self._trace.waits(late, [since_s[rank] for rank in late], begun_s, collective.label, collective.index)
         for rank in waiting:
             waiters.pop(rank).resume()
 

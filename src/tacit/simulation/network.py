@@ -27,6 +27,11 @@ class SimulatedNetwork:
         self._end, self.rank, self.size, self.channel = endpoint, endpoint.rank, endpoint.size, channel
         self._has_costs = bool(endpoint.world.cluster.costs) and self.size > 1  # one worker copies nothing
 
+    @property
+    def hosts(self) -> Sequence[int]:
+        cluster = self._end.world.cluster
+        return [cluster.host(rank) for rank in range(cluster.workers)]
+
     def all_reduce_mean(
         self,
         parts: Parts,
@@ -44,7 +49,7 @@ class SimulatedNetwork:
         return taken
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> SimulatedPending:
         numbers = self._flatten(parts) if self._has_costs else 0
         if self._end.world.is_timing:  # no step changes the parts

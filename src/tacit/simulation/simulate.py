@@ -19,9 +19,11 @@ from tacit.errors import Interrupted, RunError, require
 from tacit.record.facts import model_facts
 from tacit.record.run import Run
 from tacit.record.versions import versions
+from tacit.session.model.extra_state import MomentsEvery
 from tacit.simulation.engine.choice import choose_engine
 from tacit.simulation.engine.engine import Engine
 from tacit.simulation.engine.flat_optimizer import engine_optimizer
+from tacit.simulation.engine.moments import Moments
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.evaluation import Evaluator, Progress
 from tacit.simulation.evaluation.results import store_results
@@ -56,6 +58,8 @@ def simulate(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     schedule: Schedule | Callable[[int], float] | None = None,
+    optimizer_state: str = "keep",
+    moments_every: MomentsEvery = None,
     evaluate_every: int | None = None,
     evaluate_every_s: float | None = None,
     until_loss: float | None = None,
@@ -72,6 +76,8 @@ def simulate(
     start: initial flat parameters, or a run to continue from its final model; a run with a server also continues the
         server's optimizer and counters, and ``steps`` includes the updates of that run. None: those of the workload.
     optimizer: a name (with lr, momentum, weight_decay) or a function from parameters to a ``torch.optim`` optimizer.
+    optimizer_state: of each worker, when models are averaged: "keep", "average" or "reset" its moments. moments_every:
+        rounds between two averages of the moments; {"exp_avg": 3, "exp_avg_sq": 6} gives each its own (DES-LOC).
     schedule: the factor on the learning rate at a step, as a function of the step or a named schedule.
     evaluate_every: steps between rows of the history; None: about a hundred rows. The time of a row is that of the last
         worker.
@@ -97,6 +103,8 @@ def simulate(
         require(not timing_only, "timing_only=True computes no model, and replay=… repeats one; leave timing_only out.")
         for name, value in (("evaluate_every_s", evaluate_every_s), ("until_loss", until_loss)):
             require(value is None, f"{name}={value} cannot be used with replay=…, which has its own end; leave it out.")
+        kept = f'optimizer_state="{optimizer_state}" cannot be used with replay=…; leave it out.'
+        require(optimizer_state == "keep", kept)
         check_replay(strategy, replay)
         cluster = cluster_of(replay)
     cluster = Cluster() if cluster is None else cluster
@@ -106,6 +114,7 @@ def simulate(
     may_race, host, every = host is None, host or default_host(), evaluate_every or default_interval(steps)
     streams, target = Streams(seed), torch.device(device)
     factory = optimizer_factory(optimizer, lr, momentum, weight_decay)
+    moments = Moments.of(factory, optimizer_state, moments_every)
     problem = workload.open(cluster.workers, streams)
     problem.to(target)
     first = _start(problem, start.parameters if isinstance(start, Run) else start, target)
@@ -136,6 +145,7 @@ def simulate(
         host=host,
         servers=servers,
         server_model=model,
+        moments=moments,
     )
     run = Run(
         workload=str(workload),
@@ -157,6 +167,8 @@ def simulate(
             momentum=momentum,
             weight_decay=weight_decay,
             schedule=schedule,
+            optimizer_state=optimizer_state,
+            moments_every=moments_every,
             evaluate_every=evaluate_every,
             evaluate_every_s=evaluate_every_s,
             until_loss=until_loss,

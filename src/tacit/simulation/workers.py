@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from torch import Tensor
@@ -15,13 +15,15 @@ from torch import Tensor
 from tacit.core.network import Envelope
 from tacit.core.parameter_layout import Layout
 from tacit.core.strategy import TakesJoiners, check_cancels
-from tacit.core.worker import ObservedLosses
+from tacit.core.worker import ObservedLosses, VectorMean
 from tacit.errors import MisplacedCall
 from tacit.simulation.compute_times import StepInProgress
 from tacit.simulation.endpoints import Endpoint
+from tacit.simulation.engine.moments import NetworkWithMoments
 from tacit.simulation.evaluation.held_steps import HeldSteps
 from tacit.simulation.evaluation.timed import TimedEvaluator
 from tacit.simulation.fibers import is_grad_enabled, set_grad_enabled
+from tacit.simulation.network import SimulatedNetwork
 from tacit.workloads.workload import Token
 
 if TYPE_CHECKING:
@@ -52,6 +54,10 @@ class SimulatedWorker(Endpoint):
         self._update_is_skipped = self._is_abandoned = False
         self._deferred_gradient: Tensor | None = None  # of this step, if its update is skipped
         self._step_in_progress: StepInProgress | None = None
+        self._with_moments: NetworkWithMoments | None = None  # where rounds average or reset the optimizer's moments
+        if world.moments is not None:
+            self._with_moments = world.moments.network_of(self)
+            self.network = cast(SimulatedNetwork, self._with_moments)
         self._held = HeldSteps(partial(world.engine.advance, rank)) if world.holds_steps else None
 
     # Interface of strategies.
@@ -106,8 +112,10 @@ class SimulatedWorker(Endpoint):
     def report_total_weight(self, total_weight: float) -> None:
         """Do nothing: the data of a workload never ends."""
 
-    def average_extra_state(self, weight: float) -> None:
-        """Do nothing: each replica of a workload keeps its own buffers."""
+    def average_extra_state(self, weight: float, mean: VectorMean | None = None) -> None:
+        """Average the optimizer's moments, if the run does so; each replica of a workload keeps its own buffers."""
+        if self._with_moments is not None:
+            self._with_moments.average_extra_state(self.parameters, weight, mean)
 
     def set_model_version(self, updates: int) -> None:
         self._updates = updates

@@ -17,6 +17,7 @@ from tacit.simulation.backward_overlap import BackwardOverlap, mean_step_s
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.endpoints import SimulatedServer
 from tacit.simulation.engine.engine import Engine
+from tacit.simulation.engine.moments import Moments
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.evaluation import Evaluator
 from tacit.simulation.evaluation.timed import TimedEvaluator
@@ -43,11 +44,12 @@ class World(BaseWorld):
         host: str,
         servers: Sequence[ServerModel] = (),
         server_model: Tensor | None = None,
+        moments: Moments | None = None,
     ) -> None:
         is_timing = isinstance(engine, TimingEngine)
         super().__init__(cluster, seed=seed, host=host, is_timing=is_timing, has_server=strategy.has_server)
         self.strategy, self.engine, self.evaluator, self.steps = strategy, engine, evaluator, steps
-        self.cancels = strategy.cancels
+        self.cancels, self.moments = strategy.cancels, moments
         self.collectives.skips_lost = strategy.skips_lost_workers
         self.collectives.find_matrix = None if isinstance(engine, TimingEngine) else engine.matrix_of
         if isinstance(strategy, DDP):

@@ -5,6 +5,7 @@ from tacit.strategies.all_reduce import AllReduce
 from tacit.strategies.compressed_gradient import CompressedGradient
 from tacit.strategies.ddp import DDP
 from tacit.strategies.gossip import CHOCO, DPSGD, SGP, AsynchronousDPSGD
+from tacit.strategies.hierarchical.strategy import Hierarchical
 from tacit.strategies.local_sgd.strategy import LocalSGD
 from tacit.strategies.message_use import may_send
 from tacit.strategies.servers import AdaSync, KAsync, KBatchAsync, KBatchSync, KSync, Ringleader
@@ -19,6 +20,7 @@ __all__ = [
     "AllReduce",
     "AsynchronousDPSGD",
     "CompressedGradient",
+    "Hierarchical",
     "KAsync",
     "KBatchAsync",
     "KBatchSync",

@@ -8,9 +8,10 @@ from tacit.core.strategy import Strategy
 from tacit.strategies.all_reduce import AllReduce
 from tacit.strategies.compressed_gradient import CompressedGradient
 from tacit.strategies.ddp import DDP
+from tacit.strategies.hierarchical.strategy import Hierarchical
 from tacit.strategies.local_sgd.strategy import LocalSGD
 
-_COLLECTIVE: Final = (AllReduce, DDP, CompressedGradient, LocalSGD)
+_COLLECTIVE: Final = (AllReduce, DDP, CompressedGradient, Hierarchical, LocalSGD)
 
 
 def may_send(strategy: Strategy[Any]) -> bool:

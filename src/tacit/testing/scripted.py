@@ -19,7 +19,7 @@ from torch import Tensor
 from tacit.core.messages import Message
 from tacit.core.network import DeferredMessage, MessageType, Network, Parts, check_one_for_each, joined, made
 from tacit.core.parameter_layout import Layout
-from tacit.core.worker import ObservedLosses, Worker
+from tacit.core.worker import ObservedLosses, VectorMean, Worker
 from tacit.errors import require
 
 
@@ -49,6 +49,7 @@ class ScriptedNetwork:
         require(0 <= rank < size, f"rank={rank} must be at least 0 and below size={size}.")
         self.rank, self.size = rank, size
         self.left, self.calls = list(answers), list[Call]()
+        self.hosts = tuple(range(size))
 
     def all_reduce_mean(
         self,
@@ -66,7 +67,7 @@ class ScriptedNetwork:
         return mean[into.numel() :]
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> ScriptedPending:
         return ScriptedPending(self._mean("start_all_reduce_mean", parts, weight, group))
 
@@ -173,7 +174,7 @@ class ScriptedWorker:
     def report_total_weight(self, total_weight: float) -> None:
         """Accept the total weight."""
 
-    def average_extra_state(self, weight: float) -> None:
+    def average_extra_state(self, weight: float, mean: VectorMean | None = None) -> None:
         """Accept the call: there is nothing to average."""
 
     def spend(self, what: str, numbers: int) -> None:

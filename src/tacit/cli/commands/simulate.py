@@ -115,5 +115,7 @@ def _simulate(settings: Settings, watcher: Screen) -> Run:
         progress=watcher.step,
         timing_only=settings.timing_only,
         until_loss=settings.until_loss,
+        optimizer_state=settings.optimizer_state,
+        moments_every=settings.moments_every,
         **settings.training(),
     )

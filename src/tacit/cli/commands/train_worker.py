@@ -58,6 +58,8 @@ class Plan:
             "lr": s.lr,
             "momentum": s.momentum,
             "weight_decay": s.weight_decay,
+            **({} if s.optimizer_state == "keep" else {"optimizer_state": s.optimizer_state}),
+            **({} if s.moments_every is None else {"moments_every": s.moments_every}),
             "schedule": None if s.schedule is None else str(s.schedule),
             "evaluate_every": s.evaluate_every,
             "device": s.device,
@@ -141,7 +143,8 @@ def _train(plan: Plan, planned: Planned, folder: Path, progress: Progress | None
     if own.get("log") == _TENSORBOARD:
         own["log"] = f"{_TENSORBOARD}:{folder / _TENSORBOARD}"
     [seed] = settings.seeds
-    names = ("steps", "optimizer", "lr", "momentum", "weight_decay", "schedule", "evaluate_every", "device")
+    names: tuple[str, ...] = ("steps", "optimizer", "lr", "momentum", "weight_decay", "schedule")
+    names += ("evaluate_every", "device", "optimizer_state", "moments_every")
     shared: dict[str, Any] = {name: getattr(settings, name) for name in names}
     with _server_process(own.pop("server", "rank0"), folder) as where:
         return train(

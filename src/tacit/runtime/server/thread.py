@@ -96,6 +96,7 @@ class ServerNetwork:
 
     def __init__(self, endpoint: MessageEndpoint, size: int) -> None:
         self._endpoint, self.rank, self.size = endpoint, endpoint.address, size
+        self.hosts: Sequence[int] = ()  # unknown here
 
     def send(self, to: int, message: Message) -> None:
         self._endpoint.send(to, message)
@@ -117,7 +118,7 @@ class ServerNetwork:
         raise _refusal("all_reduce_mean")
 
     def start_all_reduce_mean(
-        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None
+        self, parts: Parts, weight: float = 1.0, *, group: Sequence[int] | None = None, extra_state: bool = True
     ) -> Pending:
         raise _refusal("start_all_reduce_mean")
 

@@ -12,7 +12,7 @@ from tacit.core.parameter_layout import Layout
 from tacit.core.randomness import Streams
 from tacit.core.strategy import Strategy, check_cancels
 from tacit.core.weights import SKIPPED_WEIGHT
-from tacit.core.worker import ObservedLosses
+from tacit.core.worker import ObservedLosses, VectorMean
 from tacit.errors import MisplacedCall
 from tacit.session.backend import SessionBackend
 from tacit.session.model.extra_state import NetworkWithExtraState
@@ -98,8 +98,8 @@ class AttachedWorker:
     def report_total_weight(self, total_weight: float) -> None:
         self._step_context.total_weight = total_weight
 
-    def average_extra_state(self, weight: float) -> None:
-        self.network.average_extra_state(self._model.vector(), weight)
+    def average_extra_state(self, weight: float, mean: VectorMean | None = None) -> None:
+        self.network.average_extra_state(self._model.vector(), weight, mean)
 
     def set_model_version(self, updates: int) -> None:
         self.updates = updates

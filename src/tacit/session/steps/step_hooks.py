@@ -277,6 +277,7 @@ class StepHooks:
             "state": store(self.state),
             "random": store_generator(worker.random),
             "shared_random": store_generator(worker.shared_random),
+            "extra_rounds": worker.network.rounds,
         }
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
@@ -296,4 +297,5 @@ class StepHooks:
     def _load_counters(self, stored: Mapping[str, Any]) -> None:
         self._worker.meter.load_state_dict(stored["meter"])
         restore_generator(self._worker.shared_random, stored["shared_random"])
+        self._worker.network.rounds = stored.get("extra_rounds", 0)  # earlier versions averaged all in every round
         self.hook_free_steps = stored["quiet"]

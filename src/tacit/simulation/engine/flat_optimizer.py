@@ -6,7 +6,7 @@ The update is a function of tensors alone, so that a CUDA graph or a compiled ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from tacit.simulation.engine.row_optimizer import RowOptimizer, Template, row_op
 from tacit.training.optimizers import Factory
 from tacit.workloads.workload import Problem
 
+_NAMES_IN_TORCH: Final = {"momentum": "momentum_buffer", "mean": "exp_avg", "square": "exp_avg_sq"}
 _PLAIN_ADAM: Final = ("amsgrad", "maximize")
 
 
@@ -128,6 +129,9 @@ class FlatOptimizer:
 
     def forget(self, rank: int) -> None:
         self._counts[rank] = 0
+
+    def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
+        return {_NAMES_IN_TORCH[name]: [rows[rank]] for name, rows in self.state.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"counts": self._counts.tolist(), "state": self.state}

@@ -7,7 +7,7 @@ the same learning rate and step count. Any other optimizer updates worker by wor
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -37,6 +37,9 @@ class RowOptimizer(Protocol):
 
     def forget(self, rank: int) -> None:
         """Reset the state of a row to that before its first step."""
+
+    def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
+        """Return the moments of a row by torch's names, each as tensors in the order of the layout, to be written."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all rows as tensors and numbers."""
@@ -116,6 +119,10 @@ class MatrixOptimizer:
 
     def forget(self, rank: int) -> None:
         self._counts[rank] = 0
+
+    def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
+        keys = {key for rows in self._state.values() for key in rows}
+        return {key: [self._state[name][key][rank] for name in self._layout.names] for key in keys}
 
     def state_dict(self) -> dict[str, Any]:
         return {"counts": list(self._counts), "state": self._state, "scalars": self._scalars}
@@ -199,6 +206,9 @@ class PerWorkerOptimizer:
         self._factory = factory
         self._rows = [{n: nn.Parameter(part) for n, part in layout.split(row).items()} for row in matrix]
         self._optimizers = [factory(list(row.values())) for row in self._rows]
+
+    def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
+        raise NotImplementedError("moments of optimizers that are not elementwise are refused before the run.")
 
     def forget(self, rank: int) -> None:
         self._optimizers[rank] = self._factory(list(self._rows[rank].values()))

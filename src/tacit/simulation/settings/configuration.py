@@ -9,6 +9,7 @@ import torch
 
 from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import Strategy
+from tacit.session.model.extra_state import MomentsEvery
 from tacit.training.optimizers import Factory
 from tacit.training.schedules import Schedule
 from tacit.workloads.workload import Workload
@@ -35,6 +36,8 @@ def configuration(
     timing_only: bool = False,
     evaluate_every_s: float | None = None,
     until_loss: float | None = None,
+    optimizer_state: str = "keep",
+    moments_every: MomentsEvery = None,
 ) -> dict[str, Any]:
     """Return the settings that reproduce a run, as ``tacit simulate --config`` reads them; functions by name only."""
     is_own = schedule is not None and not isinstance(schedule, Schedule)
@@ -45,6 +48,8 @@ def configuration(
         "steps": steps,
         "optimizer": optimizer if isinstance(optimizer, str) else f"<{_name_of(optimizer)}>",
         **({"lr": lr, "momentum": momentum, "weight_decay": weight_decay} if isinstance(optimizer, str) else {}),
+        **({} if optimizer_state == "keep" else {"optimizer_state": optimizer_state}),
+        **({} if moments_every is None else {"moments_every": moments_every}),
         "schedule": None if schedule is None else f"<{_name_of(schedule)}>" if is_own else str(schedule),
         **_evaluations(steps, evaluate_every, evaluate_every_s),
         **({} if until_loss is None else {"until_loss": until_loss}),

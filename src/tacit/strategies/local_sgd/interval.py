@@ -43,3 +43,7 @@ class Interval:
     def _lacks_loss(self, seen: ObservedLosses) -> bool:
         """Return whether ``seen`` has data and starts from the averaged model, but has no first loss."""
         return self.is_averaged and seen.first_loss is None and has_data(seen.weight, seen.steps)
+
+    def statistics(self, period: float, rate: float) -> dict[str, float]:
+        """Return what a round reports of these steps."""
+        return {"period": period, "rate": rate, "loss": self.loss or 0.0, "has_loss": float(self.loss is not None)}

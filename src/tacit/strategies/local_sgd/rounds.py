@@ -2,6 +2,7 @@
 
     DenseRound        x̄ = Σ_j w_j x_j / Σ_j w_j in one all-reduce;  x_i ← r'
     OverlappedRound   the same of a snapshot s_i, while the next steps run;  x_i ← x_i + r' − s_i when the mean is there
+    MixedRound        as OverlappedRound;  x_i ← a x_i + (1 − a) r'
     CompressedRound   x̄ = r + decoded mean of C(x_i − r), through the feedback that gradients use;  x_i ← r'
 
 r is the last common model and r' the next one: x̄ itself, or the outer optimizer's step towards it. The statistics of
@@ -24,6 +25,7 @@ from tacit.strategies.aggregation import Aggregate
 from tacit.strategies.compressed_all_reduce import CompressedAllReduce
 from tacit.strategies.local_sgd.compressed_round import CompressedRound
 from tacit.strategies.local_sgd.dense_rounds import DenseRound, OverlappedRound
+from tacit.strategies.local_sgd.mixed_round import MixedRound
 from tacit.strategies.local_sgd.model_round import ModelRound
 from tacit.strategies.local_sgd.outer import Outer
 from tacit.strategies.local_sgd.periods import Period
@@ -40,6 +42,7 @@ class Rounds:
     changes: CompressedAllReduce | None  # of compressed rounds
     needs_variance: bool
     are_alike: bool  # whether ranks that take equal steps do the same in a round
+    mix: float | None = None  # share of the local model where an overlapped round ends
 
     @classmethod
     def of(
@@ -50,6 +53,7 @@ class Rounds:
         feedback: Feedback | None,
         aggregate: Aggregate,
         overlap_steps: int,
+        mix: float | None,
     ) -> Rounds:
         """Return the rounds for these parts of a strategy, or raise where they do not fit together.
 
@@ -70,18 +74,24 @@ class Rounds:
         )
         clash = f"overlap_steps={overlap_steps} must be 0 with a compressor; leave out one of the two."
         require(compressor is None or overlap_steps == 0, clash)
+        is_share = mix is None or 0 <= mix < 1
+        require(is_share, f"mix={mix} must be at least 0 and below 1, the share of the local model; 1 takes no mean.")
+        lacks_steps = f"mix={mix} needs overlap_steps above 0: without steps during a round there is nothing to keep."
+        require(mix is None or overlap_steps > 0, lacks_steps)
         reads_own_numbers = period.needs_loss or period.needs_variance or period.reads_time
         are_alike = compressor is None and outer is None and overlap_steps == 0 and not reads_own_numbers
-        return cls(report, changes, period.needs_variance, are_alike)
+        return cls(report, changes, period.needs_variance, are_alike, mix)
 
     def new(self, worker: Worker, state: LocalSGDState, *, overlaps: bool) -> ModelRound:
         """Return a round to start."""
         if self.changes is not None:
             return self._timed(CompressedRound(worker, state, self.report, self.changes, self.needs_variance))
-        return self._timed((OverlappedRound if overlaps else DenseRound)(worker, state, self.report))
+        return self.pending(worker, state) if overlaps else self._timed(DenseRound(worker, state, self.report))
 
     def pending(self, worker: Worker, state: LocalSGDState) -> ModelRound:
-        """Return the round that ``state`` holds, to wait for."""
+        """Return an overlapped round, to start or to wait for."""
+        if self.mix is not None:
+            return self._timed(MixedRound(worker, state, self.report, self.mix))
         return self._timed(OverlappedRound(worker, state, self.report))
 
     def _timed(self, made: ModelRound) -> ModelRound:

@@ -14,8 +14,10 @@ Between rounds, models differ only by the noise of their own gradients, so few a
     post-local SGD     warmup_steps                         Lin et al., arXiv 1808.07217
     SlowMo             outer=SlowMo                         Wang et al., arXiv 1910.00643
     DiLoCo             outer=OuterSGD                       Douillard et al., arXiv 2311.08105
+    Streaming DiLoCo   fragments, overlap_steps, mix        Douillard et al., arXiv 2501.18512
 
 ``periods`` and ``outer`` hold these rules. ``rounds`` holds the ways to compute x̄: dense, overlapped, compressed.
+With fragments the hooks below run for each part of the model (``fragments``).
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ from tacit.core.strategy import MergesStates, RunsAhead, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import require
 from tacit.strategies.aggregation import Aggregate
+from tacit.strategies.local_sgd.fragments import by_fragment, check_fragments, divided, merged_fragments
 from tacit.strategies.local_sgd.interval import Interval
 from tacit.strategies.local_sgd.model_round import ModelRound
 from tacit.strategies.local_sgd.outer import Outer
-from tacit.strategies.local_sgd.periods import UNTIL_THE_END, Every, Period, first_period, next_period
+from tacit.strategies.local_sgd.periods import Every, Period, next_period
 from tacit.strategies.local_sgd.round_report import check_period, period_on_wire
 from tacit.strategies.local_sgd.rounds import Rounds
-from tacit.strategies.local_sgd.state import LocalSGDState
+from tacit.strategies.local_sgd.state import LocalSGDState, initial_state, note_period
 from tacit.strategies.weights import Weights, check_weights, weigh
 
 
@@ -50,6 +53,10 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
     outer: Outer | None = None  # None: the average itself
     warmup_steps: int = 0  # average after every one of the first steps (post-local SGD)
     overlap_steps: int = 0  # steps taken between the start and the end of a round
+    mix: float | None = (
+        None  # share of the local model where an overlapped round ends; None: keep the steps taken since
+    )
+    fragments: int = 1  # parts of the model, each averaged at its own offset in the period
     compressor: Compressor | None = None  # None: models are sent uncompressed
     feedback: Feedback | None = None  # None: ErrorFeedback(), where there is a compressor
     aggregate: Aggregate = "auto"  # of compressed updates: "gather", "scatter", or the one that sends less
@@ -62,32 +69,37 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
         for name, steps in (("warmup_steps", self.warmup_steps), ("overlap_steps", self.overlap_steps)):
             require(steps >= 0, f"{name}={steps} must not be negative; 0 is the default.")
         check_weights(self.weights)
-        parts = (self.period, self.outer, self.compressor, self.feedback, self.aggregate, self.overlap_steps)
+        parts = (self.period, self.outer, self.compressor, self.feedback, self.aggregate, self.overlap_steps, self.mix)
         object.__setattr__(self, "_rounds", Rounds.of(*parts))
+        check_fragments(self.fragments, self.period, self.compressor, self.warmup_steps)
 
     def init(self, worker: Worker) -> LocalSGDState:
+        return self._init(worker) if self.fragments == 1 else divided(worker, self.fragments, self.period, self._init)
+
+    def _init(self, worker: Worker) -> LocalSGDState:
+        """Return the state of rounds of all parameters of ``worker``."""
         keeps_common = self.period.needs_variance or self.outer is not None or self.compressor is not None
-        common = worker.parameters.clone() if keeps_common else None
-        steps = None if worker.steps is None else max(0, worker.steps - self.warmup_steps)
-        state = LocalSGDState(first_period(self.period, steps), common, feedback=self._rounds.init_feedback(worker))
-        state.due = self._next_due(state)
-        self._note_period(worker, state)
-        return state
+        feedback = self._rounds.init_feedback(worker)
+        return initial_state(worker, self.period, self.warmup_steps, feedback, keeps_common=keeps_common)
 
     def hook_free_steps(self, worker: Worker, state: LocalSGDState) -> int:
+        if state.fragments:
+            return min(self.hook_free_steps(worker, fragment.rounds) for fragment in state.fragments)
         coming = state.due if state.pending is None else state.last_round + self.overlap_steps
         return max(0, coming - worker.step - 1)
 
     @property
     def ranks_act_alike(self) -> bool:
-        return self._rounds.are_alike
+        return self._rounds.are_alike and self.fragments == 1
 
+    @by_fragment
     def after_step(self, worker: Worker, state: LocalSGDState) -> None:
         if state.pending is not None and worker.step >= state.last_round + self.overlap_steps:
             self._end(worker, state, self._rounds.pending(worker, state))
         if state.pending is None and worker.step >= state.due:
             self._start(worker, state, self._rounds.new(worker, state, overlaps=self.overlap_steps > 0))
 
+    @by_fragment
     def finish(self, worker: Worker, state: LocalSGDState) -> None:
         if state.pending is not None:
             self._end(worker, state, self._rounds.pending(worker, state))
@@ -96,23 +108,20 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
 
     def reported(self, worker: Worker, state: LocalSGDState) -> Tensor | None:
         """Return r where a round does not end with the mean of the models; no worker ever has that mean then."""
-        return None if self.compressor is None and self.outer is None else state.common
+        return None if self.compressor is None and self.outer is None else state.common_model
 
     def merged(self, states: Sequence[LocalSGDState], rank: int, size: int) -> LocalSGDState:
         """Drop a pending round: all workers start from the mean of the models, which it would not change."""
         feedback = self._rounds.merged_feedback([state.feedback for state in states], rank, size)
-        return replace(states[rank % len(states)], pending=None, feedback=feedback)
+        fragments = merged_fragments(states, rank, lambda rounds: self.merged(rounds, rank, size))
+        return replace(states[rank % len(states)], pending=None, feedback=feedback, fragments=fragments)
 
     def _start(self, worker: Worker, state: LocalSGDState, current: ModelRound) -> None:
         """Start a round; end it at once unless it overlaps with the next steps."""
         interval, steps = state.interval, worker.step - state.last_round
         interval.observe(worker, self.period)
-        statistics = {
-            "period": period_on_wire(state.period.period),
-            "rate": worker.learning_rate,  # a rank whose data has ended no longer follows the schedule
-            "loss": interval.loss or 0.0,
-            "has_loss": float(interval.loss is not None),
-        }
+        # A rank whose data has ended no longer follows the schedule: the rate travels.
+        statistics = interval.statistics(period_on_wire(state.period.period), worker.learning_rate)
         weight = weigh(self.weights, interval.weight / steps)  # equal batches weigh 1.0, exactly
         state.last_round = worker.step
         state.interval = Interval(is_averaged=interval.is_averaged or not current.overlaps)
@@ -137,13 +146,5 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
             step = state.last_round - self.warmup_steps
             next_period(self.period, state.period, result.reduced(state.rounds, step, rate))
             state.rounds += 1
-        state.due = max(self._next_due(state), worker.step)  # an overlapped round may outlast the period
-        self._note_period(worker, state)
-
-    def _next_due(self, state: LocalSGDState) -> int:
-        return state.last_round + (1 if state.last_round < self.warmup_steps else state.period.period)
-
-    def _note_period(self, worker: Worker, state: LocalSGDState) -> None:
-        if worker.rank == 0 and (worker.steps is None or state.last_round < worker.steps):
-            coming = state.due - state.last_round
-            worker.note("period", coming if coming < UNTIL_THE_END else (worker.steps or coming) - state.last_round)
+        state.due = max(state.next_due(self.warmup_steps), worker.step)  # an overlapped round may outlast the period
+        note_period(worker, state)
