@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-compression bench-papers bench-papers-cuda fuzz reference docs
+.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-papers bench-papers-cuda fuzz reference docs
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -67,6 +67,10 @@ bench-hierarchy: $(VENV)/.installed  ## measure Hierarchical on two sites, 1 Gbi
 RUNS ?= build/fidelity
 bench-fidelity: $(VENV)/.installed  ## measure step times of real runs beside predicted ones at nine places, about 15 minutes; needs root; RUNS=… keeps the real runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fidelity --folder $(RUNS)
+
+bench-plan: RUNS = build/plan
+bench-plan: $(VENV)/.installed  ## measure whether plans hold: time to a loss, winners, durations, drift, memory, about 40 minutes; needs root; RUNS=… keeps the real runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.plan --folder $(RUNS)
 
 bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_pace.py --out benchmarks/results/server_pace.json

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,12 @@ from torch import nn
 
 import tacit
 from tacit import workloads
-from tacit.record.facts import QUANTILES, merged_facts, step_time_quantiles
+from tacit.record.facts import (
+    QUANTILES,
+    merged_facts,
+    peak_memory_bytes,
+    step_time_quantiles,
+)
 from tacit.record.trace import Trace
 from tests.runtime.processes import together
 
@@ -42,6 +49,15 @@ def test_a_real_run_records_model_processes_and_step_times(tmp_path: Path) -> No
     assert times_s["1"] == sorted(times_s["1"]) and times_s["1"][0] > 0
     loaded = tacit.Run.load(run.save(tmp_path / "run"))
     assert loaded.record == record == json.loads((tmp_path / "run" / "run.json").read_text())["record"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux has /proc")
+def test_the_peak_memory_is_that_of_a_process_and_not_of_its_parent(tmp_path: Path) -> None:
+    code = "from pathlib import Path; print(Path('/proc/self/status').read_text())"
+    child = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    (tmp_path / "status").write_text(child.stdout)
+    of_child, own = peak_memory_bytes(tmp_path / "status"), peak_memory_bytes()
+    assert of_child is not None and own is not None and 1_000_000 < of_child < own / 4, "torch is loaded here only"
 
 
 def test_a_simulated_run_records_its_model_and_batch() -> None:

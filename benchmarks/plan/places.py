@@ -52,9 +52,11 @@ LONG_1000: Final = Place(2, "1 Gbit/s", sleep_s=0.1)
 QUICK: Final = Place(2, "loopback", model="small", sleep_s=0.005, is_quick=True)
 
 EQUAL_SEEDS: Final = (TWO_100, FOUR_1000, FOUR_100, FOUR_20, SLOW_1000, SLOW_100)
+PROBED: Final = (*EQUAL_SEEDS, CALM_20, LONG_1000)
 EQUAL_LOSS: Final = 0.15
 """It takes 60 to 75 steps with four workers."""
 OTHERS_AT: Final = (TWO_100, FOUR_100, SLOW_1000)
+OTHER_METHODS: Final = (cells.ALL_REDUCE, cells.LOCAL_8, cells.OVERLAPPED, cells.QSGD)
 
 GOALS: Final = (
     *(Goal(place, loss) for place in (TWO_100, FOUR_1000, FOUR_100, FOUR_20) for loss in (0.15, 0.1)),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import statistics
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +22,42 @@ STEPS = 400
 
 
 def plan_of(goal: Goal, root: Path, **options: Any) -> Plan:
-    """Return the plan of a goal, at the learning rate of the real runs. Curves are kept for other networks."""
-    return tacit.plan(
-        profile_of(goal.place, root),
-        workload(goal.place.model),
-        **{
-            "target_loss": goal.loss,
-            "steps": STEPS,
-            "seeds": SEEDS,
-            "lr": LEARNING_RATE,
-            "tune": False,
-            "evaluate_every": EVALUATE_EVERY,
-            "cache": str(root / "curves"),
-            **options,
-        },
-    )
+    """Return the plan of a goal, at the learning rate of the real runs.
+
+    Curves are kept for other networks, and plans until the source of tacit changes: calls that only continue real runs
+    need not plan again.
+    """
+    profile = profile_of(goal.place, root)
+    settings = {
+        "target_loss": goal.loss,
+        "steps": STEPS,
+        "seeds": SEEDS,
+        "lr": LEARNING_RATE,
+        "tune": False,
+        "evaluate_every": EVALUATE_EVERY,
+        **options,
+    }
+    digest = hashlib.sha256(f"{goal.place.model} {profile.table()} {settings} {_source()}".encode()).hexdigest()[:16]
+    file = root / "plans" / f"{digest}.pickle"
+    if not file.is_file():
+        made = tacit.plan(profile, workload(goal.place.model), cache=str(root / "curves"), **settings)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pickle.dumps(made))
+        print(f"    planned {goal}", flush=True)
+    found: Plan = pickle.loads(file.read_bytes())
+    return found
+
+
+@cache
+def _source() -> str:
+    """Return the digest of the source of tacit."""
+    texts = (path.read_bytes() for path in sorted(Path(tacit.__file__).parent.rglob("*.py")))
+    return hashlib.sha256(b"".join(texts)).hexdigest()
 
 
 def planned_row(place: Place, loss: float, strategy: Strategy[Any], root: Path) -> Row:
     """Return the row of one strategy, with all seeds: a user's own strategy stays in the plan to the end."""
-    plan = plan_of(Goal(place, loss), root, own=strategy, strategies=[strategy])
+    plan = plan_of(Goal(place, loss), root, own=strategy, strategies=[strategy], jobs=1)
     return next(row for row in plan.rows if str(row.strategy) == str(strategy) and len(row.ranks) == place.hosts)
 
 

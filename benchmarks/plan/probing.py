@@ -32,7 +32,7 @@ def profile_of(place: Place, root: Path) -> tacit.Profile:
 def probed(place: Place, root: Path) -> dict[str, Any]:
     """Return what is known about the probe of a place; make it if no earlier run has."""
     folder = _folder(place, root)
-    if not (folder / "about.json").is_file():
+    if not is_probed(place, root):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         about = _probe(place, folder)
@@ -43,6 +43,10 @@ def probed(place: Place, root: Path) -> dict[str, Any]:
         (folder / "about.json").write_text(json.dumps(about) + "\n")
     found: dict[str, Any] = json.loads((folder / "about.json").read_text())
     return found
+
+
+def is_probed(place: Place, root: Path) -> bool:
+    return (_folder(place, root) / "about.json").is_file()
 
 
 def _folder(place: Place, root: Path) -> Path:

@@ -12,6 +12,7 @@ from benchmarks.plan.places import (
     EQUAL_LOSS,
     EQUAL_SEEDS,
     EVALUATE_EVERY,
+    OTHER_METHODS,
     OTHER_SEEDS,
     OTHERS_AT,
     QUICK,
@@ -20,8 +21,9 @@ from benchmarks.plan.places import (
     Place,
 )
 from benchmarks.plan.predicting import planned_row, seconds_of, steps_to
-from benchmarks.plan.recording import RealRun, Recorder, reached
+from benchmarks.plan.recording import RealRun, not_run, reached, record
 from tacit.planning.plan import Row
+from tacit.strategies import Strategy
 
 Found = dict[str, Any]
 
@@ -34,7 +36,7 @@ def equal_seeds(chosen: argparse.Namespace) -> Found:
     for cell, row in rows.items():
         if (planned := seconds_of(row, 0)) is not None:
             runs[cell] = RealRun(cell[0], row.strategy, planned[0] + EVALUATE_EVERY, chosen.folder)
-    failures = _record(runs.values(), chosen)
+    failures = record(runs.values(), chosen)
     results = []
     for (place, name), run in runs.items():
         planned, found = seconds_of(rows[place, name], 0), run.measured()
@@ -66,8 +68,10 @@ def equal_seeds(chosen: argparse.Namespace) -> Found:
     }
 
 
-def _rows(places: Sequence[Place], loss: float, chosen: argparse.Namespace) -> dict[tuple[Place, str], Row]:
-    methods = dict(list(ROUNDS.items())[:2]) if chosen.quick else ROUNDS
+def _rows(
+    places: Sequence[Place], loss: float, chosen: argparse.Namespace, methods: Mapping[str, Strategy[Any]] = ROUNDS
+) -> dict[tuple[Place, str], Row]:
+    methods = dict(list(methods.items())[:2]) if chosen.quick else methods
     return {
         (place, name): planned_row(place, loss, strategy, chosen.folder)
         for place in places
@@ -75,23 +79,8 @@ def _rows(places: Sequence[Place], loss: float, chosen: argparse.Namespace) -> d
     }
 
 
-def _record(runs: Any, chosen: argparse.Namespace) -> dict[str, str]:
-    recorder = Recorder()
-    if not chosen.no_runs:
-        recorder.record(runs)
-    return recorder.failures
-
-
 def _has(results: Sequence[Found], place: str, name: str) -> bool:
     return any(one["place"] == place and one["strategy"] == name for one in results)
-
-
-def not_run(failures: Mapping[str, str], missing: Sequence[str] = ()) -> list[Found]:
-    """Return a claim that fails for each run that failed, and one for cells without a measured time."""
-    failed = [target("runs", "everything runs to its end", f"{run}: {why}", False) for run, why in failures.items()]
-    if missing:
-        failed.append(target("cells", "all cells have a measured time", f"missing: {'; '.join(missing)}", False))
-    return failed
 
 
 def _equal_claims(results: Sequence[Found]) -> list[Found]:
@@ -138,14 +127,15 @@ def _equal_table(results: Sequence[Found]) -> list[str]:
 def other_seeds(chosen: argparse.Namespace) -> Found:
     """Times of three other seeds lie inside the plan's interval."""
     loss, seeds = (QUICK_LOSS, OTHER_SEEDS[:1]) if chosen.quick else (EQUAL_LOSS, OTHER_SEEDS)
-    rows = _rows([QUICK] if chosen.quick else OTHERS_AT, loss, chosen)
+    methods = {name: ROUNDS[name] for name in OTHER_METHODS}
+    rows = _rows([QUICK] if chosen.quick else OTHERS_AT, loss, chosen, methods)
     runs = {}
     for (place, name), row in rows.items():
         for seed in seeds:
             steps = steps_to(place, loss, row.strategy, seed, chosen.folder)
             if steps is not None and row.time_s is not None:
                 runs[place, name, seed] = RealRun(place, row.strategy, steps + EVALUATE_EVERY, chosen.folder, seed)
-    failures = _record(runs.values(), chosen)
+    failures = record(runs.values(), chosen)
     results = []
     for (place, name, seed), run in runs.items():
         interval, found = rows[place, name].time_s, run.measured()

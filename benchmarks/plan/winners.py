@@ -20,8 +20,7 @@ from benchmarks.plan.places import (
     Goal,
 )
 from benchmarks.plan.predicting import plan_of
-from benchmarks.plan.recording import RealRun, Recorder, reached
-from benchmarks.plan.target_times import not_run
+from benchmarks.plan.recording import RealRun, not_run, reached, record
 from tacit.planning.plan import Plan, Row
 from tacit.planning.work import is_timed_with_gradients
 
@@ -35,12 +34,11 @@ Found = dict[str, Any]
 def winners(chosen: argparse.Namespace) -> Found:
     """The strategy that a plan recommends is the fastest of those that were measured."""
     goals = [Goal(QUICK, QUICK_LOSS)] if chosen.quick else GOALS
-    plans, recorder, results = {goal: plan_of(goal, chosen.folder) for goal in goals}, Recorder(), []
+    plans, results = {goal: plan_of(goal, chosen.folder) for goal in goals}, []
     runs = {
         goal: {row_name(row): (row, run_of(goal, row, chosen)) for row in rows_of(plan)} for goal, plan in plans.items()
     }
-    if not chosen.no_runs:
-        recorder.record(run for own in runs.values() for _, run in own.values())
+    failures = record([run for own in runs.values() for _, run in own.values()], chosen)
     for goal, plan in plans.items():
         measured = {
             name: time_s
@@ -48,13 +46,13 @@ def winners(chosen: argparse.Namespace) -> Found:
             if (time_s := measured_s(goal, row, run)) is not None
         }
         if row_name(plan.best) not in measured:
-            recorder.failures[str(goal)] = f"{row_name(plan.best)} did not reach the loss"
+            failures[str(goal)] = f"{row_name(plan.best)} did not reach the loss"
             continue
         results.append(result := _result(goal, plan, measured))
         print(f"    {goal}: {result['recommended']}, regret {result['regret']:.3f}", flush=True)
     return {
         "cells": results,
-        "targets": [*_claims(results), *not_run(recorder.failures)],
+        "targets": [*_claims(results), *not_run(failures)],
         "table": _table(results),
         "setting": "plans with the real runs' learning rate and the usual candidates. Of each cell the recommended "
         f"row, {_RUNNERS_UP} others and DDP itself (DistributedDataParallel) ran once; the time is that at which the "

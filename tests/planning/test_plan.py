@@ -17,6 +17,7 @@ from tacit.planning.pace import Pace
 from tacit.planning.plan import Row
 from tacit.planning.results import Interval, Trial
 from tacit.planning.verdict import Objective, chosen
+from tacit.profiles.strategy_memory import models_of
 
 PROFILE = tacit.Profile(workers=4, compute=tacit.Constant(mean_s=0.02), speed={3: 1 / 3}, bandwidth_bytes_per_s=1e6)
 TIME = Objective()
@@ -92,8 +93,9 @@ def test_objectives() -> None:
 
 def test_memory_is_that_of_the_profile_and_the_models_of_the_strategy() -> None:
     profile = replace(PROFILE, peak_memory_bytes={0: 1000, 1: 900}, parameter_bytes=100)
-    assert memory_bytes(tacit.DDP(), profile) == 1000
-    assert memory_bytes(LOCAL, profile) == 890
+    assert memory_bytes(tacit.DDP(), profile) == 1000 + 100 * models_of(tacit.DDP())
+    quantized = tacit.LocalSGD(period=tacit.Every(4), compressor=tacit.QSGD(bits=8))
+    assert 1000 < memory_bytes(LOCAL, profile) < memory_bytes(quantized, profile)
     assert memory_bytes(LOCAL, PROFILE) is None
 
 

@@ -11,6 +11,9 @@ import tacit
 from tacit.cli.settings import read_cluster
 from tacit.cluster.group_network import GroupNetwork
 from tacit.errors import FolderExists, TacitError
+from tacit.profiles.probe.reading import Reading
+from tacit.profiles.probe.strategy import PEAK_MEMORY
+from tacit.profiles.strategy_memory import models_of
 from tests.profiles.synthetic_runs import PARAMETERS, real_run
 
 TOP = tacit.CompressedGradient(compressor=tacit.TopK(fraction=0.01), feedback=tacit.EF21())
@@ -153,6 +156,25 @@ def test_a_profile_by_hand_and_its_cluster() -> None:
     assert (cluster.latency_s, cluster.bandwidth_bytes_per_s, cluster.server) == (2e-4, 12.5e6, "extra")
     with pytest.raises(ValueError, match="speed"):
         tacit.Profile(workers=2, speed={5: 1.0})
+
+
+def test_memory_of_strategies_is_not_part_of_a_profile() -> None:
+    record = {"parameter_bytes": 1_000_000, "parameters": 250_000}
+    dense = real_run([1.0, 2.0], peak_memory_bytes={"0": 20_000_000, "1": 19_000_000}, **record)
+    dense.strategy = "LocalSGD(period=Every(8))"
+    sparse = real_run([1.0, 2.0], peak_memory_bytes={"0": 40_000_000, "1": 18_000_000}, **record)
+    sparse.strategy = "a strategy of my own"
+    own = models_of(tacit.LocalSGD(period=tacit.Every(8))) * 1e6
+    assert tacit.Profile.of(dense).peak_memory_bytes == {0: 20_000_000 - own, 1: 19_000_000 - own}
+    assert tacit.Profile.of(sparse).peak_memory_bytes == {0: 40_000_000, 1: 18_000_000}
+    assert tacit.Profile.of(dense, sparse).peak_memory_bytes == {0: 20_000_000 - own, 1: 18_000_000}
+
+
+def test_a_probe_takes_the_memory_before_it_runs_strategies() -> None:
+    run = real_run([1.0, 2.0])
+    notes = {0: {PEAK_MEMORY: 5e8}, 1: {PEAK_MEMORY: 6e8}}
+    assert Reading(run, {}, notes).peak_memory_bytes() == {0: 500_000_000, 1: 600_000_000}
+    assert Reading(run, {}, {0: notes[0]}).peak_memory_bytes() == {}
 
 
 def test_a_profile_is_saved_and_read_again(tmp_path: Path) -> None:

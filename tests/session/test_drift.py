@@ -51,6 +51,18 @@ def test_a_worker_that_becomes_slower_is_named() -> None:
     )
 
 
+def test_the_cause_that_costs_most_is_named_even_if_another_one_began_earlier() -> None:
+    slower = (STEP_S, 1.5 * STEP_S)  # costs 80 ms a round, and the network 100
+    series = [times()] * 12 + [times(steps_s=slower)] * 5 + [times(3 * WIRE_S, slower)] * 20
+    [(found, drift)] = drifts(DriftRule(EXPECTED), series)
+    assert (found, drift.cause) == (27, NETWORK)
+    passing = (
+        [times()] * 12 + [times(steps_s=slower)] * 5 + [times(3 * WIRE_S, slower)] * 5 + [times(steps_s=slower)] * 9
+    )
+    [(found, drift)] = drifts(DriftRule(EXPECTED), passing)
+    assert (found, drift.cause, drift.rank) == (27, COMPUTE, 1)
+
+
 def test_a_worker_that_is_still_faster_than_the_slowest_does_not_matter() -> None:
     expected = Expected(
         PERIOD * 2 * STEP_S + WIRE_S, Range.around(WIRE_S), (Range.around(2 * STEP_S), Range.around(STEP_S))

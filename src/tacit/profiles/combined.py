@@ -17,7 +17,9 @@ from tacit.profiles.gather_modes import gather_warnings
 from tacit.profiles.measurement import Measurement, Work
 from tacit.profiles.network_fit import network_of
 from tacit.profiles.pairs import Pair, differences
+from tacit.profiles.strategy_memory import models_of
 from tacit.profiles.warnings import warnings_of
+from tacit.registry import parse
 
 _MOST_TIMES: Final = 200
 """Step times of a rank in a profile: means of as many equal parts of its sorted measured times."""
@@ -60,7 +62,7 @@ def combined(
         "costs": costs_of(measurements),
         **network,
         **facts,
-        "peak_memory_bytes": _largest("peak_memory_bytes", measurements),
+        "peak_memory_bytes": _script_memory(measurements),
         "memory_bytes": _largest("memory_bytes", measurements),
         "warnings": (*warnings_of(measurements), *gather_warnings(measurements, network, backend)),
     }
@@ -177,6 +179,20 @@ def _largest(name: str, measurements: Iterable[Measurement]) -> dict[int, int]:
         for rank, value in by_rank.items():
             if value is not None:
                 found[int(rank)] = max(value, found.get(int(rank), 0))
+    return found
+
+
+def _script_memory(measurements: Iterable[Measurement]) -> dict[int, int]:
+    """Return the peak memory of each rank without that of the strategy: the smallest estimate of all runs."""
+    found: dict[int, int] = {}
+    for measurement in measurements:
+        try:
+            models = models_of(parse(measurement.run.strategy, "strategies")) or 0.0
+        except ValueError:  # a strategy of the user's own, or a probe
+            models = 0.0
+        own = models * measurement.facts.get("parameter_bytes", 0)
+        for rank, peak in _largest("peak_memory_bytes", [measurement]).items():
+            found[rank] = min(max(0, round(peak - own)), found.get(rank, peak))
     return found
 
 

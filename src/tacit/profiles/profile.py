@@ -53,7 +53,8 @@ class Profile(Cluster):
       in batches of one worker if ``batch`` is not known.
     - ``heterogeneity``: by how much the gradient of one worker's data differs from that of all data, as a share of the
       latter; None if the difference is lost in the noise, as that of shuffled data is.
-    - ``peak_memory_bytes``, ``memory_bytes``: the largest memory that each rank used, and what its machine has.
+    - ``peak_memory_bytes``, ``memory_bytes``: the largest memory that each rank used, without that of a strategy, and
+      what its machine has.
     - ``warnings``: sentences about what makes predictions from this profile uncertain.
     """
 

@@ -38,7 +38,7 @@ def _is_set(value: object) -> bool:
 
 def process_facts(device: torch.device) -> Facts:
     """Return the cores and the memory that this process may use, and its largest memory so far, also on its GPU."""
-    facts: Facts = {"cores": _cores(), "memory_bytes": _memory_bytes(), "peak_memory_bytes": _peak_memory_bytes()}
+    facts: Facts = {"cores": _cores(), "memory_bytes": _memory_bytes(), "peak_memory_bytes": peak_memory_bytes()}
     if device.type == "cuda":
         facts["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(device)
     return facts
@@ -92,7 +92,14 @@ def _memory_bytes() -> int | None:
     return min(found, int(limit)) if limit.isdigit() else found
 
 
-def _peak_memory_bytes() -> int | None:
+def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int | None:
+    """Return the largest resident memory of this process so far; None if the system does not tell.
+
+    status: the file that has it on Linux. ``ru_maxrss`` begins with the memory of the process that started this one.
+    """
+    if status.exists():
+        found = (line.split() for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return next((1024 * int(kilobytes) for _, kilobytes, _ in found), None)
     try:
         import resource  # not available on every system
     except ImportError:

@@ -79,11 +79,13 @@ class Agenda:
 def rare_collections() -> Iterator[None]:
     """Collect garbage less often: a simulation allocates millions of small tuples and few cycles.
 
-    Objects from before the run, those of torch among them, are not examined again and again.
+    Objects from before the run, those of torch among them, are not examined again and again. What an earlier
+    simulation has left, models in reference cycles among them, is collected first: later it would count as one of them.
     """
     before, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.set_threshold(max(before[0], 200_000), before[1], before[2])
     if not is_frozen:
+        gc.collect(1)
         gc.freeze()
     try:
         yield

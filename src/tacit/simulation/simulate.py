@@ -20,6 +20,7 @@ from tacit.record.facts import model_facts
 from tacit.record.run import Run
 from tacit.record.versions import versions
 from tacit.session.model.extra_state import MomentsEvery
+from tacit.simulation.agenda import rare_collections
 from tacit.simulation.engine.choice import choose_engine
 from tacit.simulation.engine.engine import Engine
 from tacit.simulation.engine.flat_optimizer import engine_optimizer
@@ -45,6 +46,7 @@ from tacit.workloads.workload import Problem, Workload
 
 
 @with_python_numbers
+@rare_collections()
 def simulate(
     workload: Workload,
     strategy: Strategy[Any],

@@ -53,6 +53,8 @@ def findings_of(
     products = reading.products()
     noise = gradient_noise(products) if products else None
     fields = combined([reading.measurement()], reading.pairs())
+    if peaks := reading.peak_memory_bytes():
+        fields["peak_memory_bytes"] = peaks
     own = (*_early_end(reading, ended), *_other_sessions(sessions))
     fields["warnings"] = (*own, *fields["warnings"], *_warnings(reading, fields, noise))
     profile = Profile(**fields, strategy=strategy, steps=steps)

@@ -20,6 +20,7 @@ from tacit.profiles.probe.strategy import (
     LOAD,
     NOISE,
     NOT_FINITE,
+    PEAK_MEMORY,
     PHASE,
     PRODUCTS_SQUARED,
     SMALL,
@@ -164,6 +165,11 @@ class Reading:
     def loads(self) -> dict[int, float]:
         """Return the load of each rank's host before the probe."""
         return {rank: notes[LOAD] for rank, notes in self.notes.items() if LOAD in notes}
+
+    def peak_memory_bytes(self) -> dict[int, int]:
+        """Return the largest memory of each rank in steps without hooks; empty if a rank is missing."""
+        found = {rank: int(notes[PEAK_MEMORY]) for rank, notes in self.notes.items() if PEAK_MEMORY in notes}
+        return dict(sorted(found.items())) if len(found) == self.run.workers else {}
 
     @property
     def was_not_finite(self) -> bool:

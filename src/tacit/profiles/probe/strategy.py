@@ -25,6 +25,7 @@ from tacit.errors import NotFinite, require
 from tacit.profiles.probe import agenda, exchanges
 from tacit.profiles.probe.agenda import Agreed
 from tacit.profiles.probe.gradients import GradientSum
+from tacit.record.facts import peak_memory_bytes
 from tacit.runtime.environment import machine
 from tacit.session.probing import ProbeComplete, current_probe
 from tacit.strategies.all_reduce import AllReduce
@@ -36,6 +37,8 @@ BETWEEN: Final = f"{PHASE}between"
 """The note at the end of a phase."""
 LOAD, WITHIN, NOISE, BETWEEN_RANKS, NOT_FINITE = "load", "within", "noise", "between ranks", "not finite"
 BATCHES, PRODUCTS_SQUARED = "batches", "products squared"
+PEAK_MEMORY: Final = "peak memory"
+"""The largest memory of a rank up to the end of the steps without hooks, before the probe's strategies need any."""
 SMALL, BACK_TO_BACK = "small", "back to back"
 """Parts of the phase ``network`` that are marked as phases are."""
 _INNER: Final[dict[str, Strategy[Any]]] = {
@@ -112,6 +115,8 @@ class Probing(Strategy[ProbingState], RunsAhead):
             return
         worker.note(BETWEEN, float(worker.step))
         ended = agenda.PHASES[state.phase]
+        if ended == agenda.STEPS and (peak := peak_memory_bytes()) is not None:
+            worker.note(PEAK_MEMORY, peak)
         if ended == agenda.STEPS and worker.size > 1:
             self._estimate_round(worker, state)
         if ended == agenda.GRADIENTS:

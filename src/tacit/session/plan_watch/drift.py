@@ -7,7 +7,9 @@ Times of rounds are taken in windows of five. A median that is off by more than 
 
 The plan's prediction is a range, because medians of five rounds with random step times differ: the 25 % count from its
 ends. What changes the time between two rounds by less than 10 % is no drift, such as a rank that is still faster than
-the slowest one. After a drift the next one is told a minute later at the earliest, if it lasts.
+the slowest one. If something that costs more time is off in the second of the two windows only, the drift waits for one
+more window, so that its main cause is named. After a drift the next one is told a minute later at the earliest, if it
+lasts.
 """
 
 from __future__ import annotations
@@ -133,8 +135,10 @@ class DriftRule:
         drifted = [place for place in self._planned if self._has_drifted(place, measured)]
         if not drifted or self._since_last_s < self._pause_s:
             return None
+        place = max(self._off, key=lambda one: abs(self._cost_s(one, measured[one], window)) if self._off[one] else 0.0)
+        if place not in drifted:  # what costs most is off for the first time: the next window tells whether it lasts
+            return None
         self._since_last_s = 0.0
-        place = max(drifted, key=lambda one: abs(self._cost_s(one, measured[one], window)))
         for one in drifted:
             self._reference[one], self._off[one] = Range.around(measured[one]), []
         return Drift(

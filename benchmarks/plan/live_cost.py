@@ -1,6 +1,4 @@
-"""What live=True costs: the time of a step with and without the two numbers per rank in each round, as JSON.
-
-    python -m benchmarks.live_cost [--steps 30] [--turns 40] [--step-ms 20] [--out live_cost.json]
+"""What live=True costs: the time of a step with and without the two numbers per rank in each round.
 
 Two processes of one machine train the same model with AllReduce, so that each step has a round. Each turn has a session
 without live numbers and one with them, in alternating order; a step sleeps, so that the processes do not compete for
@@ -10,13 +8,11 @@ the median over turns, as a share of a step. What the calls themselves take is m
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import time
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Final
 
 import torch
 
@@ -25,7 +21,8 @@ from tacit.runtime.live_times import LiveTimes
 from tacit.session.plan_watch.drift import DriftRule, Expected, Range, RoundTimes
 from tests.runtime.processes import together
 
-NUMBERS = 150_000
+NUMBERS: Final = 150_000
+STEPS, TURNS, STEP_S = 30, 40, 0.02
 
 
 def session_s(live: bool, steps: int, step_s: float) -> list[float]:
@@ -80,37 +77,22 @@ def lower_quartile(values: list[float]) -> float:
     return statistics.quantiles(values, n=4)[0]
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--steps", type=int, default=30, help="of a session")
-    arguments.add_argument("--turns", type=int, default=40)
-    arguments.add_argument("--step-ms", type=float, default=20.0)
-    arguments.add_argument("--priority", action="store_true", help="run both processes at real-time priority")
-    arguments.add_argument("--out", type=Path, default=None)
-    given = arguments.parse_args()
-    step_s = given.step_ms / 1e3
-    timeout_s = 60 + 4 * given.turns * given.steps * step_s
-    found = together(2, turns, given.steps, given.turns, step_s, given.priority, timeout_s=timeout_s)[0]
+def measured(*, is_quick: bool) -> dict[str, Any]:
+    """Return the cost as seconds and as a share of a step, and that of the calls alone."""
+    count = 2 if is_quick else TURNS
+    found = together(2, turns, STEPS, count, STEP_S, not is_quick, timeout_s=60 + 4 * count * STEPS * STEP_S)[0]
     by_turn = [lower_quartile(one["with"]) - lower_quartile(one["without"]) for one in found]
     torch.set_num_threads(1)
     alone_s = calls_s(2)
-    result = {
-        "step_ms": given.step_ms,
-        "steps": given.steps,
-        "turns": given.turns,
+    return {
+        "step_s": STEP_S,
+        "steps": STEPS,
+        "turns": count,
         "parameters": NUMBERS,
         "step_without_s": statistics.median(lower_quartile(one["without"]) for one in found),
         "cost_s": statistics.median(by_turn),
-        "cost": statistics.median(by_turn) / step_s,
-        "cost_quartiles": [value / step_s for value in statistics.quantiles(by_turn, n=4)],
+        "cost": statistics.median(by_turn) / STEP_S,
+        "cost_quartiles": [value / STEP_S for value in statistics.quantiles(by_turn, n=4)],
         "calls_s": alone_s,
-        "calls": alone_s / step_s,
+        "calls": alone_s / STEP_S,
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if given.out is not None:
-        given.out.write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,16 +1,12 @@
 """Drift on real processes: probe, plan and train in two network namespaces, while the link becomes slower.
 
-    python -m benchmarks.drift [--rate 100] [--slow 30] [--steps 400] [--out drift.json]
-
 Three commands of tacit run on two hosts as on two machines: `tacit probe`, `tacit plan`, and `tacit train --plan` twice.
-In the first run the link keeps its rate, and there should be no drift. In the second one the link falls from --rate to
---slow Mbit/s after two seconds; the benchmark counts the rounds until the run tells. Needs root.
+In the first run the link keeps its rate, and there should be no drift. In the second one the link falls from 100 to 30
+Mbit/s after two seconds; the rounds are counted until the run tells.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -29,13 +25,15 @@ from tests.runtime import namespaces
 
 WORKLOAD = 'digits(model="mlp", hidden=2048, batch_size=512)'
 STRATEGIES = ("AllReduce()", "LocalSGD(period=Every(4))")
+RATE_MBIT_PER_S, SLOW_MBIT_PER_S = 100, 30
+STEPS = 300
 TARGET = 0.1
 BURST_KB = 32
 TIMEOUT_S = 240.0
 PORT = 29511
 
 
-def on_hosts(hosts: list[namespaces.Host], words: list[str], folder: Path, priority: bool) -> subprocess.Popen[str]:
+def on_hosts(hosts: list[namespaces.Host], words: list[str], folder: Path) -> subprocess.Popen[str]:
     """Start ``tacit …words`` on each host, as torchrun would; return the process of rank 0."""
     processes = []
     for rank, host in enumerate(hosts):
@@ -49,7 +47,7 @@ def on_hosts(hosts: list[namespaces.Host], words: list[str], folder: Path, prior
             "OMP_NUM_THREADS": 1,
             "PYTHONUNBUFFERED": 1,
         }
-        command = host.command(*(["chrt", "-r", "20"] * priority), sys.executable, "-m", "tacit", *words)
+        command = host.command(sys.executable, "-m", "tacit", *words)
         processes.append(
             subprocess.Popen(
                 command,
@@ -99,64 +97,40 @@ def rounds_until_told(run: tacit.Run) -> dict[str, Any]:
     return found
 
 
-def train(hosts: list[namespaces.Host], scratch: Path, name: str, given: Any, *, slows: bool) -> tacit.Run:
+def train(hosts: list[namespaces.Host], scratch: Path, name: str, *, slows: bool) -> tacit.Run:
     """Train with the plan; after the first line of progress, make the link slower."""
-    set_rate(hosts, given.rate * 1e6)
-    words = ["train", "--plan", "plan.toml", "--workload", WORKLOAD, "--steps", str(given.steps), "--progress"]
-    process = on_hosts(hosts, [*words, "--evaluate-every", str(given.steps), "--out", name], scratch, given.priority)
-    finish(process, partial(set_rate, hosts, given.slow * 1e6) if slows else None)
+    set_rate(hosts, RATE_MBIT_PER_S * 1e6)
+    words = ["train", "--plan", "plan.toml", "--workload", WORKLOAD, "--steps", str(STEPS), "--progress"]
+    process = on_hosts(hosts, [*words, "--evaluate-every", str(STEPS), "--out", name], scratch)
+    finish(process, partial(set_rate, hosts, SLOW_MBIT_PER_S * 1e6) if slows else None)
     return tacit.Run.load(scratch / name)
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--rate", type=float, default=100.0, help="Mbit/s of the link")
-    arguments.add_argument("--slow", type=float, default=30.0, help="Mbit/s after the change")
-    arguments.add_argument("--steps", type=int, default=400)
-    arguments.add_argument("--strategy", choices=STRATEGIES, default=STRATEGIES[1])
-    arguments.add_argument("--priority", action="store_true", help="run ranks at real-time priority")
-    arguments.add_argument("--out", type=Path, default=None)
-    given = arguments.parse_args()
+def measured(strategy: str) -> dict[str, Any]:
+    """Return the drifts of a steady run and of one whose link becomes slower."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        namespaces.hosts(2, rate_bits_per_s=given.rate * 1e6, burst_kb=BURST_KB) as hosts,
+        namespaces.hosts(2, rate_bits_per_s=RATE_MBIT_PER_S * 1e6, burst_kb=BURST_KB) as hosts,
     ):
         scratch = Path(folder)
-        finish(on_hosts(hosts, ["probe", "--workload", WORKLOAD, "--out", "profile"], scratch, given.priority))
-        plan = [sys.executable, "-m", "tacit", "plan", "--profile", "profile", "--workload", WORKLOAD]
-        words = [*plan, "-s", given.strategy, "-s", "LocalSGD(period=Every(16))", "--out", "plan.toml"]
-        words += ["--target-loss", str(TARGET), "--no-tune", "--seeds", "1", "--steps", "400"]
-        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": scratch}
-        finish(subprocess.Popen(words, **pipe))
-        _choose(scratch, given.strategy)
-        steady = train(hosts, scratch, "steady", given, slows=False)
-        slower = train(hosts, scratch, "slower", given, slows=True)
-        found = {
-            "rate_mbit_per_s": given.rate,
-            "slow_mbit_per_s": given.slow,
-            "strategy": given.strategy,
+        finish(on_hosts(hosts, ["probe", "--workload", WORKLOAD, "--out", "profile"], scratch))
+        _plan(scratch, strategy)
+        steady = train(hosts, scratch, "steady", slows=False)
+        slower = train(hosts, scratch, "slower", slows=True)
+        return {
+            "rate_mbit_per_s": RATE_MBIT_PER_S,
+            "slow_mbit_per_s": SLOW_MBIT_PER_S,
+            "strategy": strategy,
             "planned_step_s": steady.predicted["step_s"],
-            "steady": {**rounds_until_told(steady), "step_s": steady.summary()["time_s"] / given.steps},
+            "steady": {**rounds_until_told(steady), "step_s": steady.summary()["time_s"] / STEPS},
             "slower": rounds_until_told(slower),
         }
-        report = subprocess.run(
-            [sys.executable, "-m", "tacit", "report", "slower"], cwd=scratch, capture_output=True, text=True, check=True
-        )
-        print(report.stdout)
-    text = json.dumps(found, indent=1)
-    print(text)
-    if given.out is not None:
-        given.out.write_text(text + "\n")
 
 
-def _choose(scratch: Path, strategy: str) -> None:
-    """Make plan.toml follow ``strategy``, whatever the plan has recommended."""
+def _plan(scratch: Path, strategy: str) -> None:
+    """Write a plan.toml that follows ``strategy``, whatever the plan recommends."""
     profile, workload = tacit.Profile.load(scratch / "profile"), parsed("workload", WORKLOAD, "workloads")
     strategies = [tacit.strategy(one) for one in (*STRATEGIES, "LocalSGD(period=Every(16))")]
     made = tacit.plan(profile, workload, strategies=strategies, target_loss=TARGET, tune=False, seeds=(0,), steps=400)
     best = next(row for row in made.rows if str(row.strategy) == strategy)
     replace(made, best=best).save(scratch / "plan.toml")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,29 @@
+"""Simulations that follow each other do not keep each other's models."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+import tacit
+from tacit import workloads
+
+DIMENSION = 12_345
+STRATEGIES = (tacit.AllReduce(), tacit.KAsync(k=1), tacit.SwarmSGD(local_steps=4))
+
+
+def models() -> int:
+    """Return how many models exist."""
+    return sum(type(one) is torch.Tensor and one.numel() >= DIMENSION for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_models_of_earlier_simulations_are_collected(strategy: tacit.Strategy) -> None:
+    workload, cluster, counts = workloads.quadratic(dimension=DIMENSION), tacit.Cluster(workers=4), []
+    gc.collect()
+    for _ in range(6):
+        tacit.simulate(workload, strategy, cluster=cluster, steps=4, timing_only=True)
+        counts.append(models())
+    assert counts[-1] <= max(counts[:2]), "those of the latest simulation may wait for their collection"
