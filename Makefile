@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-papers bench-papers-cuda fuzz reference docs
+.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-compressed-step bench-papers bench-papers-cuda fuzz reference docs
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -63,6 +63,9 @@ bench-gossip: $(VENV)/.installed  ## measure SwarmSGD's steps at 2, 4 and 8 peer
 
 bench-hierarchy: $(VENV)/.installed  ## measure Hierarchical on two sites, 1 Gbit/s inside and 50 Mbit/s across, about 3 minutes; needs root
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.hierarchy
+
+bench-compressed-step: $(VENV)/.installed  ## measure the processor time of compressed steps at 100 Mbit/s and 1 Gbit/s, about 5 minutes; needs root
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.compressed_step --out benchmarks/results/compressed_step.json
 
 RUNS ?= build/fidelity
 bench-fidelity: $(VENV)/.installed  ## measure step times of real runs beside predicted ones at nine places, about 15 minutes; needs root; RUNS=… keeps the real runs

@@ -91,6 +91,14 @@ TABLE = [
         depends_on_data=True,
         fewest_workers=2,
     ),
+    Row(  # SparseLoCo
+        tacit.LocalSGD(
+            period=tacit.Every(5),
+            outer=tacit.OuterSGD(lr=0.7, momentum=0.9, nesterov=True),
+            compressor=tacit.Chain(tacit.BlockTopK(block=16, k=2), tacit.QSGD(bits=2, bucket=16)),
+            feedback=tacit.ErrorFeedback(decay=0.95),
+        )
+    ),
     Row(tacit.SwarmSGD(local_steps=4), **ALONE),
     Row(tacit.SwarmSGD(local_steps=tacit.Geometric(mean=3), topology=tacit.Ring()), **ALONE),
     # Sizes of lattice points do not follow from models, but what overflows and is said again does.
@@ -115,6 +123,9 @@ TABLE = [
     Row(tacit.KBatchAsync(k=3), **ALONE),
     Row(tacit.KAsync(k=1, rate=tacit.InverseStaleness(), maximum_staleness=3), **ALONE),
     Row(tacit.KAsync(k=2, rate=tacit.RescaledRate()), fewest_workers=2, **ALONE),
+    Row(tacit.KAsync(k=1, drop_staleness=2), **ALONE),
+    Row(tacit.KBatchAsync(k=2, local_steps=3, rate=tacit.InverseStaleness(power=0.5)), **ALONE),
+    Row(tacit.KBatchAsync(k=1, local_steps=3, outer=tacit.DelayedNesterov(delay=4)), **ALONE),
     Row(tacit.Ringleader(), **ALONE),
     Row(tacit.Ringleader(compressor=TOP, model_compressor=TOP), depends_on_data=True, **ALONE),
     Row(tacit.KBatchAsync(k=2, compressor=TOP, model_compressor=TOP), depends_on_data=True, **ALONE),

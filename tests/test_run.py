@@ -178,7 +178,7 @@ def test_bad_kinds_of_arguments_are_told():
 
 PUBLIC_NAMES = """
 AdaCommPeriod AdaSync AllReduce AsynchronousDPSGD BFloat16 BadData BadMessage BlockTopK CHOCO Calibrated Chain Cluster Complete
-Compressed CompressedGradient Compressor Constant Cosine Crash DDP DPSGD Deadlock Delay Dense Disagreement EF21
+Compressed CompressedGradient Compressor Constant Cosine Crash DDP DPSGD Deadlock Delay DelayedNesterov Dense Disagreement EF21
 EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every Exponential
 ExponentialGraph Feedback FolderExists Geometric Gloo Graph Hierarchical HyperExponential Hypercube Interrupted InverseStaleness
 InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise LinearPeriod Link LocalSGD

@@ -95,7 +95,7 @@ from tacit.strategies import (
     Ringleader,
     SwarmSGD,
 )
-from tacit.strategies.local_sgd.outer import Outer, OuterAdam, OuterSGD, SlowMo
+from tacit.strategies.local_sgd.outer import DelayedNesterov, Outer, OuterAdam, OuterSGD, SlowMo
 from tacit.strategies.local_sgd.periods import (
     AdaCommPeriod,
     Every,
@@ -158,6 +158,7 @@ __all__ = [
     "Crash",
     "Deadlock",
     "Delay",
+    "DelayedNesterov",
     "Dense",
     "Disagreement",
     "EF21Bidirectional",

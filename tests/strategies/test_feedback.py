@@ -20,6 +20,7 @@ Gradient = Callable[[Tensor], Tensor]
 ALL = [
     tacit.NoFeedback(),
     tacit.ErrorFeedback(),
+    tacit.ErrorFeedback(decay=0.9),
     tacit.EF21(),
     tacit.EF21(init="full"),
     tacit.EF21Plus(),
@@ -292,6 +293,27 @@ def test_an_unbiased_compressor_is_scaled_until_it_contracts():
     assert float(sum(f(path[-1]) for f in functions).norm()) < 1e-9
 
 
+def test_a_selection_with_two_bits_is_scaled_until_it_contracts():
+    """Chain(BlockTopK, QSGD(bits=2)): E‖s C(x) − x‖² ≤ (1 − α₁/(1+ω₂)) ‖x‖²."""
+    chain, x = tacit.Chain(tacit.BlockTopK(block=8, k=2), QSGD(bits=2, bucket=16)), torch.linspace(-1.0, 2.0, 64)
+    scale, random = tacit.ErrorFeedback().scale(chain, 64), np.random.default_rng(0)
+    omega = QSGD(bits=2, bucket=16).variance(16)
+    assert chain.contraction(64) is None and scale == pytest.approx(1 / (1 + omega)) and omega >= 1
+    errors = [float((scale * chain.compress(x, random).dense() - x).square().sum()) for _ in range(200)]
+    assert np.mean(errors) <= (1 - 0.25 * scale) * float(x.square().sum())
+    assert tacit.ErrorFeedback().scale(tacit.Chain(TopK(k=9), QSGD(bits=8)), 64) == 1.0
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_decaying_error_is_that_of_sparse_loco(size: int):
+    """e ← β e + Δ;  m = C(e);  e ← e − m (Sarfi et al., arXiv 2508.15706, with one worker's numbers by hand)."""
+    ranks = Ranks(tacit.ErrorFeedback(decay=0.5), Mask((0,)), size, 2)
+    for expected in (1.0, 1.5, 1.75):  # the coordinate that is never sent: 1, 0.5 + 1, 0.75 + 1
+        sent = ranks.mean([torch.ones(2, dtype=torch.float64)] * size)
+        torch.testing.assert_close(sent, torch.tensor([1.0, 0.0], dtype=torch.float64))
+        assert [float(state.own["error"][1]) for state in ranks.states] == pytest.approx([expected] * size)
+
+
 # Weights.
 
 
@@ -455,6 +477,7 @@ def test_compressed_rounds_of_few_numbers_still_learn_and_send_less():
         ),
         (lambda: tacit.LocalSGD(feedback=tacit.EF21()), r"feedback=EF21\(\) needs a compressor; add compressor="),
         (lambda: tacit.LocalSGD(compressor=TopK(), overlap_steps=2), "overlap_steps=2 must be 0 with a compressor"),
+        (lambda: tacit.ErrorFeedback(decay=0.0), "decay=0.0 must be above 0 and at most 1"),
         (lambda: tacit.EF21(init="zero"), "init='zero' must be \"compressed\""),
         (lambda: tacit.EF21Momentum(eta=0.0), "eta=0.0 must be above 0"),
         (lambda: tacit.EF21HeavyBall(eta=1.0), "eta=1.0 must be at least 0 and below 1"),

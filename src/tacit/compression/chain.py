@@ -20,7 +20,8 @@ class Chain(Compressor):
     """Two compressors in sequence: ``first`` selects coordinates, ``second`` compresses their values.
 
     Example: ``Chain(TopK(fraction=0.01), QSGD(bits=8))``. The errors of the two are orthogonal, so α = α₁ α₂; where
-    both are unbiased, 1 + ω = (1 + ω₁)(1 + ω₂).
+    both are unbiased, 1 + ω = (1 + ω₁)(1 + ω₂). Error feedback scales a contractive selection whose values have ω₂ ≥ 1
+    (two bits) by 1/(1+ω₂): α = α₁/(1+ω₂). A smaller bucket makes that less small.
     """
 
     first: Selector
@@ -60,6 +61,12 @@ class Chain(Compressor):
 
     def variance(self, dimension: int) -> float | None:
         return _variance(self.first.variance(dimension), self.second.variance(self.first.most(dimension)))
+
+    def contracting_scale(self, dimension: int) -> float | None:
+        known, omega = super().contracting_scale(dimension), self.second.variance(self.first.most(dimension))
+        if known is not None or omega is None or self.first.contraction(dimension) is None:
+            return known
+        return 1.0 / (1.0 + omega)
 
     def contraction_within(self, dimension: int) -> float | None:
         omega = self.variance_within(dimension)

@@ -207,6 +207,16 @@ class Compressor(Spec, ABC):
         """Return ω with E C(x) = x and E‖C(x) − x‖² ≤ ω‖x‖²; None where C is biased."""
         return None
 
+    def contracting_scale(self, dimension: int) -> float | None:
+        """Return a factor of decoded vectors that makes the compressor contractive; None where there is none.
+
+        It is 1 for a contractive compressor, and 1/(1+ω), with α = 1/(1+ω), for another unbiased one.
+        """
+        if self.contraction(dimension) is not None:
+            return 1.0
+        omega = self.variance(dimension)
+        return None if omega is None else 1.0 / (1.0 + omega)
+
     def contraction_within(self, dimension: int) -> float | None:
         """Return an α for all vectors of at most ``dimension`` numbers; override where a shorter one can have less."""
         return self.contraction(dimension)

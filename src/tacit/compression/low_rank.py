@@ -23,6 +23,7 @@ from tacit.compression.compressor import (
     require_vector,
     wide,
 )
+from tacit.compression.kernels.backend import PIECE
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import require
 
@@ -54,20 +55,41 @@ class LowRankVector(Compressed, wire="factor"):
         return sum(rows * max(1, columns) for rows, columns in self._sizes())
 
     def dense(self, reference: Tensor | None = None) -> Tensor:
-        dtype = wide(self.values.dtype)
-        x, at, value_at, factor_at = self.values.new_empty(self.numbers), 0, 0, 0
-        for rows, columns in self._sizes():
-            size = rows * max(1, columns)
-            if columns:
-                width = self._width(rows, columns)
-                pair = self.factors[factor_at : factor_at + width * (rows + columns)].to(dtype).view(-1, width)
-                x[at : at + size] = (pair[:rows] @ pair[rows:].T).view(-1)
-                factor_at += pair.numel()
-            else:
-                x[at : at + size] = self.values[value_at : value_at + size]
-                value_at += size
-            at += size
+        x = self.values.new_empty(self.numbers)
+        for begin, part in self._parts():
+            x[begin : begin + part.numel()] = part
         return x
+
+    def add_into(self, target: Tensor, scale: float = 1.0) -> None:
+        room = torch.empty(PIECE, dtype=target.dtype, device=target.device)
+        for begin, part in self.of_length(target.numel()).on(target.device)._parts():
+            numbers = part.numel()
+            room = room if numbers <= room.numel() else room.new_empty(numbers)
+            added = room[:numbers].copy_(part.to(self.values.dtype))
+            target[begin : begin + numbers].add_(added if scale == 1.0 else added.mul_(scale))
+
+    def _parts(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield the vector in parts, each with its begin; a part is overwritten by the next one.
+
+        On the CPU a part of a matrix fits into a core's second-level cache.
+        """
+        at, value_at, factor_at = 0, 0, 0
+        room = torch.empty(0, dtype=wide(self.values.dtype), device=self.values.device)
+        for rows, columns in self._sizes():
+            if not columns:
+                yield at, self.values[value_at : value_at + rows]
+                at, value_at = at + rows, value_at + rows
+                continue
+            width = self._width(rows, columns)
+            pair = self.factors[factor_at : factor_at + width * (rows + columns)].to(room.dtype).view(-1, width)
+            together = max(1, PIECE // columns) if room.is_cpu else rows
+            for first in range(0, rows, together):
+                left = pair[first : min(rows, first + together)]
+                size = len(left) * columns
+                room = room if size <= room.numel() else room.new_empty(size)
+                yield at, torch.mm(left, pair[rows:].T, out=room[:size].view(len(left), columns)).view(-1)
+                at += size
+            factor_at += pair.numel()
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
         yield from self.sizes.tolist()
@@ -134,7 +156,7 @@ class LowRank(Compressor):
         start = memory.get(key)
         is_warm = start is not None and start.shape == (tall.shape[1], self.rank)
         p, q = _project(tall, start if start is not None and is_warm else self._random(tall, random))
-        if is_warm and float(q.square().sum()) < self.rank / tall.shape[1] * float(tall.square().sum()):
+        if is_warm and float(q.square().sum()) < self.rank / tall.shape[1] * _square(matrix):
             p, q = _project(tall, self._random(tall, random))
         if bool(q.any()):
             memory[key] = torch.linalg.qr(q).Q
@@ -148,5 +170,15 @@ class LowRank(Compressor):
 
 
 def _project(tall: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    p = torch.linalg.qr(tall @ q.to(tall)).Q
-    return p, tall.T @ p
+    p = torch.linalg.qr(_product(tall, q.to(tall))).Q
+    return p, _product(tall.T, p)
+
+
+def _product(matrix: Tensor, thin: Tensor) -> Tensor:
+    """Return ``matrix @ thin``, so that the rows of the memory of ``matrix`` are read in order."""
+    return matrix @ thin if matrix.stride(1) == 1 else (thin.T.contiguous() @ matrix.T).T
+
+
+def _square(matrix: Tensor) -> float:
+    """Return the sum of squares."""
+    return float(torch.dot(matrix.reshape(-1), matrix.reshape(-1)))

@@ -165,8 +165,11 @@ class Server(Protocol):
     def now_s(self) -> float:
         """Return when the last message was received, on the run's clock; the same in a run and in its replay."""
 
-    def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
-        """Make one update of the server's model with ``gradient`` and an optimizer like rank 0's."""
+    def update(self, gradient: Tensor, learning_rate: float | None = None, *, uses_optimizer: bool = True) -> None:
+        """Make one update of the server's model with ``gradient`` and an optimizer like rank 0's.
+
+        Without ``uses_optimizer`` the update is w ← w − ``gradient``, and the optimizer is unchanged.
+        """
 
     def note(self, name: str, value: float, about: int | None = None) -> None:
         """Record a number in the trace; ``about``: the worker that it is about."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _TOP: Final = "compressor=TopK(fraction=0.01)"
+_BLOCKS: Final = "BlockTopK(block=4096, k=64)"
 _EVERY: Final = "LocalSGD(period=Every(8))"
 _DILOCO: Final = "LocalSGD(period=Every(50), outer=OuterSGD(lr=0.7, momentum=0.9, nesterov=True))"
 
@@ -79,6 +80,12 @@ ALIASES: Final = (
         "Hierarchical(inner=LocalSGD(period=Every(2)), outer=LocalSGD(period=Every(8)))",
         "Wang et al., arXiv 2010.12998; one group per host",
     ),
+    Alias(
+        "SparseLoCo",
+        f"LocalSGD(period=Every(30), outer=OuterSGD(lr=1.0), compressor=Chain({_BLOCKS}, QSGD(bits=2, bucket=16)), "
+        "feedback=ErrorFeedback(decay=0.95))",
+        "Sarfi et al., arXiv 2508.15706; there AdamW, another rounding to 2 bits",
+    ),
     Alias("OneShotAveraging", "LocalSGD(period=OneShot())", "one average, at the end"),
     Alias("EF21", f"CompressedGradient({_TOP}, feedback=EF21())", "Richtárik et al., arXiv 2106.05203"),
     Alias("EF21+", f"CompressedGradient({_TOP}, feedback=EF21Plus())", "Richtárik et al., arXiv 2106.05203"),
@@ -122,6 +129,17 @@ ALIASES: Final = (
         "Vogels et al., arXiv 1905.13727",
     ),
     Alias("ASGD", "KAsync(k=1)", "asynchronous SGD with a server"),
+    Alias(
+        "FedBuff",
+        "KBatchAsync(k=4, rate=InverseStaleness(power=0.5), local_steps=8)",
+        "Nguyen et al., arXiv 2106.06639; there k=10",
+    ),
+    Alias(
+        "AsyncDiLoCo",
+        "KBatchAsync(k=1, local_steps=50, outer=DelayedNesterov(delay=4))",
+        "asynchronous local SGD, Liu et al., arXiv 2401.09135; delay is the number of workers",
+    ),
+    Alias("Ringmaster", "KAsync(k=1, drop_staleness=8)", "Maranjyan et al., arXiv 2501.16168; drop_staleness is R"),
     Alias("AD-PSGD", "AsynchronousDPSGD(topology=Complete())", "Lian et al., arXiv 1710.06952; not ADPSGD"),
     Alias(
         "CHOCO-SGD",

@@ -84,7 +84,8 @@ def predicted_time(run: Run) -> TimeBounds | None:
         return None
     arguments, delay = plain_arguments(call), call_in(str(cluster.get("compute", "")))
     compute = None if delay is None else made(delay, delays, Delay)  # type: ignore[type-abstract]
-    if compute is None or "k" not in arguments or arguments.get("maximum_staleness") is not None:
+    has_theory = all(arguments.get(name) is None for name in ("maximum_staleness", "drop_staleness", "outer"))
+    if compute is None or "k" not in arguments or not has_theory or arguments.get("local_steps", 1) > 1:
         return None
     speed = {int(rank): float(factor) for rank, factor in cluster.get("speed", {}).items()}
     try:

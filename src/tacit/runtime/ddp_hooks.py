@@ -181,7 +181,7 @@ class Compression(Parameters):
             lambda *sent: self._group.alltoall_base(*sent, dist.AllToAllOptions()), packed, lambda work: work.wait()
         )
         self.bytes_sent += handed_out_bytes([len(part) for part in packed], self._rank)
-        return [unpack(part) for part in received]  # type: ignore[misc]
+        return [own if rank == self._rank else unpack(part) for rank, part in enumerate(received)]  # type: ignore[misc]
 
 
 def compressed(state: Compression, bucket: GradBucket) -> torch.futures.Future[Tensor]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
+from tacit.core.host_memory import ReusedBuffers
 from tacit.core.message_reading import unpack
 from tacit.core.messages import Message
 from tacit.core.network import DeferredMessage, Parts, check_one_for_each, joined, tensors_of
@@ -18,7 +19,6 @@ from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.process_groups import Group
-from tacit.runtime.reused_buffers import ReusedBuffers
 
 if TYPE_CHECKING:
     from tacit.runtime.backend import ProcessBackend
@@ -72,7 +72,7 @@ class ProcessNetwork:
             return [message.snapshot()]
         live = None if continues else self._live_in(members)
         packed = [message.pack() + (live.tail() if live is not None else b"")] * members.size
-        return self._exchange("all-gather", members, packed, [type(message)], live, continues)
+        return self._exchange("all-gather", members, packed, [type(message)], live, continues, own=message)
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
         check_one_for_each(messages, self.size if group is None else len(group))
@@ -92,15 +92,19 @@ class ProcessNetwork:
         kinds: list[type[Message]],
         live: LiveTimes | None,
         continues: bool = False,
+        own: Message | None = None,
     ) -> list[Any]:
-        """Send each member its message; record the bytes that leave this process."""
+        """Send each member its message (``own`` is this one's); record the bytes that leave this process."""
         label, index = self.next_round(name, members, continues)
         started_s = self._backend.now_s()
         received = members.exchange_bytes(packed, lambda call: self.collectives.wait_for(call, label))
         sent = handed_out_bytes([len(part) for part in packed], members.place)
         self._backend.record_exchange(started_s, label, index, sent)
         received = received if live is None else live.read_tails(received)
-        return [unpack(part).received_as(kinds) for part in received]
+        return [
+            unpack(part).received_as(kinds) if own is None or place != members.place else own.snapshot()
+            for place, part in enumerate(received)
+        ]
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         members = self.enter("broadcast", group)

@@ -90,8 +90,24 @@ class ServerModel:
         return cls(parameters, lambda vector: flat.split(vector, begin, end), alike, first_rate=rate)
 
     @torch.no_grad()
-    def update(self, gradient: Tensor, learning_rate: float | None, now_s: float) -> None:
-        """Apply the optimizers. ``learning_rate`` is that of the first group; the others keep their ratio to it."""
+    def update(
+        self, gradient: Tensor, learning_rate: float | None, now_s: float, *, uses_optimizer: bool = True
+    ) -> None:
+        """Apply the optimizers, or subtract ``gradient``; count the update.
+
+        ``learning_rate`` is that of the first group; the others keep their ratio to it.
+        """
+        if uses_optimizer:
+            self._optimize(gradient, learning_rate)
+        else:
+            self.parameters.sub_(gradient.to(self.parameters))
+        self.updates += 1
+        if self.every is not None and self.updates % self.every == 0:
+            self.kept.append(KeptModel(self.updates, now_s, self.parameters.to("cpu", copy=True)))
+        if self.updated is not None:
+            self.updated(self.updates)
+
+    def _optimize(self, gradient: Tensor, learning_rate: float | None) -> None:
         if learning_rate is not None and self._first_rate:
             factor = learning_rate / self._first_rate
         else:
@@ -102,11 +118,6 @@ class ServerModel:
             copy.grad = part
         for optimizer in self._optimizers:
             optimizer.step()
-        self.updates += 1
-        if self.every is not None and self.updates % self.every == 0:
-            self.kept.append(KeptModel(self.updates, now_s, self.parameters.to("cpu", copy=True)))
-        if self.updated is not None:
-            self.updated(self.updates)
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the state of the optimizers as torch does."""

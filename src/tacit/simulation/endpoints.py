@@ -235,12 +235,12 @@ class SimulatedServer(Endpoint):
     def now_s(self) -> float:
         return self.world.agenda.now_s
 
-    def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+    def update(self, gradient: Tensor, learning_rate: float | None = None, *, uses_optimizer: bool = True) -> None:
         self.spend("divide", gradient.numel())  # the mean of the gradients that it was given
         self.spend("update", gradient.numel())
         self.updates += 1
         if not self.world.is_timing:
-            self.model.update(gradient, learning_rate, self.now_s())
+            self.model.update(gradient, learning_rate, self.now_s(), uses_optimizer=uses_optimizer)
         if self.shard == 0:
             self.note("update", self.updates)
             self.world.updated(self)

@@ -176,7 +176,7 @@ class SimulatedWorker(Endpoint):
                 if self._update_is_skipped:
                     self._update_is_skipped, self._deferred_gradient = False, None
                 else:
-                    world.engine.update(self.rank, self.step)
+                    world.engine.update(self.rank, self._updates if world.has_server else self.step)
             self._current = self.step
             self.step += 1
             is_due = evaluator.is_due(self.step) and not world.has_server

@@ -25,6 +25,7 @@ from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update, Weights, computed_once
+from tacit.core.host_memory import copied
 from tacit.core.messages import check_kind
 from tacit.core.worker import Worker, is_timing_only
 from tacit.errors import require
@@ -141,5 +142,7 @@ class CompressedAllReduce:
 
 def _rounded(mean: Tensor, dtype: torch.dtype, updates: Sequence[Update]) -> Tensor:
     """Return the mean in ``dtype``; simulated ranks that share the mean round it once."""
-    known, rounded = computed_once(updates, dtype, lambda: (mean, mean.to(dtype)))
-    return rounded if known is mean else mean.to(dtype)
+    if mean.dtype == dtype:
+        return mean
+    known, rounded = computed_once(updates, dtype, lambda: (mean, copied(mean, dtype)))
+    return rounded if known is mean else copied(mean, dtype)

@@ -14,6 +14,7 @@ from tacit.compression.compressor import Compressed, Compressor, Memory
 from tacit.compression.dense import Dense
 from tacit.compression.feedback.updates import Update, computed_once
 from tacit.compression.nominal import NominalVector
+from tacit.core.host_memory import scratch
 from tacit.core.messages import Message
 from tacit.core.weights import has_data
 from tacit.errors import BadMessage
@@ -109,7 +110,7 @@ class Codec(NamedTuple):
         """Return float64 zeros to which ``add_all`` has added, computed by the first simulated rank for all."""
 
         def compute() -> Tensor:
-            total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+            total = scratch(self.dimension, torch.float64, self.device).zero_()
             add_all(total)
             return total
 
@@ -137,7 +138,8 @@ class Total(NamedTuple):
 
     def mean(self) -> Tensor:
         """Return Σ c_i / Σ w_i; zero where no rank has a vector."""
-        return self.sum / self.weight if self.has_data else torch.zeros_like(self.sum)
+        mean = scratch(self.sum.numel(), self.sum.dtype, self.sum.device)
+        return torch.div(self.sum, self.weight, out=mean) if self.has_data else mean.zero_()
 
 
 def owned(message: Compressed) -> Compressed:

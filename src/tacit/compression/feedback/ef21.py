@@ -32,7 +32,9 @@ from tacit.compression.feedback.codec_rows import compress_differences
 from tacit.compression.feedback.latest_mean import LatestMean
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, zeros
 from tacit.compression.feedback.summable import SummableFeedback
+from tacit.compression.kernels.accumulation import divided
 from tacit.compression.kernels.matrix_rows import stacked
+from tacit.core.host_memory import copied, scratch
 from tacit.errors import require
 
 Init = Literal["compressed", "full"]
@@ -54,7 +56,8 @@ class EstimateFeedback(SummableFeedback):
     def encode(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Compressed:
         """Return c_i = C(∇f_i − g_i), and set g_i ← g_i + c_i."""
         weight = codec.weight / self.gain(state.rank, len(state.weights))
-        target = self.target(state, vector.double() * weight)
+        is_plain = weight == 1.0 and has_methods_of(self, EstimateFeedback, "target")
+        target = vector if is_plain else self.target(state, copied(vector, torch.float64).mul_(weight))
         if self.sends_in_full(state):
             return codec.exact_difference(target, state.own["estimate"])
         return codec.compress_difference(target, state.own["estimate"], state.warm)
@@ -83,6 +86,8 @@ class EstimateFeedback(SummableFeedback):
             divisor = sum(state.weights) or 1.0
             state.shared["sum"], mean = _MEANS.advance(state.shared["sum"], total.sum, divisor)
             return mean
+        if has_methods_of(self, EstimateFeedback, "mean_estimate", "direction"):
+            return divided(state.shared["sum"], [sum(state.weights) or 1.0], codec.dtype, total.sum)
         mean = self.mean_estimate(state, total.sum, slice(None))
         return self.direction(state, mean, codec) if total.has_data else mean
 
@@ -93,7 +98,9 @@ class EstimateFeedback(SummableFeedback):
 
     def mean_estimate(self, state: FeedbackState, total: Tensor, part: slice) -> Tensor:
         """Add Σ c_i of some coordinates to the sum of the estimates, and return their mean."""
-        return state.shared["sum"][part].add_(total) / (sum(state.weights) or 1.0)
+        estimates = state.shared["sum"][part].add_(total)
+        mean = scratch(estimates.numel(), estimates.dtype, estimates.device)
+        return torch.div(estimates, sum(state.weights) or 1.0, out=mean)
 
     def target(self, state: FeedbackState, vector: Tensor) -> Tensor:
         """Return the vector that g_i estimates."""

@@ -6,7 +6,9 @@ EF14 (Seide et al. 2014; as written by Richtárik, Sokolov & Fatkhullin, NeurIPS
 
     m_i ← C(e_i + γ ∇f_i(x)),  e_i ← e_i + γ ∇f_i(x) − m_i,  x ← x − (1/n) Σ m_i
 
-e_i is what compression has left out so far, in the units of the model, so that a changing γ needs no correction.
+e_i is what compression has left out so far, in the units of the model, so that a changing γ needs no correction. With
+``decay`` β < 1 (SparseLoCo, Sarfi et al., arXiv 2508.15706) m_i ← C(β e_i + γ ∇f_i(x)): old parts fade, and e_i, of
+which C sends little, takes the place of an outer momentum in rounds of LocalSGD.
 
 A rank whose data has ended continues to send C(e_i), with weight 0, until e_i = 0: messages and errors together always
 add up to Σ γ ∇f_i. In an exchange where no rank has a weight the model does not move, and e_i is kept.
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from tacit.compression.coding.ranges import RangeSplit
@@ -27,9 +30,12 @@ from tacit.compression.feedback.codec_rows import compress_rows
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, zeros
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update
+from tacit.compression.kernels.accumulation import accumulate, divided
 from tacit.compression.kernels.matrix_rows import stacked
 from tacit.compression.nominal import NominalVector
 from tacit.compression.sparse import Selector
+from tacit.core.host_memory import scratch
+from tacit.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +53,8 @@ class NoFeedback(SummableFeedback):
         return FeedbackState(rank, [0.0] * size)
 
     def encode(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Compressed:
-        return codec.compress(vector * codec.weight, state.warm)
+        weighted = scratch(vector.numel(), vector.dtype, vector.device)
+        return codec.compress(torch.mul(vector, codec.weight, out=weighted), state.warm)
 
     def encode_rows(
         self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
@@ -79,16 +86,23 @@ class NoFeedback(SummableFeedback):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorFeedback(SummableFeedback):
-    """EF14: compress the step γ ∇f_i plus what compression has left out so far."""
+    """EF14: compress the step γ ∇f_i plus what compression has left out so far.
+
+    decay: β, the share of the error that is kept from one exchange to the next; SparseLoCo uses 0.95.
+    """
+
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.decay <= 1, f"decay={self.decay} must be above 0 and at most 1; without memory: NoFeedback().")
 
     def begin(self, rank: int, size: int, like: Tensor) -> FeedbackState:
         return FeedbackState(rank, [0.0] * size, own={"error": zeros(like)})
 
     def encode(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Compressed:
-        """Set e_i ← e_i + γ ∇f_i, and return m_i = C(e_i)."""
-        error = state.own["error"]
-        error += vector * (codec.rate * codec.weight)
-        return codec.compress(error.to(codec.dtype), state.warm)
+        """Set e_i ← β e_i + γ ∇f_i, and return m_i = C(e_i)."""
+        known = (codec.rate * codec.weight, self.decay, codec.dtype)
+        return codec.compress(accumulate(state.own["error"], vector, *known), state.warm)
 
     def encode_rows(
         self, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
@@ -97,6 +111,8 @@ class ErrorFeedback(SummableFeedback):
         if len(factors) > 1 or not has_methods_of(self, ErrorFeedback, "encode"):
             return super().encode_rows(states, vectors, codecs)
         errors = own_matrix(states, "error")
+        if self.decay != 1.0:
+            errors *= self.decay
         errors += stacked(vectors) * factors.pop()
         return compress_rows(codecs, errors.to(codecs[0].dtype), [state.warm for state in states])
 
@@ -104,7 +120,9 @@ class ErrorFeedback(SummableFeedback):
         """Set e_i ← e_i − m_i, and return mean m_i / γ: the optimizer multiplies by γ."""
         if total.own is not None and total.has_data:
             codec.add(state.own["error"], total.own, -1.0)
-        return total.mean() / codec.rate if codec.rate else total.mean()
+        if not total.has_data:
+            return total.mean()
+        return divided(total.sum, [total.weight, codec.rate or 1.0], codec.dtype)
 
     def encode_last(self, state: FeedbackState, codec: Codec) -> Compressed | None:
         """Return C(e_i) while there is an error."""

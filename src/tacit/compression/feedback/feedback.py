@@ -98,12 +98,12 @@ class Feedback(Spec, ABC):
 
     def scale(self, compressor: Compressor, dimension: int) -> float:
         """Return the factor of decoded vectors (``Codec.scale``)."""
-        if not self.needs_contraction or compressor.contraction(dimension) is not None:
+        if not self.needs_contraction:
             return 1.0
-        variance = compressor.variance(dimension)
-        if variance is None:
+        scale = compressor.contracting_scale(dimension)
+        if scale is None:
             raise ValueError(
                 f"{type(self).__name__} needs a contractive or an unbiased compressor; "
                 f"for {dimension} numbers {compressor} is neither."
             )
-        return 1.0 / (1.0 + variance)
+        return scale

@@ -12,10 +12,11 @@ Infinities and NaN are larger than any number, so checking the selected values i
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.compression.compressor import report_not_finite
@@ -30,6 +31,8 @@ GOLDEN: Final = 0x9E3779B1
 WIDEST_BLOCK: Final = 2**13
 """A program of the kernel holds a block in registers; wider blocks use torch."""
 
+_SAMPLE_ON_CPU: Final = 2**14
+"""Each number of the sample is a cache miss, and a few candidates more cost little."""
 _FEW: Final = 8
 """Largest k for which a block's numbers are found one by one, each in a pass; for more the block is sorted."""
 
@@ -87,11 +90,11 @@ def step(x: Tensor, estimate: Tensor, k: int, dtype: torch.dtype) -> Selection:
     return Selection(select_in_torch(x, estimate, k, dtype), x, estimate)
 
 
-def sample_rank(n: int, k: int) -> int:
+def sample_rank(n: int, k: int, size: int = SAMPLE) -> int:
     """Return the threshold's rank in the sorted sample, six standard deviations below the k-th's; 0: do not sample."""
     if n < WORTH_SAMPLING or 10 * k > n:
         return 0
-    expected = SAMPLE * k / n
+    expected = size * k / n
     return int(expected + 6 * math.sqrt(expected) + 16)
 
 
@@ -102,7 +105,7 @@ def capacity(n: int, k: int) -> int:
 
 def select_in_torch(x: Tensor, estimate: Tensor | None, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the ``k`` largest, zeros included, and update the estimate."""
-    rank = sample_rank(x.numel(), k) if k and x.is_cpu else 0
+    rank = sample_rank(x.numel(), k, _SAMPLE_ON_CPU) if k and x.is_cpu else 0
     candidates = _candidates(x, estimate, k, rank, dtype) if rank else None
     if candidates is None:
         entries = x if estimate is None else (x - estimate).to(dtype)
@@ -127,6 +130,8 @@ def largest_keys(found: Tensor, k: int) -> Tensor:
     """Return the ascending positions of the ``k`` largest of the keys ``found``, ties to the lower position."""
     if k == 0 or k >= found.numel():
         return torch.arange(min(k, found.numel()), device=found.device)
+    if found.is_cpu:
+        return torch.from_numpy(_largest_on_cpu(found.numpy(), k))
     last = torch.topk(found, k, sorted=False).values.min()
     is_chosen = found > last
     ties = (found == last).nonzero().view(-1)
@@ -134,26 +139,41 @@ def largest_keys(found: Tensor, k: int) -> Tensor:
     return is_chosen.nonzero().view(-1)
 
 
+def _largest_on_cpu(found: NDArray[Any], k: int) -> NDArray[np.int64]:
+    """Return the result of ``largest_keys``: numpy's partition takes a tenth of the time of torch's topk."""
+    last = _kth_largest(found, k)
+    is_chosen = found > last
+    ties = np.flatnonzero(found == last)
+    is_chosen[ties[: k - np.count_nonzero(is_chosen)]] = True
+    return np.flatnonzero(is_chosen)
+
+
+def _kth_largest(found: NDArray[Any], k: int) -> int:
+    return int(np.partition(found, len(found) - k)[len(found) - k])
+
+
 def _candidates(x: Tensor, estimate: Tensor | None, k: int, rank: int, dtype: torch.dtype) -> Tensor | None:
     """Return ascending positions that include the ``k`` largest, or all that are not zero; None where they are many."""
     n = x.numel()
-    sample = ((torch.arange(SAMPLE) * GOLDEN) & 0xFFFFFFFF) * n >> 32
-    threshold = torch.topk(keys(_entries_at(x, estimate, sample, dtype)), rank, sorted=False).values.min()
-    is_sparse = bool(threshold == 0)
+    sample = ((torch.arange(_SAMPLE_ON_CPU) * GOLDEN) & 0xFFFFFFFF) * n >> 32
+    found_keys = keys(_entries_at(x, estimate, sample, dtype)).numpy()
+    threshold = _kth_largest(found_keys, rank)
+    is_sparse = threshold == 0
     found, total, most = [], 0, capacity(n, k)
-    difference = torch.empty(PIECE, dtype=x.dtype if estimate is None else torch.promote_types(x.dtype, estimate.dtype))
-    scratch, mask = torch.empty(PIECE, dtype=dtype), torch.empty(PIECE, dtype=torch.bool)
-    magnitudes = scratch.view(threshold.dtype)
+    wide = x.dtype if estimate is None else torch.promote_types(x.dtype, estimate.dtype)
+    entries, mask = torch.empty(PIECE, dtype=wide), np.empty(PIECE, dtype=np.bool_)
+    magnitudes = entries.view(INTEGERS[wide.itemsize]).numpy()
+    # What rounds to the threshold is not below the number before the threshold, so nothing is rounded here.
+    before = torch.tensor([max(0, threshold - 1)], dtype=INTEGERS[dtype.itemsize]).view(dtype).to(wide)
+    least = max(1, int(before.view(INTEGERS[wide.itemsize])))
     for begin, end in spans(x):
         size = end - begin
         if estimate is None:
-            torch.abs(x[begin:end], out=scratch[:size])
+            torch.abs(x[begin:end], out=entries[:size])
         else:
-            torch.sub(x[begin:end], estimate[begin:end], out=difference[:size])
-            torch.abs(scratch[:size].copy_(difference[:size]), out=scratch[:size])
-        compare = torch.gt if is_sparse else torch.ge
-        compare(magnitudes[:size], threshold, out=mask[:size])
-        passed = np.flatnonzero(mask[:size].numpy())  # four times as fast as torch's
+            entries[:size].copy_(x[begin:end]).sub_(estimate[begin:end]).abs_()
+        np.greater_equal(magnitudes[:size], least, out=mask[:size])  # these two: four times as fast as torch's
+        passed = np.flatnonzero(mask[:size])
         found.append(passed + begin)
         total += len(passed)
         if total > most:

@@ -54,9 +54,9 @@ class ProcessServer:
     def parameters(self) -> Tensor:
         return self._model.parameters
 
-    def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+    def update(self, gradient: Tensor, learning_rate: float | None = None, *, uses_optimizer: bool = True) -> None:
         start_s = self._now_s()
-        self._model.update(gradient, learning_rate, start_s)
+        self._model.update(gradient, learning_rate, start_s, uses_optimizer=uses_optimizer)
         self._trace_rows.hook(self.network.rank, start_s, self._now_s(), "update", gradient.numel())
         if self.shard == 0:
             self.note("update", self._model.updates)

@@ -221,10 +221,10 @@ class ScriptServer(Endpoint):
     def now_s(self) -> float:
         return self.world.agenda.now_s
 
-    def update(self, gradient: Tensor, learning_rate: float | None = None) -> None:
+    def update(self, gradient: Tensor, learning_rate: float | None = None, *, uses_optimizer: bool = True) -> None:
         self.spend("divide", gradient.numel())  # the mean of the gradients that it was given
         self.spend("update", gradient.numel())
-        self._model.update(gradient, learning_rate, self.world.agenda.now_s)
+        self._model.update(gradient, learning_rate, self.world.agenda.now_s, uses_optimizer=uses_optimizer)
         if self.shard == 0:
             self.note("update", self._model.updates)
 

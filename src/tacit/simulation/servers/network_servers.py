@@ -33,7 +33,8 @@ def run_network_servers(world: World) -> bool:
     if not world.is_timing or world.is_resumed or cluster.faults or cluster.costs or type(strategy) not in KINDS:
         return False
     assert isinstance(strategy, ParameterServerStrategy)
-    if strategy.shards > 1 or strategy.compressor is not None or strategy.model_compressor is not None:
+    is_sent_whole = strategy.shards == 1 and strategy.compressor is None and strategy.model_compressor is None
+    if not is_sent_whole or strategy.pushes_changes or getattr(strategy, "drop_staleness", None) is not None:
         return False
     run = NetworkServerRun(world, strategy)
     world.agenda.run(lambda: run.is_over)

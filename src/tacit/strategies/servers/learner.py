@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import nan
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,6 +35,9 @@ class LearnerState:
 
     versions: list[int]  # of its model, by shard; in the sync kinds none may be older than the first
     pushes: int = 0
+    local_steps: int = 0  # since ``base``, their model; with their weight (``local_steps.py``)
+    local_weight: float = 0.0
+    base: Tensor | None = None
     restarts: list[ServerRestart] = field(default_factory=list)  # received by the handler and not yet applied
     gradient_states: list[FeedbackState] = field(default_factory=list)  # by shard, if gradients are compressed
     model_states: list[FeedbackState] = field(default_factory=list)  # by shard, if models are compressed
@@ -62,14 +65,13 @@ class Learner:
         """Whether the learner's model has the last update."""
         return self._worker.steps is not None and min(self._state.versions) >= self._worker.steps
 
-    def push(self, loss: float = math.nan) -> None:
-        """Send each shard its part of the gradient, and receive the answers if the kind has them."""
-        strategy, worker, state = self._strategy, self._worker, self._state
-        gradient, rate, weight = worker.gradient, worker.learning_rate, worker.weight
+    def push(self, loss: float = nan, change: Tensor | None = None) -> None:
+        """Send each shard its part of the gradient or ``change``, and receive the answers if the kind has them."""
+        strategy, worker, state, rate = self._strategy, self._worker, self._state, self._worker.learning_rate
+        gradient, weight = (worker.gradient, worker.weight) if change is None else (change, state.local_weight)
         worker.spend("flatten", gradient.numel())
         for shard, (begin, end) in enumerate(worker.layout.cut(strategy.shards)):
-            part = gradient[begin:end]
-            body: Tensor | Update = part
+            body: Tensor | Update = (part := gradient[begin:end])
             if strategy.compressor is not None:
                 body = gradient_channel(strategy, worker, part).encode(state.gradient_states[shard], part, weight, rate)
             push = ServerPush(state.pushes, state.versions[shard], rate, weight, loss, body)
@@ -110,13 +112,13 @@ class Learner:
 
     def _receive(self, shards: Iterable[int]) -> None:
         """Receive the next model of ``shards``; in the sync kinds also other shards', up to the first's version."""
-        state = self._state
+        versions = self._state.versions
         for shard in shards:
             self._receive_part(shard)
         for shard in range(1, self._strategy.shards):
-            while self._strategy.cancels and state.versions[shard] < state.versions[0]:
+            while self._strategy.cancels and versions[shard] < versions[0]:
                 self._receive_part(shard)
-        self._worker.set_model_version(min(state.versions))
+        self._worker.set_model_version(min(versions))
 
     def _receive_part(self, shard: int) -> None:
         _, model = self._worker.network.receive(ServedModel, source=server_address(shard))
@@ -131,20 +133,18 @@ class Learner:
 
     def _apply(self, shard: int, model: ServedModel | ServerRestart) -> None:
         """Write a part of the model into the parameters; an empty one leaves them unchanged."""
-        strategy, worker, state = self._strategy, self._worker, self._state
-        state.versions[shard] = model.version
+        self._state.versions[shard], self._state.local_steps = model.version, 0
         if isinstance(model.body, Tensor) and not model.body.numel():
             return
-        begin, end = worker.layout.cut(strategy.shards)[shard]
-        worker.parameters[begin:end].copy_(self._decode(shard, model.body))
-        worker.spend("flatten", end - begin)
+        begin, end = self._worker.layout.cut(self._strategy.shards)[shard]
+        self._worker.parameters[begin:end].copy_(self._decode(shard, model.body))
+        self._worker.spend("flatten", end - begin)
 
     def _decode(self, shard: int, body: Tensor | Update) -> Tensor:
         if self._strategy.model_compressor is None:
             return uncompressed(body)
         if isinstance(body, Tensor):  # the first model of a learner that joined
-            channel = model_channel(self._strategy, self._worker, body)
-            self._state.model_states[shard] = known_model_state(channel, body)
+            self._state.model_states[shard] = known_model_state(model_channel(self._strategy, self._worker, body), body)
             return body
         known = self._state.model_states[shard]
         return model_channel(self._strategy, self._worker, known.shared["sum"]).decode(known, body, 1.0)

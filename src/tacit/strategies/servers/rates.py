@@ -64,10 +64,15 @@ class StalenessRate(Rate):
 
 @dataclass(frozen=True, kw_only=True)
 class InverseStaleness(Rate):
-    """η/(1 + staleness): smaller steps for older gradients (Zhang et al. 2016)."""
+    """η/(1 + staleness)^power: smaller steps for older gradients (Zhang et al. 2016); FedBuff's power is 0.5."""
+
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.power > 0, f"power={self.power} must be positive; rate=None does not look at staleness.")
 
     def of(self, rate: float, staleness: int, distance_squared: float, *, relative_time: float = 1.0) -> float:
-        return rate / (1 + staleness)
+        return rate / float((1 + staleness) ** self.power)
 
 
 @dataclass(frozen=True, kw_only=True)

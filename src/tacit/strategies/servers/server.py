@@ -1,9 +1,7 @@
 """The parameter server of the four kinds: wait for K gradients, average them, update the model, answer the learners.
 
     w_{j+1} = w_j − (η/K) Σ_{l=1..K} g(w_τ(l,j), ξ_{l,j})
-The kinds (``kinds.py``) differ in ``cancels``: an update cancels steps in progress; and ``waits_for_update``: a learner
-idles from its push to the update. Collaborators: ``inbox.py`` receives, ``model_sender.py`` sends, ``learners.py``
-lists learners, ``staleness.py`` bounds staleness, ``rates.py`` sets rates, ``sharding.py`` divides the model.
+``cancels``: an update cancels steps in progress. ``waits_for_update``: a learner idles from its push to the update.
 """
 
 from __future__ import annotations
@@ -76,9 +74,8 @@ class ParameterServer:
         return self._server.steps is not None and self._state.version >= self._server.steps
 
     def _add_gradient(self, source: int, push: ServerPush) -> None:
-        """Add a gradient to the pending ones, unless its step was cancelled or skipped."""
-        is_late = self._strategy.cancels and push.version < self._state.version
-        if is_late:
+        """Add a gradient to the pending ones, unless its step was cancelled or skipped, or it is too old."""
+        if is_late := self._strategy.drops(self._state.version - push.version):
             self._learners.record_late(source)
         if not push.is_skipped and not is_late:
             self._pending.append((source, push))
@@ -103,7 +100,7 @@ class ParameterServer:
                 server.note("staleness", state.version - push.version, about=source)
             self._speed_bias.add(batch, self._learners)
         self._rates.record_uses(batch)
-        server.update(*self._average(sorted(batch, key=lambda one: one[0])))
+        self._apply(sorted(batch, key=lambda one: one[0]))
         state.version += 1
         self._models.drop_model()
         used = {id(push) for _, push in batch}
@@ -113,6 +110,9 @@ class ParameterServer:
             self._learners.record_k()
         self._answer_after_update()
         self._rates.drop_models(self._learners.held, self._pending)
+
+    def _apply(self, batch: list[Pushed]) -> None:
+        self._server.update(*self._average(batch))
 
     def _average(self, batch: list[Pushed]) -> tuple[Tensor, float]:
         """Return Σ w η g / Σ w η̄ and η̄, the weighted mean rate; their product is Σ w η g / Σ w. In rank order."""

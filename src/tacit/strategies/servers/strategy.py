@@ -73,6 +73,15 @@ class ParameterServerStrategy(ServerStrategy[Any], TakesJoiners):
         """Largest number of updates between a gradient's model and its use; None: no bound."""
         return None
 
+    def drops(self, staleness: int) -> bool:
+        """Return whether a gradient that arrives so many updates after its model is not used."""
+        return self.cancels and staleness > 0
+
+    @property
+    def pushes_changes(self) -> bool:
+        """Whether learners push changes of their model after local steps, instead of gradients."""
+        return False
+
     def is_speed_biased(self, workers: int) -> bool:
         """Whether fast learners are used more often, so that on split data the model fits their data better."""
         waits_for_all = (self.waits_for_update and self.k >= workers) or self.staleness_bound == 0

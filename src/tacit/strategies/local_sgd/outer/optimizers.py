@@ -5,6 +5,7 @@
 
     OuterSGD     m ← β m + Δ,  u = α m;  Nesterov: u = α (Δ + β m)     DiLoCo (Douillard et al., arXiv 2311.08105)
     SlowMo       m ← β m + Δ/γ,  u = α γ m                            Wang et al., arXiv 1910.00643
+    DelayedNesterov  in ``delayed_nesterov.py``, for asynchronous updates
     OuterAdam    Adam with the gradient Δ                             FedAdam (Reddi et al., arXiv 2003.00295)
 
 All ranks run the same step on the same numbers, so their models stay equal without further communication.
