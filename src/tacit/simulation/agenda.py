@@ -6,6 +6,7 @@ import gc
 import heapq
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 Action = Callable[[], None]
 
@@ -75,6 +76,34 @@ class Agenda:
             action()
 
 
+@dataclass
+class _Collections:
+    """Simulations in progress, within each other or in several threads, and the settings from before the first."""
+
+    simulations: int = 0
+    threshold: tuple[int, int, int] = (0, 0, 0)
+    is_frozen_by_others: bool = False
+
+    def begin(self) -> None:
+        self.simulations += 1
+        if self.simulations == 1:
+            self.threshold, self.is_frozen_by_others = gc.get_threshold(), gc.get_freeze_count() > 0
+            gc.set_threshold(max(self.threshold[0], 200_000), *self.threshold[1:])
+            if not self.is_frozen_by_others:
+                gc.collect(1)
+                gc.freeze()
+
+    def end(self) -> None:
+        self.simulations -= 1
+        if not self.simulations:
+            gc.set_threshold(*self.threshold)
+            if not self.is_frozen_by_others:
+                gc.unfreeze()
+
+
+_COLLECTIONS = _Collections()
+
+
 @contextmanager
 def rare_collections() -> Iterator[None]:
     """Collect garbage less often: a simulation allocates millions of small tuples and few cycles.
@@ -82,14 +111,8 @@ def rare_collections() -> Iterator[None]:
     Objects from before the run, those of torch among them, are not examined again and again. What an earlier
     simulation has left, models in reference cycles among them, is collected first: later it would count as one of them.
     """
-    before, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
-    gc.set_threshold(max(before[0], 200_000), before[1], before[2])
-    if not is_frozen:
-        gc.collect(1)
-        gc.freeze()
+    _COLLECTIONS.begin()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
-        if not is_frozen:
-            gc.unfreeze()
+        _COLLECTIONS.end()
