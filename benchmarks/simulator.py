@@ -6,8 +6,8 @@
 speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over
 torch modules and the bare vmap call.
 swarm: SwarmSGD(local_steps=4) with 256 nodes on digits, against the bare vmap call.
-rounds: processor time of the simulator itself for one worker and one round of LocalSGD(Every(8)), also of the commit
-before rounds were matrix operations.
+rounds: processor time of the simulator itself for one worker and one round of LocalSGD(Every(8)), without the calls
+that evaluate gradients; also of the commit before rounds were matrix operations.
 compressed: worker-steps a second of three compressed strategies with 64 workers on digits as they are, against the bare
 vmap call.
 scale: 1,000 workers x 100 steps in a process of its own, wall time and peak memory; cost per worker-step from 64 to
@@ -203,7 +203,7 @@ def rounds() -> dict[str, object]:
             subprocess.run(["tar", "-x", "-C", folder], input=git.stdout, check=True)
             sources["before"] = Path(folder) / "src"
         found: dict[str, list[dict[str, dict[str, float]]]] = {when: [] for when in sources}
-        for _ in range(min(3, REPETITIONS)):
+        for _ in range(min(2, REPETITIONS)):
             for when, source in sources.items():
                 found[when].append(_round_cost(source))
     results: dict[str, object] = {"before": f"commit {BEFORE_ROUNDS}" if "before" in sources else "not available"}
