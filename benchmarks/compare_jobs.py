@@ -1,10 +1,11 @@
 """Time of ``tacit compare`` with 4 strategies × 3 seeds, one run at a time and two at once, and the digests of the runs.
 
-    python benchmarks/compare_jobs.py [--out benchmarks/results/compare_jobs.json] [--repeats 2] [--jobs 2] [--quick]
+    python benchmarks/compare_jobs.py [--out benchmarks/results/compare_jobs.json] [--steps 1200,6000] [--repeats 2]
+                                      [--jobs 2] [--quick]
 
 Every measurement is a whole command: start of Python, imports, runs, saving, report. Commands with 1 and N jobs
-alternate, so that a busy machine slows both; the ratio is taken within a repetition. All digests must be equal. The
-start of the worker processes takes about 2 s more than that of one process, so short runs gain less.
+alternate, so that a busy machine slows both; the ratio is taken within a repetition. All digests must be equal. Every
+process imports for 3 to 4 s of processor time before its first step, so short runs gain less.
 """
 
 from __future__ import annotations
@@ -73,13 +74,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", default="1200,6000", help="of each run, one measurement for each number, by comma")
     parser.add_argument("--quick", action="store_true", help="few steps, once: to try that it works")
     given = parser.parse_args()
-    steps, repeats = (20, 1) if given.quick else (given.steps, given.repeats)
-    rows = measured(given.jobs, steps, repeats)
-    ratio = statistics.median(row["ratio"] for row in rows)
-    print(f"median ratio {ratio:.2f} (goal {TARGET}), digests {'equal' if all(r['equal'] for r in rows) else 'DIFFER'}")
+    steps, repeats = ("20", 1) if given.quick else (given.steps, given.repeats)
+    found = {}
+    for number in map(int, steps.split(",")):
+        rows = measured(given.jobs, number, repeats)
+        ratio, are_equal = statistics.median(row["ratio"] for row in rows), all(row["equal"] for row in rows)
+        print(f"{number} steps: ratio {ratio:.2f} (goal {TARGET}), digests {'equal' if are_equal else 'DIFFER'}")
+        found[f"{number} steps"] = {"ratio": ratio, "equal": are_equal, "repeats": rows}
     if given.out is None:
         return
     about = {
@@ -94,8 +98,7 @@ def main() -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    result = {"about": about, "goal": TARGET, "ratio": ratio, "equal": all(r["equal"] for r in rows), "repeats": rows}
-    given.out.write_text(json.dumps(result, indent=1) + "\n")
+    given.out.write_text(json.dumps({"about": about, "goal": TARGET, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

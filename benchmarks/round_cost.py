@@ -2,9 +2,10 @@
 
     PYTHONPATH=TREE/src python benchmarks/round_cost.py [--quick]
 
-The workload is a quadratic of dimension 10. The time of a run with few rounds is subtracted, and that of the vmap calls
-alone, with as many replicas per call as the simulator has. `benchmarks/simulator.py --only rounds` measures an earlier
-commit as well, so the script uses names that both have.
+The workload is a quadratic of dimension 10. The time of a run with few rounds is subtracted, so that what is done once
+does not count, and so is the time inside the calls that evaluate gradients, which is measured in the same run.
+`benchmarks/simulator.py --only rounds` measures an earlier commit as well, so the script uses names that both have, or
+asks for them.
 """
 
 from __future__ import annotations
@@ -12,31 +13,24 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
 
 import tacit
 from tacit import workloads
-from tacit.core.randomness import Streams
 
-try:
-    from tacit.simulation.engine.calls.batched_calls import replicas_per_call
-except ImportError:  # an earlier commit
-
-    def replicas_per_call(dimension: int, batch_size: int, device: torch.device) -> int:
-        return 256
-
-
-PERIOD, FEW, MANY, DIMENSION = 8, 2, 18, 10
+PERIOD, FEW, MANY, DIMENSION = 8, 4, 36, 10
+calls_s = [0.0]  # of the current run
 TIMES = {"constant": tacit.Constant(mean_s=0.02), "exponential": tacit.Exponential(mean_s=0.02)}
 WORKLOAD = workloads.quadratic(dimension=DIMENSION, noise=0.0)
 
 
 def run_s(workers: int, rounds: int, compute: object, timing_only: bool) -> float:
-    """Return the processor time of a run."""
+    """Return the processor time of a run, without that inside the calls that evaluate gradients."""
     cluster, steps = tacit.Cluster(workers=workers, compute=compute), rounds * PERIOD
+    calls_s[0] = 0.0
     begun = time.process_time()
     tacit.simulate(
         WORKLOAD,
@@ -46,43 +40,51 @@ def run_s(workers: int, rounds: int, compute: object, timing_only: bool) -> floa
         evaluate_every=steps,
         timing_only=timing_only,
     )
-    return time.process_time() - begun
+    return time.process_time() - begun - calls_s[0]
+
+
+def measure_calls() -> None:
+    """Add the processor time of each call that evaluates gradients to ``calls_s``."""
+    try:
+        from tacit.simulation.engine.calls.plain_gradients import PlainGradients
+
+        owner, name = PlainGradients, "evaluate"
+    except ImportError:  # an earlier commit
+        from tacit.simulation.engine.engine import Engine
+
+        owner, name = Engine, "_evaluate"
+    evaluate: Callable[..., Any] = getattr(owner, name)
+
+    def measured(*arguments: Any) -> Any:
+        begun = time.process_time()
+        try:
+            return evaluate(*arguments)
+        finally:
+            calls_s[0] += time.process_time() - begun
+
+    setattr(owner, name, measured)
 
 
 def round_us(workers: int, compute: object, timing_only: bool, repetitions: int) -> float:
-    """Return microseconds per worker and round, the vmap calls included; each time is the least of several."""
+    """Return microseconds per worker and round; each time is the least of several."""
     pairs = [[run_s(workers, rounds, compute, timing_only) for rounds in (FEW, MANY)] for _ in range(repetitions)]
     few_s, many_s = (min(column) for column in zip(*pairs, strict=True))
     return 1e6 * (many_s - few_s) / (MANY - FEW) / workers
-
-
-def calls_us(workers: int, calls: int) -> float:
-    """Return microseconds per worker and round of the vmap calls alone."""
-    replicas = min(workers, replicas_per_call(DIMENSION, 1, torch.device("cpu")))
-    problem = WORKLOAD.open(replicas, Streams(0))
-    module, layout = problem.module, problem.layout
-    rows = nn.utils.parameters_to_vector(module.parameters()).detach().repeat(replicas, 1)
-    batch = problem.collate(range(replicas), [sampler.take(1)[0] for sampler in problem.samplers])
-    call = vmap(grad_and_value(lambda parameters, *given: functional_call(module, parameters, given)))
-    call(layout.split(rows), *batch)
-    begun = time.process_time()
-    for _ in range(calls):
-        call(layout.split(rows), *batch)
-    return PERIOD * 1e6 * (time.process_time() - begun) / calls / replicas
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--quick", action="store_true", help="one repetition with 64 workers, to see that it runs")
     is_quick = arguments.parse_args().quick
+    measure_calls()
     torch.set_num_threads(1)  # processor time of idle threads is no cost of the simulator
-    sizes, repetitions = ((64,), 1) if is_quick else ((256, 1000), 3)
+    sizes, repetitions = ((64,), 1) if is_quick else ((256, 1000), 2)
+    run_s(4, 2, TIMES["constant"], False)  # what is imported on first use
     found: dict[str, dict[str, float]] = {}
     for workers in sizes:
-        call = min(calls_us(workers, 20) for _ in range(repetitions))
         for name, compute in TIMES.items():
             found[f"{workers} workers, {name} times"] = {
-                "without the vmap calls": round_us(workers, compute, False, repetitions) - call,
+                "without the calls that evaluate gradients": round_us(workers, compute, False, repetitions),
                 "timing-only run": round_us(workers, compute, True, repetitions),
             }
     print(json.dumps(found))

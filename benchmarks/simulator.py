@@ -1,27 +1,28 @@
 """How fast the simulator is, as ratios taken in one run: `make bench-simulator`, or
 
     python benchmarks/simulator.py [--out FILE] [--quick] [--source CHECKOUT]
-                                   [--only speed,swarm,rounds,compressed,scale,timing,rule,servers,strategies]
+                                   [--only speed,swarm,rounds,compressed,scale,memory,timing,rule,servers,strategies]
 
 speed: worker-steps a second of LocalSGD(Every(8)) on a digits MLP with batches of 32, against a plain Python loop over
 torch modules and the bare vmap call.
 swarm: SwarmSGD(local_steps=4) with 256 nodes on digits, against the bare vmap call.
-rounds: processor time of the simulator itself for one worker and one round of LocalSGD(Every(8)), also of the commit
-before rounds were matrix operations.
+rounds: processor time of the simulator itself for one worker and one round of LocalSGD(Every(8)), without the calls
+that evaluate gradients; also of the commit before rounds were matrix operations.
 compressed: worker-steps a second of three compressed strategies with 64 workers on digits as they are, against the bare
 vmap call.
 scale: 1,000 workers x 100 steps in a process of its own, wall time and peak memory; cost per worker-step from 64 to
-1,000 workers. timing: events a second of timing-only runs. rule: vmap against one by one over module kinds and sizes;
-the engine's fixed rule is read off this table. servers: gradients a second that updates use, and gradients per call of
-the engine, for K of 64 learners on the default network; against the bare vmap call, and against gradients that are
-evaluated when they are sent. strategies: worker-steps a second of EF21, SwarmSGD and KSync (``simulator_cases``); with
-``--source``, next to the rates of the same runs with the sources of another checkout. The goals are against the commit
-before the simulator was made faster, for example
+1,000 workers. memory: peak memory of 1,024 workers as steps grow. timing: events a second of timing-only runs. rule:
+vmap against one by one over module kinds and sizes; the engine's fixed rule is read off this table. servers: gradients
+a second that updates use, and gradients per call of the engine, for K of 64 learners on the default network; against
+the bare vmap call, and against gradients that are evaluated when they are sent. strategies: worker-steps a second of
+EF21, SwarmSGD and KSync (``simulator_cases``); with ``--source``, next to the rates of the same runs with the sources
+of another checkout. The goals are against the commit before the simulator was made faster, for example
 
     git worktree add ../before b2c65f7 && python benchmarks/simulator.py --only strategies --source ../before
 
 Every figure is the best of several alternating repetitions: the machine is shared, and the least disturbed one says
-what the code can do.
+what the code can do. Rates are per second of processor time with one thread of torch, which on an idle machine is the
+time on the clock; scale has the time on the clock and all threads.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ def simulated(
     cluster = tacit.Cluster(workers=workers, compute=compute or tacit.Constant(mean_s=0.02))
     strategy = rest.pop("strategy", None) or tacit.LocalSGD(period=tacit.Every(PERIOD))
     workload = rest.pop("workload", None) or digits(workers)
-    begun = time.perf_counter()
+    begun = time.process_time()
     tacit.simulate(
         workload, strategy, cluster=cluster, steps=steps, optimizer=OPTIMIZERS[optimizer], evaluate_every=steps, **rest
     )
-    return workers * steps / (time.perf_counter() - begun)
+    return workers * steps / (time.process_time() - begun)
 
 
 def plain_loop(workers: int, steps: int, optimizer: str) -> float:
@@ -93,7 +94,7 @@ def plain_loop(workers: int, steps: int, optimizer: str) -> float:
     problem = digits(workers).open(workers, Streams(0))
     models = [copy.deepcopy(problem.module) for _ in range(workers)]
     optimizers = [OPTIMIZERS[optimizer](list(model.parameters())) for model in models]
-    begun = time.perf_counter()
+    begun = time.process_time()
     for step in range(1, steps + 1):
         for rank, (model, stepper) in enumerate(zip(models, optimizers, strict=True)):
             x, y = problem.collate([rank], [problem.samplers[rank].take(1)[0]])
@@ -106,14 +107,13 @@ def plain_loop(workers: int, steps: int, optimizer: str) -> float:
                     mean = torch.stack([p.detach() for p in group]).mean(0)
                     for parameter in group:
                         parameter.copy_(mean)
-    return workers * steps / (time.perf_counter() - begun)
+    return workers * steps / (time.process_time() - begun)
 
 
 def bare_vmap(
     workers: int,
     calls: int,
     workload: workloads.Workload | None = None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Return replicas a second of the vmap call alone: parameters as rows of a matrix, one batch made beforehand."""
     problem = (workload or digits(workers)).open(workers, Streams(0))
@@ -122,10 +122,10 @@ def bare_vmap(
     batch = problem.collate(range(workers), [sampler.take(1)[0] for sampler in problem.samplers])
     call = vmap(grad_and_value(lambda parameters, x, y: functional_call(module, parameters, (x, y))))
     call(layout.split(rows), *batch)
-    begun = clock()
+    begun = time.process_time()
     for _ in range(calls):
         call(layout.split(rows), *batch)
-    return workers * calls / (clock() - begun)
+    return workers * calls / (time.process_time() - begun)
 
 
 def best(measurements: dict[str, Callable[[], float]], repetitions: int = 5) -> dict[str, float]:
@@ -181,11 +181,11 @@ def swarm() -> dict[str, object]:
     cluster = tacit.Cluster(workers=nodes, compute=tacit.Exponential(mean_s=0.02))
 
     def rate() -> float:
-        begun = time.perf_counter()
+        begun = time.process_time()
         tacit.simulate(
             workload, tacit.SwarmSGD(local_steps=4), cluster=cluster, steps=steps, evaluate_every=steps, lr=0.1
         )
-        return nodes * steps / (time.perf_counter() - begun)
+        return nodes * steps / (time.process_time() - begun)
 
     rates = best({"tacit": rate, "bare vmap": lambda: bare_vmap(nodes, 20, workload)}, 3)
     return {
@@ -203,7 +203,7 @@ def rounds() -> dict[str, object]:
             subprocess.run(["tar", "-x", "-C", folder], input=git.stdout, check=True)
             sources["before"] = Path(folder) / "src"
         found: dict[str, list[dict[str, dict[str, float]]]] = {when: [] for when in sources}
-        for _ in range(min(3, REPETITIONS)):
+        for _ in range(min(2, REPETITIONS)):
             for when, source in sources.items():
                 found[when].append(_round_cost(source))
     results: dict[str, object] = {"before": f"commit {BEFORE_ROUNDS}" if "before" in sources else "not available"}
@@ -271,11 +271,31 @@ def thousand() -> dict[str, object]:
     }
 
 
+def memory() -> dict[str, object]:
+    """Peak memory of a process with 1,024 workers, by the number of steps."""
+    found = {}
+    for steps in (100, 400) if REPETITIONS == 1 else (100, 400, 1600):
+        child = [sys.executable, __file__, "--memory", str(steps)]
+        found[f"{steps} steps"] = json.loads(subprocess.run(child, capture_output=True, text=True, check=True).stdout)
+    few, *_, many = found.values()
+    more_mib, more = many["peak_memory_MiB"] - few["peak_memory_MiB"], many["events"] - few["events"]
+    return {"LocalSGD(8), digits": found, "bytes_per_event_of_the_trace": round(more_mib * 2**20 / more, 1)}
+
+
+def memory_of(steps: int) -> dict[str, int]:
+    """Run inside a fresh process."""
+    cluster = tacit.Cluster(workers=1024)
+    strategy = tacit.LocalSGD(period=tacit.Every(PERIOD))
+    run = tacit.simulate(workloads.digits(), strategy, cluster=cluster, steps=steps, evaluate_every=steps)
+    peak_mib = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return {"peak_memory_MiB": peak_mib, "events": len(run.trace)}
+
+
 def timing() -> dict[str, object]:
     """Events of the trace a second, no gradients at all."""
 
     def events(workers: int, strategy: tacit.Strategy) -> float:
-        begun = time.perf_counter()
+        begun = time.process_time()
         run = tacit.simulate(
             workloads.quadratic(dimension=100),
             strategy,
@@ -283,7 +303,7 @@ def timing() -> dict[str, object]:
             steps=120_000 // workers,
             timing_only=True,
         )
-        return len(run.trace) / (time.perf_counter() - begun)
+        return len(run.trace) / (time.process_time() - begun)
 
     strategies = {"AllReduce": tacit.AllReduce(), "LocalSGD(8)": tacit.LocalSGD(period=tacit.Every(8))}
     rates = best(
@@ -353,12 +373,12 @@ def served(strategy: ParameterServerStrategy, workers: int, updates: int, sizes:
     cluster = tacit.Cluster(workers=workers, compute=tacit.Exponential(mean_s=0.02))
     workload, sizes[:] = digits(workers), []
     Engine._settle_call = counted
-    begun = time.perf_counter()
+    begun = time.process_time()
     try:
         tacit.simulate(workload, strategy, cluster=cluster, steps=updates, evaluate_every=updates)
     finally:
         Engine._settle_call = settle_call
-    return strategy.k * updates / (time.perf_counter() - begun)
+    return strategy.k * updates / (time.process_time() - begun)
 
 
 def servers() -> dict[str, object]:
@@ -425,20 +445,27 @@ def strategies(source: Path | None = None, turns: int = 3) -> dict[str, object]:
 
 
 def main() -> None:
-    parts = {f.__name__: f for f in (speed, swarm, rounds, compressed, scale, timing, rule, servers, strategies)}
+    parts = {
+        f.__name__: f for f in (speed, swarm, rounds, compressed, scale, memory, timing, rule, servers, strategies)
+    }
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, help="write the results here as JSON")
     arguments.add_argument("--only", default=",".join(parts), help="which parts, by comma")
     arguments.add_argument("--source", type=Path, help="a checkout whose sources the part strategies runs in turns")
     arguments.add_argument("--quick", action="store_true", help="one repetition of each, to see that it runs")
     arguments.add_argument("--thousand", action="store_true", help=argparse.SUPPRESS)
+    arguments.add_argument("--memory", type=int, help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
+    if chosen.memory:
+        print(json.dumps(memory_of(chosen.memory)))
+        return
     if chosen.thousand:
         print(json.dumps(thousand()))
         return
     if chosen.quick:
         global REPETITIONS
         REPETITIONS = 1
+    torch.set_num_threads(1)
     results: dict[str, object] = {
         "command": "make bench-simulator",
         "versions": {"tacit": tacit.__version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -447,9 +474,11 @@ def main() -> None:
     }
     if chosen.out is not None and chosen.out.exists():
         results = json.loads(chosen.out.read_text()) | results
+    loads: dict[str, float] = results.setdefault("load average after each part", {})  # type: ignore[assignment]
     for name in chosen.only.split(","):
         print(f"{name}: {parts[name].__doc__}", flush=True)
         results[name] = strategies(chosen.source) if name == "strategies" else parts[name]()
+        loads[name] = round(os.getloadavg()[0], 1)
         print(json.dumps(results[name], indent=2), flush=True)
         if chosen.out is not None:
             chosen.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -1,5 +1,8 @@
 """Worker processes of a comparison, one for each run at a time, which live until all runs are made.
 
+They are forks of this process where that is safe, which takes milliseconds. Else a fork server imports torch once more
+and forks them.
+
 A process pool of the standard library would lose all runs when one process is killed, and could not name the run that
 was lost.
 """
@@ -24,6 +27,7 @@ from typing import Any, Final
 
 from tacit.compare import process_worker
 from tacit.compare.execution import NotSendable
+from tacit.compare.forks import is_forkable
 from tacit.compare.process_worker import ENDED, PROTOCOL, READY, STEP, STOPPED, UNREADABLE
 from tacit.compare.tasks import Outcome, Task, Work
 from tacit.compare.watcher import Watcher
@@ -48,14 +52,20 @@ class _Slot:
 class ProcessRunner:
     """Makes runs in worker processes on this machine."""
 
-    def __init__(self, work: Work, jobs: int, watcher: Watcher, *, start_method: str | None = None) -> None:
-        """start_method: of multiprocessing; None: a fork server where there is one, as it imports torch only once."""
+    def __init__(
+        self, work: Work, jobs: int, watcher: Watcher, *, runs: int | None = None, start_method: str | None = None
+    ) -> None:
+        """runs: how many there are, None: not known. start_method: of multiprocessing, None: the fastest safe one."""
         self.capacity: int | None = jobs
         self._watcher, self._slots = watcher, list[_Slot]()
         if getattr(current_process(), "_inheriting", False):
             raise SystemExit(1)  # a worker process imports the script that started it; see ``_lost``
         self._work = _pickled(work)
-        self._context = _context(start_method)
+        can_fork = start_method is None and is_forkable()
+        self._context = get_context("fork") if can_fork else _context(start_method)
+        for _ in range(min(jobs, runs or jobs) if can_fork else 0):  # all of them before a display starts its thread
+            self._start()
+        self._context = _context(start_method)  # of those that take the place of a lost process
         self._ctrl_c = _CtrlC()
 
     def submit(self, task: Task) -> None:
@@ -103,8 +113,10 @@ class ProcessRunner:
 
     def _start(self) -> _Slot:
         ours, theirs = self._context.Pipe()
+        is_fork = self._context.get_start_method() == "fork"
+        inherited = [ours, *(slot.connection for slot in self._slots)] if is_fork else []
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=process_worker.serve, args=(theirs, dict(os.environ)), name="tacit-compare"
+            target=process_worker.serve, args=(theirs, dict(os.environ), inherited), name="tacit-compare"
         )
         process.start()
         theirs.close()  # so that the end of the process closes the connection

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any, Final
@@ -25,14 +25,17 @@ STOPPED: Final = "stopped"  # a run was interrupted before it had a result
 PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
 
 
-def serve(connection: Connection, environment: Mapping[str, str]) -> None:
+def serve(connection: Connection, environment: Mapping[str, str], inherited: Sequence[Connection] = ()) -> None:
     """Make runs until the connection is closed.
 
     Ctrl-C in a terminal reaches all processes; it is left to the parent, which interrupts runs with SIGTERM.
+    inherited: the parent's ends of connections, of which a fork has copies.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     interruption = _Interruption()
     signal.signal(signal.SIGTERM, interruption.handle)
+    for copy in inherited:
+        copy.close()  # else the end of the parent would not close these connections
     os.environ.update(environment)  # a fork server has the environment of its own start
     try:
         work: Work = pickle.loads(connection.recv_bytes())

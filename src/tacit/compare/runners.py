@@ -58,17 +58,23 @@ def check_executor(executor: str | Executor, jobs: int | None) -> None:
         )
 
 
-def open_runner(work: Work, executor: str | Executor, jobs: int | None, watcher: Watcher, *, device: str) -> Runner:
-    """Return the runner for ``executor`` with ``jobs`` runs at once; None: one here, any number elsewhere."""
+def open_runner(
+    work: Work, executor: str | Executor, jobs: int | None, watcher: Watcher, *, device: str, runs: int | None
+) -> Runner:
+    """Return the runner for ``executor`` with ``jobs`` runs at once; None: one here, any number elsewhere.
+
+    runs: how many there are; None: not known.
+    """
     if isinstance(executor, Executor):
         return FuturesRunner(work, executor, jobs, watcher)
     if executor != LOCAL:
         address = None if executor == RAY else executor
         ray = RayExecutor(address, threads=work.threads, has_gpu=not device.startswith("cpu"))
         return FuturesRunner(work, ray, jobs, watcher, is_own=True)
-    if jobs is None or jobs == 1:
+    if jobs is None or jobs == 1 or runs == 1:
         return SerialRunner(work, watcher)
-    return ProcessRunner(work, jobs, watcher, start_method=None if device.startswith("cpu") else "spawn")
+    start_method = None if device.startswith("cpu") else "spawn"
+    return ProcessRunner(work, jobs, watcher, runs=runs, start_method=start_method)
 
 
 class SerialRunner:

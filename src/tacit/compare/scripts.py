@@ -77,7 +77,7 @@ def compare_script(
         executor=executor,
         jobs=1 if measured else jobs,
         device="cpu",
-        is_single=len(strategies) * len(seeds) == 1,
+        runs=len(strategies) * len(seeds),
     )
     entries = plan.entries(execution.runs)
     if not entries:

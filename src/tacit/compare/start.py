@@ -21,17 +21,16 @@ def executed(
     executor: str | Executor,
     jobs: int | None,
     device: str,
-    is_single: bool,
+    runs: int | None,
 ) -> tuple[Execution, list[str]]:
-    """Carry out ``plan`` and return its results, and notes on how; ``is_single``: it is one run.
+    """Carry out ``plan`` and return its results, and notes on how; ``runs``: how many there are, None: not known.
 
     Work that cannot be sent to other processes is done in this one.
     """
     execution, notes = Execution(work, watcher, earlier), list[str]()
     with torch_threads(work.threads):
         try:
-            local = executor == "local"
-            runner = open_runner(work, executor, 1 if local and is_single else jobs, watcher, device=device)
+            runner = open_runner(work, executor, jobs, watcher, device=device, runs=runs)
             _carry_out(execution, plan, runner)
         except NotSendable as error:
             notes.append(

@@ -101,7 +101,7 @@ def compare(
         executor=executor,
         jobs=jobs,
         device=device,
-        is_single=not tune and len(strategies) * len(seeds) * len(rates) == 1,
+        runs=None if tune else len(strategies) * len(seeds) * len(rates),
     )
     described = partial(
         Comparison, workload=str(workload), cluster=str(cluster), target_loss=target, reproduce=reproduce

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,9 +27,13 @@ class ComparisonScreen(ProgressScreen, Watcher):
         self._shares: dict[str, float] = {}  # how much of each is done
         self._begun_s: float | None = None
 
+    def __enter__(self) -> Self:
+        return self  # ``begin`` starts the display: before that, its thread would keep the process from being forked
+
     def begin(self, task: Task) -> None:
         if self._begun_s is None:
             self._begun_s = time.monotonic()
+            self.progress.start()
         self._remove(task)
         self._rows[task.title] = self.progress.add_task(escape(task.title), total=None, state="starting")
 

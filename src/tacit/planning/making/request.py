@@ -58,7 +58,7 @@ class Request:
     def carry_out(self, work: Work, search: Search, device: str = "cpu") -> tuple[bool, list[str]]:
         """Make the simulations; return whether Ctrl-C ended them early, and notes on how they were made."""
         execution, notes = executed(
-            work, search, self.watcher, (), executor=self.executor, jobs=self.jobs, device=device, is_single=False
+            work, search, self.watcher, (), executor=self.executor, jobs=self.jobs, device=device, runs=None
         )
         return execution.is_interrupted, notes
 

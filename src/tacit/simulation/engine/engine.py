@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.worker import ObservedLosses
-from tacit.simulation.engine.calls.batched_calls import Calls, some_rows
+from tacit.simulation.engine.calls.batched_calls import Calls, chosen_rows, some_rows
 from tacit.simulation.engine.choice import Choice
 from tacit.simulation.engine.deferred import DeferredGradient, DeferredGradients, DeferredTensor
 from tacit.simulation.engine.operations import ADVANCE, DEFERRED, GRADIENT, SNAPSHOT, UPDATE, Operation, Snapshot, Work
@@ -239,17 +239,19 @@ class Engine:
             self._flat_gradients[ranks] = flat
         elif len(deferred) < len(ranks):
             queued = [place for place in range(len(ranks)) if place not in deferred]
-            self._flat_gradients[[ranks[place] for place in queued]] = flat[queued]
+            self._flat_gradients[[ranks[place] for place in queued]] = chosen_rows(flat, queued)
         whole = [place for place, kind in enumerate(kinds) if kind == ADVANCE]
         if whole:
-            rows = {name: gradient[whole] for name, gradient in gradients.items()}
+            rows = gradients
+            if len(whole) < len(ranks):
+                rows = {name: chosen_rows(gradient, whole) for name, gradient in gradients.items()}
             self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], rows)
 
     def _parameters(self, ranks: list[int], deferred: dict[int, DeferredGradient]) -> Tensor:
         """Return the parameters of a call: the rows ``ranks``, or what they were; a rank may occur several times."""
         if not deferred:
             return some_rows(self.matrix, ranks)
-        rows = self.matrix[ranks]
+        rows = chosen_rows(self.matrix, ranks)
         for place, one in deferred.items():
             if one.parameters is not None:
                 rows[place] = one.parameters
