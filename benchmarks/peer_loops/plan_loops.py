@@ -1,6 +1,6 @@
 """One rank of benchmarks/plan: trains without evaluations, keeps models on the way, and evaluates them afterwards.
 
-{"do": "prepare"}       answers the priority that the process got
+{"do": "prepare", "pinned": false}   answers the priority that the process got
 {"do": "timed", "strategy": "AllReduce()", "steps": 70, "every": 5, "folder": "…", "scratch": "…", "model": "mlp", …}
                         trains. Rank 0 answers when all ranks had completed each step, and the losses of the models that
                         were kept: the mean over ranks, or rank 0's own for a strategy with a server

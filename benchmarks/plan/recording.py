@@ -164,7 +164,7 @@ def prepared(crew: Crew, place: Place, scratch: Path) -> str:
     """Set the priority of all ranks and return it; run each kind of round once, so that memory is allocated."""
     if place.is_quick:
         return "usual"
-    priority: str = crew.ask(PATIENCE_S, do="prepare")[0]["priority"]
+    priority: str = crew.ask(PATIENCE_S, do="prepare", pinned=not place.sleep_s)[0]["priority"]
     for method in CALIBRATED if place.hosts > 1 else ():
         asked = _command(place, METHODS[method].strategy, CALIBRATION_STEPS, 0, LEARNING_RATE)
         crew.ask(PATIENCE_S, **asked, folder=None, scratch=str(scratch))

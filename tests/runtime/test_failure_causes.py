@@ -97,7 +97,8 @@ def test_every_survivor_names_the_killed_ones_and_all_survivors_are_rescued(
         expected in survivor.text and "The state of the remaining workers is in" in survivor.text
         for survivor in survivors
     ), survivors
-    assert len(checkpoints.read(tmp_path, 0, 4)) == len(survivors)
+    kept = checkpoints.read(tmp_path, 0, 4)  # a worker that noticed the first loss has written before its own
+    assert len(survivors) <= len(kept) <= len(survivors) + len(dead) - 1
     if slow is None:
         begun = checkpoints.step_of(tmp_path)
         assert together(4, resumed, strategy, str(tmp_path)) == [begun] * 4

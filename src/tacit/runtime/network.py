@@ -208,8 +208,11 @@ class Mean:
     ) -> None:
         self._network, self._backend, self._overlaps, self._weight = network, network._backend, overlaps, weight
         self._members = network.enter("all-reduce", group)
-        given = tensors_of(parts)
-        self._shape = parts.shape if isinstance(parts, Tensor) else (sum(part.numel() for part in given),)
+        if isinstance(parts, Tensor):
+            given, self._shape = [parts], parts.shape
+        else:
+            given = tensors_of(parts)
+            self._shape = torch.Size([sum(part.numel() for part in given)])
         self._device = given[0].device
         # A worker keeps its own tensor only if all weights are 0, so only a worker with weight 0 may need it again.
         self._own = joined(given) if weight == 0.0 or self._members is None else None

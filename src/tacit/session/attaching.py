@@ -73,6 +73,8 @@ def make_parts(
         _warn_of_full_vectors(backend, strategy, steps, flat)
     network = NetworkWithExtraState(backend.network, extra_state, backend.all_gather)
     worker = AttachedWorker(backend, network, flat, optimizers, strategy, steps, seed)
+    if options.probe is not None and not options.probe.keeps_losses:
+        worker.must_be_finite = False  # only times matter
     server = None
     if isinstance(strategy, ServerStrategy):
         server = SessionServer(backend, flat, optimizers, strategy, steps, seed)

@@ -48,6 +48,7 @@ class AttachedWorker:
         self.scaler_skips = False  # the GradScaler found an overflow in this step
         self.update_is_skipped = False
         self.gradient_was_set = False
+        self.must_be_finite = backend.size > 1  # gradients and models that may be sent
 
     @property
     def parameters(self) -> Tensor:
@@ -57,7 +58,7 @@ class AttachedWorker:
 
     def check_model(self) -> None:
         """Raise ``NotFinite`` if the model, which a hook may send, contains NaN or infinity."""
-        if self.size > 1 and not self._strategy.has_server:
+        if self.must_be_finite and not self._strategy.has_server:
             require_finite(self.rank, self.step, "model", self._model.vector(), self.layout)
 
     @property
@@ -69,7 +70,7 @@ class AttachedWorker:
         gradient = self._model.gather_gradient()
         if self.has_no_data or self.scaler_skips:
             return gradient.zero_()
-        if self.size > 1:
+        if self.must_be_finite:
             require_finite(self.rank, self.step + 1, "gradient", gradient, self.layout)
         return gradient
 
