@@ -17,7 +17,7 @@ from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
 from tacit.simulation.channels import Channel
 from tacit.simulation.collectives import Collectives
-from tacit.simulation.compute_times import ComputeTimes
+from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Stopped
 from tacit.simulation.links import Fabric

@@ -13,7 +13,7 @@ from tacit.core.network import DeferredMessage, Gathered
 from tacit.errors import TimedOut
 from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
-from tacit.simulation.backward_overlap import BackwardOverlap
+from tacit.simulation.computing.backward_overlap import BackwardOverlap
 from tacit.simulation.engine.means import FindMatrix, Given, Means, check_equal, means_of, timing_means
 from tacit.simulation.links import Fabric, Price
 from tacit.simulation.rendezvous import Call, Group, Rendezvous

@@ -21,7 +21,7 @@ from tacit.core.strategy import RunsAhead
 from tacit.errors import MisplacedCall
 from tacit.record.trace import HOOK
 from tacit.simulation.agenda import rare_collections
-from tacit.simulation.compute_times import ComputeTimes
+from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.engine.engine import Engine
 from tacit.simulation.engine.means import Given, equal_means
 from tacit.simulation.evaluation.timed import TimedEvaluator

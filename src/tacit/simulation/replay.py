@@ -22,7 +22,7 @@ from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, NOTE, RECEIVE, Even
 from tacit.session.server_model import ServerModel
 from tacit.simulation.channels import Channel
 from tacit.simulation.collectives import Collective
-from tacit.simulation.compute_times import ComputeTimes, StepInProgress
+from tacit.simulation.computing.compute_times import ComputeTimes, StepInProgress
 from tacit.simulation.endpoints import Endpoint, SimulatedServer
 from tacit.simulation.network import SimulatedNetwork
 from tacit.simulation.workers import SimulatedWorker

@@ -17,7 +17,7 @@ from tacit.core.parameter_layout import Layout
 from tacit.core.strategy import TakesJoiners, check_cancels
 from tacit.core.worker import ObservedLosses, VectorMean
 from tacit.errors import MisplacedCall
-from tacit.simulation.compute_times import StepInProgress
+from tacit.simulation.computing.compute_times import StepInProgress
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.engine.moments import NetworkWithMoments
 from tacit.simulation.evaluation.held_steps import HeldSteps

@@ -13,8 +13,8 @@ from torch import Tensor
 from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import RunsAhead, Strategy
 from tacit.session.server_model import ServerModel
-from tacit.simulation.backward_overlap import BackwardOverlap, mean_step_s
 from tacit.simulation.base_world import BaseWorld
+from tacit.simulation.computing.backward_overlap import BackwardOverlap, mean_step_s
 from tacit.simulation.endpoints import SimulatedServer
 from tacit.simulation.engine.engine import Engine
 from tacit.simulation.engine.moments import Moments

@@ -18,8 +18,8 @@ from tacit.session import Session
 from tacit.session.agreement import first_difference
 from tacit.session.backend import StepEnded
 from tacit.session.server_model import KeptModel, ServerLoop, ServerModel
-from tacit.simulation.backward_overlap import BackwardOverlap
 from tacit.simulation.collectives import Collective
+from tacit.simulation.computing.backward_overlap import BackwardOverlap
 from tacit.simulation.engine.means import mean_of_rows
 from tacit.simulation.network import MessageType, SimulatedNetwork
 from tacit.simulation.scripts.following import StepOfScript

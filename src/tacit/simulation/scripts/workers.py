@@ -17,7 +17,7 @@ from tacit.core.randomness import Streams
 from tacit.errors import RunError, ScriptFailed
 from tacit.record.trace import Trace
 from tacit.session.server_model import ServerLoop, ServerModel
-from tacit.simulation.compute_times import StepInProgress
+from tacit.simulation.computing.compute_times import StepInProgress
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Fiber, Stopped
 from tacit.simulation.scripts.backend import SimulatedContext

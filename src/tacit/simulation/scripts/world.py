@@ -19,9 +19,9 @@ from tacit.cluster.cluster import Cluster
 from tacit.core.strategy import Strategy
 from tacit.errors import ScriptFailed
 from tacit.session.server_model import ServerLoop, ServerModel
-from tacit.simulation.backward_overlap import mean_step_s
 from tacit.simulation.base_world import BaseWorld
 from tacit.simulation.channels import Channel
+from tacit.simulation.computing.backward_overlap import mean_step_s
 from tacit.simulation.evaluation import Progress
 from tacit.simulation.scripts.following import Follower
 from tacit.simulation.scripts.process_state import Interpreter, RngState

@@ -26,7 +26,7 @@ from tacit.core.messages import Message
 from tacit.core.network import SERVER
 from tacit.record.trace import CANCELLED, COMPUTE, NOTE, RECEIVE, SEND, WAIT, Column
 from tacit.simulation.agenda import rare_collections
-from tacit.simulation.compute_times import ComputeTimes
+from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.world import World

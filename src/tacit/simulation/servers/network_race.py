@@ -15,7 +15,7 @@ from typing import Final
 
 from tacit.core.network import SERVER
 from tacit.simulation.agenda import rare_collections
-from tacit.simulation.compute_times import ComputeTimes
+from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.servers.pipes import Tie

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tacit.core.network import SERVER
-from tacit.simulation.compute_times import ComputeTimes
+from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.world import World
