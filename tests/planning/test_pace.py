@@ -21,6 +21,18 @@ def test_seconds_are_those_of_a_simulation_of_so_many_steps(steps: int):
     assert found.steps_within(found.seconds(steps) + 1e-9) == steps
 
 
+@pytest.mark.parametrize("steps", [12, 24, 36, 44, 60, 68])
+def test_steps_that_overlap_with_a_round_do_not_wait_for_it(steps: int):
+    strategy = tacit.LocalSGD(period=tacit.Every(8), overlap_steps=4)
+    slow = tacit.Cluster(workers=2, compute=tacit.Constant(mean_s=0.1), bandwidth_bytes_per_s=200.0, latency_s=0.0)
+    found = pace(TASK, strategy, slow)
+    longer = tacit.simulate(TASK, strategy, cluster=slow, steps=128, timing_only=True)
+    numbers, starts_s = longer.trace.unordered(("step", "start_s"), "compute")
+    assert found.seconds(steps) == pytest.approx(starts_s[numbers == steps + 1].max(), rel=0.01)
+    assert found.step_s == pytest.approx(longer.summary()["time_s"] / 128, rel=0.05)
+    assert found.computing + found.hooks + found.waiting <= 1.0 + 1e-9
+
+
 def test_a_round_that_is_not_due_takes_no_time():
     found = pace(TASK, tacit.LocalSGD(period=tacit.Every(64)), CLUSTER)
     assert found.seconds(50) == pytest.approx(5.0)

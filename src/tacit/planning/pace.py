@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -83,8 +83,24 @@ class Pace:
 def pace(workload: Workload, strategy: Strategy[Any], cluster: Cluster, *, seed: int = 0) -> Pace:
     """Return the pace of ``strategy`` on ``cluster`` for the model of ``workload``."""
     steps = steps_for(strategy)
-    run = simulate(workload, strategy, cluster=cluster, steps=steps, seed=seed, timing_only=True, evaluate_every=steps)
-    return pace_of(run, period_of(strategy))
+    own = pace_of(_timed(workload, strategy, cluster, steps, seed), period_of(strategy))
+    if not own.ends_s or not isinstance(strategy, LocalSGD) or not strategy.overlap_steps:
+        return own
+    return _without_last_wait(own, _ends_s(_timed(workload, strategy, cluster, steps + 1, seed))[: steps + 1])
+
+
+def _timed(workload: Workload, strategy: Strategy[Any], cluster: Cluster, steps: int, seed: int) -> Run:
+    return simulate(workload, strategy, cluster=cluster, steps=steps, seed=seed, timing_only=True, evaluate_every=steps)
+
+
+def _without_last_wait(own: Pace, ends_s: tuple[float, ...]) -> Pace:
+    """Return a pace with the ends of steps of a longer run: a run ends with a wait for the round that overlaps."""
+    longer = replace(own, ends_s=ends_s)
+    step_s = longer._period_s / own.period
+    ratio = own.step_s / step_s
+    computing, hooks = own.computing * ratio, own.hooks * ratio
+    waiting = max(0.0, min(own.waiting * ratio, 1.0 - computing - hooks))
+    return replace(longer, step_s=step_s, computing=computing, hooks=hooks, waiting=waiting)
 
 
 def paces(workload: Workload, strategy: Strategy[Any], cluster: Cluster) -> list[Pace]:

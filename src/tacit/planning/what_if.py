@@ -82,4 +82,4 @@ def _changed(row: Row, plan: Plan, profile: Profile) -> Row:
 def _times(interval: Interval | None, ratio: float) -> Interval | None:
     if interval is None:
         return None
-    return Interval(interval.median * ratio, interval.low * ratio, interval.high * ratio, interval.widened)
+    return interval.scaled(ratio)

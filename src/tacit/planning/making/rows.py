@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from statistics import median
 from typing import Any, Final
 
 from tacit.planning.candidates import Candidate
@@ -14,7 +16,7 @@ from tacit.planning.pace import Pace, mean_pace
 from tacit.planning.pilots.finalists import piloted
 from tacit.planning.pilots.job import PilotJob
 from tacit.planning.plan import PACE_ONLY, SIMULATED, Plan, Row
-from tacit.planning.results import Interval, Trial
+from tacit.planning.results import Interval, Trial, factor_for_seeds
 from tacit.planning.search import Search
 from tacit.planning.verdict import chosen
 from tacit.planning.work import is_timed_with_gradients
@@ -35,10 +37,9 @@ class Rows:
         paces: Mapping[Candidate, Sequence[Pace]],
         lr: float | None,
         ledger: Ledger,
-        widened: Callable[[Sequence[Trial]], float] = lambda trials: 1.0,
     ) -> None:
-        """lr: of the user; None for a script. widened: factor of an interval, besides that of the ledger."""
-        self._profile, self._ledger, self._widened = profile, ledger, widened
+        """lr: of the user; None for a script."""
+        self._profile, self._ledger = profile, ledger
         self.search, self.paces, self.lr = search, paces, lr
 
     def row(self, candidate: Candidate) -> Row:
@@ -75,9 +76,10 @@ class Rows:
         trials = [trial for trial in self.search.trials[candidate] if trial.lr == lr]
         if any(trial.steps is None for trial in trials):
             return None
-        times_s = [time_s for trial in trials for time_s in trial.times_s(self.paces[candidate])]
+        by_seed = [trial.times_s(self.paces[candidate]) for trial in trials]
         kind = "asynchronous" if is_timed_with_gradients(candidate.strategy) else "rounds"
-        return Interval.of(times_s, self._ledger.widening(kind) * self._widened(trials))
+        factors = self._ledger.widening(kind), factor_for_seeds([median(times_s) for times_s in by_seed])
+        return Interval.of(chain.from_iterable(by_seed), *factors)
 
     @staticmethod
     def _bytes(trials: Sequence[Trial], lr: float | None, own: Pace) -> float | None:

@@ -75,8 +75,7 @@ class Times:
     def interval(self, index: int, place: Place) -> Interval:
         """Return the time of a candidate at a place where it is known."""
         own = self._bases[index].interval
-        ratio = self.median_s(index, place) / own.median
-        return Interval(own.median * ratio, own.low * ratio, own.high * ratio)
+        return own.scaled(self.median_s(index, place) / own.median)
 
     def median_s(self, index: int, place: Place) -> float:
         """Return the median time, or the middle of its close bounds."""

@@ -23,8 +23,6 @@ from tacit.planning.sized import Sized
 from tacit.simulation.scripts.run import compiled
 from tacit.strategies import AllReduce
 
-_ONE_SEED: Final = 1.1
-"""Factor of the interval of a row with one seed: steps to a loss differ by 3 to 8 % between two seeds in the median."""
 _NEVER: Final = 10**9
 _HETEROGENEOUS: Final = 0.2
 
@@ -80,7 +78,6 @@ def plan_script(request: Request, path: str | os.PathLike[str], arguments: Seque
         drawn,
         None,
         request.ledger,
-        widened=lambda trials: _ONE_SEED if len({trial.seed for trial in trials}) == 1 else 1.0,
     )
     within = f" within {steps} steps" if steps else " before the script ended"
     job = PilotJob(script=str(script.path), arguments=tuple(arguments), threads=request.threads)
