@@ -48,11 +48,12 @@ TWO_100: Final = Place(2, "100 Mbit/s")
 FOUR_1000, FOUR_100, FOUR_20 = (Place(4, network) for network in ("1 Gbit/s", "100 Mbit/s", "20 Mbit/s"))
 SLOW_1000, SLOW_100 = (Place(4, network, slow=True) for network in ("1 Gbit/s", "100 Mbit/s"))
 CALM_20: Final = Place(4, "20 Mbit/s", model=CALM)
+CALM_TWO_20: Final = Place(2, "20 Mbit/s", model=CALM)
 LONG_1000: Final = Place(2, "1 Gbit/s", sleep_s=0.1)
 QUICK: Final = Place(2, "loopback", model="small", sleep_s=0.005, is_quick=True)
 
 EQUAL_SEEDS: Final = (TWO_100, FOUR_1000, FOUR_100, FOUR_20, SLOW_1000, SLOW_100)
-PROBED: Final = (*EQUAL_SEEDS, CALM_20, LONG_1000)
+PROBED: Final = (*EQUAL_SEEDS, CALM_20, CALM_TWO_20, LONG_1000)
 EQUAL_LOSS: Final = 0.15
 """It takes 60 to 75 steps with four workers."""
 OTHERS_AT: Final = (TWO_100, FOUR_100, SLOW_1000)
@@ -62,7 +63,8 @@ GOALS: Final = (
     *(Goal(place, loss) for place in (TWO_100, FOUR_1000, FOUR_100, FOUR_20) for loss in (0.15, 0.1)),
     Goal(SLOW_1000, 0.15, LEAVE_OUT),
     Goal(SLOW_100, 0.15, LEAVE_OUT),
-    Goal(CALM_20, 0.1, ALONE),
+    Goal(CALM_20, 0.1),
+    Goal(CALM_TWO_20, 0.1, ALONE),
     Goal(LONG_1000, 0.15, STAY),
 )
 ROUNDS: Final[dict[str, Strategy[Any]]] = {
