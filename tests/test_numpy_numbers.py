@@ -20,6 +20,8 @@ from tacit.registry import parse
 from tacit.simulation.scripts.run import simulate_script
 from tests.test_registry import EXAMPLES
 
+pytestmark = pytest.mark.slow
+
 KINDS: list[tuple[Callable[[int], Any], Callable[[float], Any]]] = [
     (np.int64, np.float64),
     (np.int32, np.float64),

@@ -15,6 +15,8 @@ from tacit import theory
 from tacit.cluster.delays import Delay
 from tacit.theory.times.order_statistics import by_quadrature
 
+pytestmark = pytest.mark.slow
+
 EXPONENTIAL = tacit.Exponential(mean_s=1.0)
 SHIFTED = tacit.ShiftedExponential(shift_s=1.0, tail_mean_s=1.0)
 PARETO = tacit.Pareto(minimum_s=1.0, shape=2.5)

@@ -17,6 +17,8 @@ from tacit.planning.plan import Row
 from tacit.planning.results import Interval
 from tacit.report.plans.map_page import letter_of, render_map, value_text
 
+pytestmark = pytest.mark.slow
+
 PROFILE = tacit.Profile(workers=3, compute=tacit.Constant(mean_s=0.02), speed={2: 0.5}, bandwidth_bytes_per_s=1e6)
 LOCAL = tacit.LocalSGD(period=tacit.Every(8))
 OPTIONS: dict[str, Any] = {"target_loss": 0.9, "strategies": [LOCAL], "steps": 60, "seeds": [0], "jobs": 1}
@@ -83,7 +85,6 @@ def test_every_place_is_visited_once() -> None:
         assert sorted(places) == [(i, j) for i in range(shape[0]) for j in range(shape[1])]
 
 
-@pytest.mark.slow
 def test_bounds_do_not_change_the_map(plan: tacit.Plan, made: tacit.PlanMap) -> None:
     """Each cell has the winner and the time that simulating every candidate there would give."""
     timed = [row for row in plan.rows if row.shortest_s is not None]
@@ -132,7 +133,6 @@ def test_a_map_is_saved_as_a_page_and_as_json(made: tacit.PlanMap, tmp_path: Pat
         made.save(tmp_path / "map.png")
 
 
-@pytest.mark.slow
 def test_numbers_of_workers_are_planned_one_by_one() -> None:
     made = tacit.plan_map(
         PROFILE,

@@ -19,6 +19,8 @@ from tacit.planning.results import Interval, Trial
 from tacit.planning.verdict import Objective, chosen
 from tacit.profiles.strategy_memory import models_of
 
+pytestmark = pytest.mark.slow
+
 PROFILE = tacit.Profile(workers=4, compute=tacit.Constant(mean_s=0.02), speed={3: 1 / 3}, bandwidth_bytes_per_s=1e6)
 TIME = Objective()
 EVERYONE = (0, 1, 2, 3)
@@ -124,7 +126,6 @@ def made() -> tacit.Plan:
     )
 
 
-@pytest.mark.slow
 def test_a_plan_finds_a_strategy_that_the_simulation_confirms(made: tacit.Plan) -> None:
     assert not made.stays_with_ddp
     ours, theirs = made.best.shortest_s, made.baseline.shortest_s
@@ -189,7 +190,6 @@ def test_a_target_that_nothing_reaches_is_said() -> None:
     assert plan.stays_with_ddp and "No candidate reached the loss -1 within 10 steps" in plan.why
 
 
-@pytest.mark.slow
 def test_without_a_target_only_paces_are_predicted() -> None:
     plan = tacit.plan(replace(PROFILE, bandwidth_bytes_per_s=1e5), tacit.workloads.digits(model="softmax"))
     assert {row.fidelity for row in plan.rows} == {"C"} and all(row.time_s is None for row in plan.rows)

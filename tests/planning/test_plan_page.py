@@ -15,6 +15,8 @@ from tacit.report.plans.plan_page import render_plan
 from tacit.report.plans.plan_rows import pareto_front, recommendation, rows_of
 from tests.planning.schema import violations
 
+pytestmark = pytest.mark.slow
+
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 SCHEMA: dict[str, Any] = json.loads((REFERENCE / "plan.schema.json").read_text(encoding="utf-8"))
 PROFILE = tacit.Profile(
@@ -51,7 +53,6 @@ def table(folder: Path) -> dict[str, Any]:
     return loaded
 
 
-@pytest.mark.slow
 def test_a_real_plan_follows_the_schema(table: dict[str, Any]) -> None:
     assert list(violations(table, SCHEMA, SCHEMA)) == []
 

@@ -10,6 +10,8 @@ import torch
 import tacit
 from tacit import workloads
 
+pytestmark = pytest.mark.slow
+
 DIMENSION = 12_345
 STRATEGIES = (tacit.AllReduce(), tacit.KAsync(k=1), tacit.SwarmSGD(local_steps=4))
 

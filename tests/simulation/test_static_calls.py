@@ -16,6 +16,8 @@ from tacit.simulation.engine.calls.programs import Program
 from tacit.simulation.engine.calls.static_calls import padded_size
 from tacit.simulation.engine.choice import Choice, choose_engine
 
+pytestmark = pytest.mark.slow
+
 simulate_module = sys.modules["tacit.simulation.simulate"]
 CLUSTER = tacit.Cluster(workers=5, compute=tacit.Exponential(mean_s=0.1))
 LOCAL = tacit.LocalSGD(period=tacit.Every(4))
@@ -74,7 +76,6 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("without_graphs")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_gives_the_same_with_static_calls(name: str):
