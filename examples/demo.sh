@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.."
 out=${1:-demo}
 export OMP_NUM_THREADS=1 # one core for each process
 
-workload='digits(model="mlp", hidden=16384)' # 1.2 million parameters: a step takes at least 5 ms
-lr=0.3
+workload='digits(model="mlp", hidden=32768)' # 2.5 million parameters: a step takes at least 5 ms
+lr=0.2
 target=0.1
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
