@@ -173,7 +173,7 @@ def exchanges_in(by_rank: Mapping[int, list[Event]], workers: int) -> Iterator[E
     """Yield the collectives of all ranks, but for overlapped ones and the first of each kind.
 
     A collective takes from the entry of the last rank to its end on the rank that enters the next one last. This is the
-    path that decides how long the run takes: a late end elsewhere delays nobody. The last one takes until its mean end.
+    path that decides how long the run takes: a late end elsewhere delays none. The last one takes until its mean end.
     """
     complete = [one for one in _collectives(by_rank) if len(one.entered_s) == workers]
     total, seen = Counter(one.label for one in complete), Counter[str]()

@@ -168,5 +168,5 @@ def synchronize_clocks(backend: SessionBackend) -> None:
     own_s = backend.now_s()
     last_s = max(float(time_s) for time_s in backend.all_gather(repr(own_s).encode()) if time_s)
     backend.set_clock(last_s)
-    if last_s > own_s and backend.world == "processes":  # in a simulation nobody waits for an evaluation
+    if last_s > own_s and backend.world == "processes":  # in a simulation no rank waits for an evaluation
         backend.trace.wait(backend.rank, own_s, last_s, "evaluation")

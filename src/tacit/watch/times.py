@@ -39,7 +39,7 @@ def recent(slices: Sequence[Slice]) -> list[Slice]:
 def times_of(workers: Sequence[WorkerProgress], *, has_rounds: bool, is_whole: bool) -> list[WorkerTimes]:
     """Return how the workers spent their time, the whole run or recently.
 
-    In rounds, the worker that is blocked least waits for nobody: its blocked time is taken as that on the wire, and
+    In rounds, the worker that is blocked least waits for no other: its blocked time is taken as that on the wire, and
     what others are blocked longer as waiting. A saved run knows both. Without rounds all blocked time is waiting.
     """
     chosen = {worker.rank: worker.slices if is_whole else recent(worker.slices) for worker in workers}

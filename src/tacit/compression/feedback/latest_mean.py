@@ -20,7 +20,7 @@ class _Mean(NamedTuple):
 class LatestMean:
     """The mean of the latest exchange of a feedback that adds all messages to a sum which is equal on all ranks.
 
-    Simulated ranks that hold the same tensor, or equal ones, share the next one. Nobody writes to these tensors.
+    Simulated ranks that hold the same tensor, or equal ones, share the next one. These tensors are read-only.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class DeferredGradient:
 
 
 class DeferredGradients:
-    """The deferred gradients of all workers that are not evaluated yet, as far as somebody holds them."""
+    """The deferred gradients of all workers that are not evaluated yet, as far as they are still referenced."""
 
     def __init__(self) -> None:
         self._references: dict[int, list[weakref.ref[DeferredGradient]]] = {}  # by rank, in the order of steps
@@ -91,7 +91,7 @@ class DeferredTensor(Tensor):
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether nobody has used the numbers, also through a tensor that this is a view of."""
+        """Whether the numbers are still unused, also through a tensor that this is a view of."""
         return self._tensor is None and (self._origin is None or self._origin._is_waiting)
 
     def _evaluated(self) -> Tensor:

@@ -107,7 +107,7 @@ class OwnPipe:
     def end_of(self, number: int, until_s: float) -> float | None:
         """Return the end of a transfer, or None if it ends after ``until_s``. All that enter by then have entered."""
         while self.end_s <= until_s:
-            if number == self._left:  # so far nobody has asked for an earlier one
+            if number == self._left:  # no earlier one was asked for so far
                 end_s = self.end_s
                 self._turn()
                 return end_s

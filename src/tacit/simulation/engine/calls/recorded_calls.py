@@ -1,6 +1,6 @@
 """The vmapped gradient as a fixed list of torch operations, called without the layers of ``torch.func``.
 
-``vmap`` and ``grad`` decide anew in each call which operations to run. For small models this takes longer than the
+``vmap`` and ``grad`` decide in each call which operations to run. For small models this takes longer than the
 arithmetic. The operations do not depend on the numbers, so they are recorded once per shape of the mini-batches
 (``recording``). The same operations have results that are equal to the bit. That is checked once for each power of two
 of replicas; where it does not hold, ``vmap`` is called as before.

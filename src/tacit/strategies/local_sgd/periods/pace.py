@@ -2,7 +2,7 @@
 
     c = r / (H s + r)    ⇔    H = ⌈r (1 − c) / (c s)⌉          clipped to 1 … ``maximum``
 
-    r    seconds of a round: the shortest time that any rank spends in it. The last rank to arrive waits for nobody; the
+    r    seconds of a round: the shortest time that a rank spends in it. The last rank to arrive waits for no other; the
          others also wait for that rank, and waiting is not communication.
     s    seconds per step of the slowest rank, from the end of one round to the start of the next.
 
