@@ -144,6 +144,13 @@ class Network(Protocol):
     def hosts(self) -> Sequence[int]:
         """The number of each rank's host."""
 
+    @property
+    def members(self) -> Sequence[int]:
+        """The ranks that take part now, in order; changes only inside a collective or at a step boundary.
+
+        ``size`` stays the number of all ranks, those that are lost or have yet to join included.
+        """
+
     def all_reduce_mean(
         self,
         parts: Parts,

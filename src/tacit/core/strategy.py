@@ -129,6 +129,14 @@ class Strategy(Spec, ABC, Generic[State]):
     def finish(self, worker: Worker, state: State) -> None:
         """Write the model to report into ``worker.parameters``, the same on every rank."""
 
+    def regrouped(self, worker: Worker, state: State, members: Sequence[int]) -> None:
+        """Adapt ``state`` to other members: workers were lost, or joined.
+
+        Called on every member, joiners included, inside the collective that found the change and before it is repeated,
+        or at a step boundary. A joiner has a copy of a member's model and state. Means weigh the living, so a strategy
+        that keeps nothing about other workers does nothing here.
+        """
+
 
 def _arguments(strategy: Strategy[Any]) -> Iterator[Any]:
     """Yield the arguments that ``strategy`` was made with."""

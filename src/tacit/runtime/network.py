@@ -38,6 +38,10 @@ class ProcessNetwork:
         self._rounds: dict[tuple[int, ...], int] = {}
         self.live: LiveTimes | None = None  # sends the ranks' times with rounds of all ranks
 
+    @property
+    def members(self) -> Sequence[int]:
+        return self._backend.live_ranks
+
     # Collectives.
 
     def all_reduce_mean(

@@ -32,6 +32,10 @@ class SimulatedNetwork:
         cluster = self._end.world.cluster
         return [cluster.host(rank) for rank in range(cluster.workers)]
 
+    @property
+    def members(self) -> Sequence[int]:
+        return self.channel.collectives.members
+
     def all_reduce_mean(
         self,
         parts: Parts,

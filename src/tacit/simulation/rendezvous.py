@@ -52,6 +52,11 @@ class Rendezvous(ABC, Generic[AnyCall]):
         self._open: dict[tuple[int, int], AnyCall] = {}  # by group and call count
         self._lost: dict[int, float] = {}  # by rank: when
 
+    @property
+    def members(self) -> Group:
+        """The ranks that are not lost."""
+        return tuple(rank for rank in self.all_ranks if rank not in self._lost) if self._lost else self.all_ranks
+
     @abstractmethod
     def _start(self, call: AnyCall) -> None:
         """All ranks have joined ``call``, which is no longer open."""

@@ -49,7 +49,7 @@ class ScriptedNetwork:
         require(0 <= rank < size, f"rank={rank} must be at least 0 and below size={size}.")
         self.rank, self.size = rank, size
         self.left, self.calls = list(answers), list[Call]()
-        self.hosts = tuple(range(size))
+        self.hosts = self.members = tuple(range(size))
 
     def all_reduce_mean(
         self,

@@ -97,6 +97,7 @@ class ServerNetwork:
     def __init__(self, endpoint: MessageEndpoint, size: int) -> None:
         self._endpoint, self.rank, self.size = endpoint, endpoint.address, size
         self.hosts: Sequence[int] = ()  # unknown here
+        self.members: Sequence[int] = tuple(range(size))
 
     def send(self, to: int, message: Message) -> None:
         self._endpoint.send(to, message)

@@ -180,6 +180,10 @@ class NetworkWithExtraState:
     def hosts(self) -> Sequence[int]:
         return self._network.hosts
 
+    @property
+    def members(self) -> Sequence[int]:
+        return self._network.members
+
     def all_reduce_mean(
         self,
         parts: Parts,

@@ -22,6 +22,10 @@ class GroupNetwork:
     def hosts(self) -> tuple[int, ...]:
         return tuple(self._network.hosts[rank] for rank in self.ranks)
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(self.ranks.index(rank) for rank in self._network.members if rank in self.ranks)
+
     def all_reduce_mean(
         self,
         parts: Parts,
