@@ -196,7 +196,7 @@ EXAMPLES: list[Any] = [
     Cluster(workers=2, compute=[Constant(mean_s=0.1), Recorded(times_s=[0.1, 0.2])], cores=4),
     Cluster(workers=2, compute={0: Constant(mean_s=0.1), 1: Constant(mean_s=0.2)}, cores=1, communication_cores=0.5),
     Gloo(software_s_per_byte=1e-9),
-    Calibrated(gloo=Gloo(entry_spread_s=0.0), all_reduce={1000: 1.5}),
+    Calibrated(gloo=Gloo(software_s_per_byte=0.0), all_reduce={1000: 1.5}),
     Measured({1000: 0.001, 10**6: 0.5}, broadcast={1e3: 0.25}),
     Cluster(workers=4, collectives="gloo"),
     Cluster(workers=4, collectives=Measured({1000: 0.001})),

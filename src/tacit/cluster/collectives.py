@@ -19,10 +19,6 @@ from tacit.errors import require
 
 _SEGMENT_BYTES: Final = 2**20
 """The largest segment of gloo's all-reduce."""
-_ONE_WAY_PAIR: Final = 1.0
-_ONE_WAY: Final = 0.65
-"""What an exchange takes longer, as a share, if the two directions of each pair of ranks follow one another: two ranks
-wait for each other; the transfers of three or more, in random directions first, fill part of each other's gaps."""
 
 
 class CollectiveTimes(Spec, ABC):
@@ -61,21 +57,15 @@ class Gloo(CollectiveTimes):
 
     software_s_per_byte: processor time per byte of a segment, to receive, add and send it. The default is fitted to
     published times (``fitted_gloo``). What a broadcast or an all-to-all only sends or receives takes half of it.
-
-    entry_spread_s: how far apart ranks enter an all-gather or all-to-all. A rank that enters later than its peer by
-    more than the latency finds the peer's notice and sends at once; its own notice then waits behind its data, and the
-    peer's data behind the notice. The default fits measured times of 2 to 4 ranks; 0: the directions always overlap.
     """
 
     software_s_per_byte: float = 1.64e-9
-    entry_spread_s: float = 2.5e-4
 
     sends_to_all = True
 
     def __post_init__(self) -> None:
-        for name, example in (("software_s_per_byte", "1.6e-9"), ("entry_spread_s", "2.5e-4")):
-            value = getattr(self, name)
-            require(0 <= value < math.inf, f"{name}={value} must be at least 0 and finite; try {example}.")
+        value = self.software_s_per_byte
+        require(0 <= value < math.inf, f"software_s_per_byte={value} must be at least 0 and finite; try 1.6e-9.")
 
     def ring_s(
         self, size_bytes: float, *, workers: int, latency_s: float = 0.0, bandwidth_bytes_per_s: float = math.inf
@@ -128,8 +118,7 @@ class Gloo(CollectiveTimes):
         """
         latency_s = float(network.latency_s.max())
         nics_s = max((leaving / network.out_bandwidth).max(), (entering / network.in_bandwidth).max())
-        one_way = math.exp(-latency_s / self.entry_spread_s) if self.entry_spread_s else 0.0  # share of pairs
-        wire_s = max(float(nics_s), slowest_pair_s) * (1 + one_way * (_ONE_WAY_PAIR if network.size == 2 else _ONE_WAY))
+        wire_s = max(float(nics_s), slowest_pair_s)
         software_s = float(handled.max()) * self.software_s_per_byte / 2
         return 4 * latency_s + max(wire_s, software_s)
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tacit.cluster.costs import Cost
 from tacit.cluster.delays import Recorded
 from tacit.errors import require
-from tacit.profiles.gather_modes import gather_warnings
 from tacit.profiles.measurement import Measurement, Work
 from tacit.profiles.network_fit import network_of
 from tacit.profiles.pairs import Pair, differences
@@ -52,19 +51,16 @@ def combined(
     hosts = _hosts(measurements[0].facts.get("hosts"), first.workers)
     facts = {name: value for name in _FACTS if (value := measurements[-1].facts.get(name)) is not None}
     backend = str(facts.get("backend", "gloo"))
-    network = {
+    return {
         "workers": first.workers,
         "hosts": hosts,
-        **network_of(with_waits, hosts, backend, differences(pairs or {}, hosts)),
-    }
-    return {
         "compute": _step_times(undisturbed, first.workers),
         "costs": costs_of(measurements),
-        **network,
+        **network_of(with_waits, hosts, backend, differences(pairs or {}, hosts)),
         **facts,
         "peak_memory_bytes": _script_memory(measurements),
         "memory_bytes": _largest("memory_bytes", measurements),
-        "warnings": (*warnings_of(measurements), *gather_warnings(measurements, network, backend)),
+        "warnings": tuple(warnings_of(measurements)),
     }
 
 

@@ -16,7 +16,6 @@ from tacit.cluster.calibrated import Calibrated
 from tacit.cluster.cluster import Cluster
 from tacit.cluster.collectives import Gloo, Measured
 from tacit.cluster.group_network import GroupNetwork
-from tacit.profiles.gather_modes import in_both_modes
 from tacit.profiles.measurement import Measurement
 from tacit.profiles.pairs import Differences
 from tacit.profiles.rounds import Round, round_time_s, rounds_of
@@ -55,8 +54,7 @@ def network_of(
     links = model.links(_short(fitted.latency_s), _short(fitted.bandwidth))
     network = model.network(_short(fitted.latency_s), _short(fitted.bandwidth))
     if backend == "gloo":
-        expected = [in_both_modes(one, network, fitted.gloo, measurements) for one in rounds]
-        return {**links, "collectives": _calibrated(expected, fitted.gloo, network)}
+        return {**links, "collectives": _calibrated(rounds, fitted.gloo, network)}
     return {**links, **_tables(rounds)}
 
 

@@ -16,16 +16,11 @@ _SAME_SIZE: Final = 1.1
 
 
 class Round(NamedTuple):
-    """A kind of collective of one size, as ``Measured`` and ``Calibrated`` count sizes, and its mean time.
-
-    The mean, not the median: some collectives of gloo take one of two times, depending on who enters first.
-    fastest_s: the shortest one.
-    """
+    """A kind of collective of one size, as ``Measured`` and ``Calibrated`` count sizes, and its mean time."""
 
     label: str
     size_bytes: float
     seconds: float
-    fastest_s: float
 
 
 def rounds_of(exchanges: Iterable[Exchange], workers: int) -> list[Round]:
@@ -55,7 +50,7 @@ def _size_bytes(label: str, sent_bytes: int, workers: int) -> float:
 
 def _round(label: str, group: Sequence[tuple[float, float]]) -> Round:
     sizes, times_s = zip(*group, strict=True)
-    return Round(label, float(np.mean(sizes)), float(np.mean(times_s)), min(times_s))
+    return Round(label, float(np.mean(sizes)), float(np.mean(times_s)))
 
 
 def round_time_s(one: Round, network: GroupNetwork, times: CollectiveTimes) -> float:

@@ -13,6 +13,7 @@ first step, so that step is averaged uncompressed, as it is with torch's own com
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -35,9 +36,11 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import Parameters
 from tacit.core.state_io import restore, restore_generator, store, store_generator
 from tacit.errors import NotFinite, TacitError
-from tacit.runtime.process_groups import exchange_bytes
+from tacit.runtime.exchanges import PeerTransfers, exchange_bytes
 
 _FORMAT: Final = 1
+_TIMEOUT: Final = timedelta(minutes=30)
+"""Of an exchange, as in torch's own process groups."""
 
 
 @dataclass
@@ -178,7 +181,11 @@ class Compression(Parameters):
         """Return all ranks' updates, in rank order."""
         packed = [own.pack()] * self._size
         received = exchange_bytes(
-            lambda *sent: self._group.alltoall_base(*sent, dist.AllToAllOptions()), packed, lambda work: work.wait()
+            packed,
+            self._rank,
+            lambda *sent: self._group.alltoall_base(*sent, dist.AllToAllOptions()),
+            lambda *parts: PeerTransfers(self._group, *parts, place=self._rank, tag=0, timeout=_TIMEOUT),
+            lambda work: work.wait(),
         )
         self.bytes_sent += handed_out_bytes([len(part) for part in packed], self._rank)
         return [own if rank == self._rank else unpack(part) for rank, part in enumerate(received)]  # type: ignore[misc]

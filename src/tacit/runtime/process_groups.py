@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from weakref import WeakSet
 
 import torch
@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
-_HOST: Final = torch.device("cpu")
+from tacit.runtime.exchanges import PeerTransfers, exchange_bytes
+
 _OPEN_S: Final = 300.0
 """How long members wait for each other to open a group."""
 _CLOSED: Final = "the group is closed"
@@ -24,6 +25,8 @@ _SIGNALS_S: Final = timedelta(seconds=1)
 """How long a wait may keep Python from handling signals."""
 _NCCL_TIMEOUT: Final = timedelta(days=7)
 """Longer than any time-out of a call: NCCL's watchdog would end the process."""
+
+Work = dist.Work | PeerTransfers
 
 
 class Call:
@@ -34,7 +37,7 @@ class Call:
 
     def __init__(
         self,
-        work: dist.Work,
+        work: Work,
         process_group: Any,
         timeout: timedelta | None,
         group: str,
@@ -44,7 +47,7 @@ class Call:
         is_broadcast: bool,
     ) -> None:
         self.group, self.number, self.ranks, self.is_broadcast = group, number, ranks, is_broadcast
-        self._work: dist.Work | None = work
+        self._work: Work | None = work
         self._process_group = process_group
         self._timeout = timeout
 
@@ -127,8 +130,20 @@ class Group:
     def exchange_bytes(self, sent: Sequence[bytes], wait: Callable[[Call], object]) -> list[bytes]:
         """Send ``sent[j]`` to the j-th rank; return what each rank sent to this one."""
         device = torch.device("cuda" if self.backend == "nccl" else "cpu")
-        begin = lambda *arguments: self._begin("alltoall_base", dist.AllToAllOptions(), *arguments)  # noqa: E731
-        return exchange_bytes(begin, sent, wait, device)
+        transfer = self._all_to_all if self.backend == "nccl" else self._transfer_by_pairs
+        return exchange_bytes(sent, self.place, self._all_to_all, transfer, wait, device)
+
+    def _all_to_all(self, *arguments: Any) -> Call:
+        return self._begin("alltoall_base", dist.AllToAllOptions(), *arguments)
+
+    def _transfer_by_pairs(self, received: Tensor, sent: Tensor, sizes: list[int], lengths: list[int]) -> Call:
+        if self._group is None:
+            raise RuntimeError(_CLOSED)
+        self._begun += 1
+        timeout, tag = timedelta(seconds=self._timeout_s()), self._begun
+        return self._started(
+            PeerTransfers(self._group, received, sent, sizes, lengths, place=self.place, tag=tag, timeout=timeout)
+        )
 
     def wire_device(self, tensor: Tensor) -> torch.device:
         """Return the device on which ``tensor`` must be to be sent: gloo sends host memory only."""
@@ -149,44 +164,14 @@ class Group:
         if self.backend == "gloo":
             options.timeout = timeout
         self._begun += 1
-        call = Call(
-            getattr(self._group, name)(*arguments, options),
-            self._group,
-            timeout if self.backend == "nccl" else None,
-            self._name,
-            self._begun,
-            tuple(self.ranks),
-            is_broadcast=name == "broadcast",
-        )
+        work = getattr(self._group, name)(*arguments, options)
+        return self._started(work, timeout if self.backend == "nccl" else None, is_broadcast=name == "broadcast")
+
+    def _started(self, work: Work, timeout: timedelta | None = None, *, is_broadcast: bool = False) -> Call:
+        """Return the call of ``work``, which has begun as number ``_begun``."""
+        call = Call(work, self._group, timeout, self._name, self._begun, tuple(self.ranks), is_broadcast=is_broadcast)
         self._calls.add(call)
         return call
-
-
-Started = TypeVar("Started")
-
-
-def exchange_bytes(
-    all_to_all: Callable[[Tensor, Tensor, list[int], list[int]], Started],
-    sent: Sequence[bytes],
-    wait: Callable[[Started], object],
-    device: torch.device = _HOST,
-) -> list[bytes]:
-    """Send ``sent[j]`` to the j-th rank of a process group (gloo or NCCL); return what each rank sent to this one.
-
-    Lengths are exchanged first; they are not counted as traffic.
-
-    all_to_all: starts a call of the group, from received and sent elements and the number of each per rank.
-    device: the device whose memory the group sends.
-    """
-    lengths = torch.tensor([len(part) for part in sent], dtype=torch.int64, device=device)
-    incoming = torch.empty_like(lengths)
-    wait(all_to_all(incoming, lengths, [], []))
-    sizes = incoming.tolist()
-    joined = torch.frombuffer(bytearray().join(sent) or bytearray(1), dtype=torch.uint8)
-    outgoing = joined[: int(lengths.sum())].to(device)
-    received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    wait(all_to_all(received, outgoing, sizes, lengths.tolist()))
-    return [part.numpy().tobytes() for part in torch.split(received.cpu(), sizes)]
 
 
 def _never_destroy(process_group: Any) -> None:
