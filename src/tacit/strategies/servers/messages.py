@@ -67,6 +67,14 @@ class ShardBatch(ToServer, wire="batch"):
 
 
 @dataclass(frozen=True)
+class ShardReport(ToServer, wire="has"):
+    """A push that has arrived at a shard, which tells the first one. An update uses pushes that all shards have."""
+
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True)
 class ServedModel(Message, wire="model"):
     """The server's part of the model after ``version`` updates, for a learner to compute at.
 
