@@ -64,7 +64,7 @@ class End:
 
     def __init__(self, store, address: int, peers: list[int], handler=None, **rest) -> None:
         self.hook_lock, self.received = HookLock(), []
-        rest = {"host": "127.0.0.1", "security": "token", "timeout_s": TIMEOUT_S} | rest
+        rest = {"host": "127.0.0.1", "security": "token", "timeout_s": TIMEOUT_S, "largest_bytes": 2**28} | rest
         self.endpoint = MessageEndpoint(
             address,
             peers,

@@ -59,6 +59,7 @@ class ProcessBackend:
         attach_timeout_s: float = 300.0,
         server: str = "rank0",
         live: bool = False,
+        largest_bytes: int = 0,
     ) -> None:
         keep_memory()
         self._environment = Environment(attach_timeout_s)
@@ -69,6 +70,7 @@ class ProcessBackend:
         self._timeout = AdaptiveTimeout(timeout_s)
         self.collectives: Collectives | None = None  # None in a run of one process
         self._device, self._strategy, self._security = device, strategy, security
+        self._largest_bytes = largest_bytes  # of a frame
         self._backend_name: str | None = None  # of the strategy's groups: "gloo" or "nccl"
         self._handler: Callable[[int, Message], None] | None = None
         self.endpoint: MessageEndpoint | None = None
@@ -153,6 +155,7 @@ class ProcessBackend:
             sent=sent,
             received=received,
             timeout_s=self._timeout.timeout_s,
+            largest_bytes=self._largest_bytes,
         )
 
     # Steps and trace.

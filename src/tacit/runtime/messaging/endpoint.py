@@ -25,6 +25,7 @@ from tacit.runtime.messaging import sent_buffers
 from tacit.runtime.messaging.address_book import Address, AddressBook
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.inbox import Inbox, Received
+from tacit.runtime.messaging.limits import check_frames
 from tacit.runtime.messaging.reader import LOOK_S, RETRY_S, Reader
 from tacit.runtime.messaging.receiver import Purpose, Receiver, stamp
 from tacit.runtime.messaging.security import check_security, make_keys
@@ -44,8 +45,9 @@ class MessageEndpoint:
     the addresses of all peers. On a server's endpoint (negative address), ``receive`` raises ``PeerLost`` once for each
     lost peer, so that the server can continue without it.
 
-    sent: called for every message, in the thread that sends it. received: called when a message is delivered, with the
-    hook lock held, so its calls come in the order in which messages take effect. Neither may block.
+    largest_bytes: of a frame; larger ones are refused unread. sent: called for every message, in the thread that sends
+    it. received: called when a message is delivered, with the hook lock held, so its calls come in the order in which
+    messages take effect. Neither may block.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class MessageEndpoint:
         sent: Callable[[int, Message, int], None] | None = None,
         received: Callable[[int, Message], None] | None = None,
         timeout_s: float,
+        largest_bytes: int,
     ) -> None:
         check_security(security, host)
         self.address, self.peers = address, tuple(peers)
@@ -72,7 +75,8 @@ class MessageEndpoint:
         address_book, keys = AddressBook(store), make_keys(security)
         if keys.secret:
             keep_memory()
-        self._receiver = Receiver(self._context, host, address_book.token, self.peers, keys)
+        self._receiver = Receiver(self._context, host, address_book.token, self.peers, keys, largest_bytes)
+        self._largest_bytes = largest_bytes
         self._senders = Senders(self._context, address_book, self.peers, keys)
         stamps = {purpose: stamp(address_book.token, address, purpose) for purpose in Purpose}
         self._stamp, self._large_stamp = stamps[Purpose.MESSAGE], stamps[Purpose.LARGE_MESSAGE]
@@ -109,6 +113,7 @@ class MessageEndpoint:
         if is_reply:
             self._replies_left = count_reply(self._replies_left, to, message)
         frames = message.frames(self._stamp, self._large_stamp)
+        check_frames(message, frames, self._largest_bytes)
         self._reader.awaits_large = is_large = len(frames) > 1
         if self._sent is not None:  # before it is sent: the reply may arrive before ``offer`` returns
             stamp_bytes = len(self._large_stamp if is_large else self._stamp)

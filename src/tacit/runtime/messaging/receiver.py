@@ -16,6 +16,7 @@ import zmq
 from tacit.core.message_reading import unpack_frames
 from tacit.core.messages import Message
 from tacit.errors import BadMessage
+from tacit.runtime.messaging.limits import limit_connections
 from tacit.runtime.messaging.security import Keys, guard_receiver
 
 
@@ -56,16 +57,23 @@ def stamp(token: bytes, source: int, purpose: Purpose = Purpose.MESSAGE) -> byte
 class Receiver:
     """A bound PULL socket. A process that connects receives nothing, and its messages count only with the token.
 
-    Used by one thread at a time.
+    Used by one thread at a time. largest_bytes: of a frame; zmq closes a connection that announces a larger one.
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], host: str, token: bytes, peers: Collection[int], keys: Keys
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        host: str,
+        token: bytes,
+        peers: Collection[int],
+        keys: Keys,
+        largest_bytes: int,
     ) -> None:
         self._token, self._peers = token, frozenset(peers)
         self.bad_messages = 0
         self._socket = context.socket(zmq.PULL)
         self._socket.rcvhwm = _QUEUE_MESSAGES
+        limit_connections(self._socket, largest_bytes)
         self._wait_s, self._is_more = -1.0, False  # whether frames of the message read last remain
         guard_receiver(self._socket, keys)
         self._socket.bind(f"tcp://{host}:*")

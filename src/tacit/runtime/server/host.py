@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -31,9 +31,27 @@ class ServerResult(Message, wire="state"):
     """
 
     parameters: Tensor
-    record: bytes  # the server's part of the trace
-    kept: bytes  # intermediate models, as ``packed_models`` packs them
+    record_bytes: int  # of the server's part of the trace
+    kept_bytes: int  # of the intermediate models, as ``packed_models`` packs them
     lost: Tensor  # ranks of the learners that were lost
+
+
+@dataclass(frozen=True)
+class ResultPart(Message, wire="part"):
+    """A part of the trace and of the intermediate models, which follow a ``ServerResult``: no frame is too large."""
+
+    content: bytes
+
+
+_PART_BYTES: Final = 2**22
+
+
+def send_result(endpoint: MessageEndpoint, parameters: Tensor, record: bytes, kept: bytes, lost: Tensor) -> None:
+    """Send the result of a server process to worker 0."""
+    endpoint.send(0, ServerResult(parameters, len(record), len(kept), lost))
+    content = record + kept
+    for begin in range(0, len(content), _PART_BYTES):
+        endpoint.send(0, ResultPart(content[begin : begin + _PART_BYTES]))
 
 
 @dataclass(frozen=True)
@@ -109,8 +127,11 @@ class ServerHost:
     def _receive_result(self, endpoint: MessageEndpoint) -> Tensor:
         """Receive the result of a server process; return its model."""
         _, result = endpoint.receive(ServerResult, source=SERVER)
-        self.trace_rows.extend(unpacked(result.record)[0])
-        self.models.extend(unpacked_models(result.kept))
+        content = bytearray()
+        while len(content) < result.record_bytes + result.kept_bytes:
+            content += endpoint.receive(ResultPart, source=SERVER)[1].content
+        self.trace_rows.extend(unpacked(bytes(content[: result.record_bytes]))[0])
+        self.models.extend(unpacked_models(bytes(content[result.record_bytes :])))
         self._lost.update(result.lost.tolist())
         return result.parameters
 
