@@ -35,6 +35,31 @@ StepEnded = Callable[[int, float, "float | Tensor | None", float], None]
 """A callback with the number of a worker's step, the time of its end, its loss if it was observed, and its weight."""
 
 
+class Start(NamedTuple):
+    """What a worker needs that joins a run, besides the trained model: frozen parameters, then buffers."""
+
+    step: int
+    time_s: float
+    tensors: Sequence[Tensor]
+
+
+class StartExchange(Protocol):
+    """How workers join a run that has begun, where the strategy sends messages: what a donor gives, a joiner gets."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this worker has yet to join."""
+
+    def offer(self, start: Callable[[], Start]) -> None:
+        """Give what ``start`` returns to workers that join; it is called in a handler."""
+
+    def fetch(self) -> Start:
+        """Return what another worker gives."""
+
+    def end(self) -> None:
+        """Take part from now on."""
+
+
 class SessionBackend(Protocol):
     """One worker's world during one session."""
 
@@ -49,6 +74,10 @@ class SessionBackend(Protocol):
 
     @property
     def network(self) -> Network: ...
+
+    @property
+    def start_exchange(self) -> StartExchange | None:
+        """How workers join this run; None where nobody can."""
 
     @property
     def is_handling(self) -> bool:

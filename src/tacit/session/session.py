@@ -20,6 +20,7 @@ from tacit.session.attaching import make_parts
 from tacit.session.backend import LiveRound, SessionBackend
 from tacit.session.checkpoints import Attempts
 from tacit.session.ending import SessionEnd
+from tacit.session.joining import join_run, offer_start
 from tacit.session.model.reported_model import ModelSwap
 from tacit.session.model.wrappers import refuse_wrappers
 from tacit.session.options import SessionOptions
@@ -62,7 +63,11 @@ class Session:
             after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
             self._end.attached(self, parts, [*before, *after])
             backend.start_clock()
+            if backend.start_exchange is not None:
+                offer_start(backend.start_exchange, parts)
             backend.listen(self, self._hooks.handle)
+            if backend.start_exchange is not None and backend.start_exchange.is_due:
+                join_run(backend, backend.start_exchange, parts)
 
     def _refuse_wrappers(self, parameters: Sequence[nn.Parameter]) -> None:
         """Refuse wrappers that communicate: at attach and, for later ones, in the first step.

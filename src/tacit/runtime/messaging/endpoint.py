@@ -117,6 +117,8 @@ class MessageEndpoint:
         if self._failure is not None:
             raise self._failure
         peer = self._senders.open.get(to) or self._connect_to(to)
+        if peer.is_lost and self.address >= 0:  # a server hears of the loss first
+            peer = self._reader.connect_to_new_life(to)
         if to < 0 and peer.gone_s is not None and not peer.sent_goodbye:
             raise PeerLost(to, self._reader.now_s, f"send({type(message).__name__})", _ITS_OUTPUT, need="needs it")
         is_reply = self._hook_lock.is_handling

@@ -13,7 +13,7 @@ from tacit.core.messages import Message
 from tacit.errors import PeerLost, RunError, TimedOut
 from tacit.runtime.messaging.inbox import Inbox, Received
 from tacit.runtime.messaging.receiver import Purpose, Receiver
-from tacit.runtime.messaging.senders import Senders
+from tacit.runtime.messaging.senders import Sender, Senders
 
 _INBOX_MESSAGES: Final = 1024
 """Messages and replies that may wait here. Then nothing is read from the socket, and zmq stops the senders."""
@@ -108,6 +108,14 @@ class Reader:
             with suppress(RuntimeError):
                 self._senders.tell_lost(sender, self._notice)
         return life == known
+
+    def connect_to_new_life(self, peer: int) -> Sender:
+        """Connect to a new life of a lost peer if there is one; return the connection."""
+        with suppress(RuntimeError):  # the store is gone
+            life = self._senders.published_life(peer)
+            if life > self._senders.life_of(peer):
+                self._take_new_life(peer, life, is_first=False)
+        return self._senders.open[peer]
 
     def _take_new_life(self, sender: int, life: int, *, is_first: bool) -> bool:
         if not self._senders.renew(sender, life, self.now_s):

@@ -216,6 +216,11 @@ class Senders:
         """Return the latest known life of ``peer``; 0 if none is known."""
         return self.open[peer].life if peer in self.open else self._lives.get(peer, 0)
 
+    def published_life(self, peer: int) -> int:
+        """Return the life of ``peer`` that has published its address last."""
+        entry = self._address_book.find(peer)
+        return 0 if entry is None else entry.life
+
     def renew(self, peer: int, life: int, now_s: float) -> bool:
         """Connect anew: ``life`` of ``peer`` has sent a message. Return False if it has not published its address."""
         if peer not in self.open:

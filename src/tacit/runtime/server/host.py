@@ -34,6 +34,7 @@ class ServerResult(Message, wire="state"):
     record_bytes: int  # of the server's part of the trace
     kept_bytes: int  # of the intermediate models, as ``packed_models`` packs them
     lost: Tensor  # ranks of the learners that were lost
+    lives: Tensor  # of all learners
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,11 @@ class ResultPart(Message, wire="part"):
 _PART_BYTES: Final = 2**22
 
 
-def send_result(endpoint: MessageEndpoint, parameters: Tensor, record: bytes, kept: bytes, lost: Tensor) -> None:
+def send_result(endpoint: MessageEndpoint, parameters: Tensor, record: bytes, kept: bytes) -> None:
     """Send the result of a server process to worker 0."""
-    endpoint.send(0, ServerResult(parameters, len(record), len(kept), lost))
+    lost = torch.tensor(endpoint.lost, dtype=torch.int64)
+    lives = torch.tensor([endpoint.life_of(rank) for rank in endpoint.peers])
+    endpoint.send(0, ServerResult(parameters, len(record), len(kept), lost, lives))
     content = record + kept
     for begin in range(0, len(content), _PART_BYTES):
         endpoint.send(0, ResultPart(content[begin : begin + _PART_BYTES]))
@@ -66,6 +69,7 @@ class Survivors(Message, wire="alive"):
     """Ranks that close the run together, sent by worker 0 when the server is done; not counted as traffic."""
 
     ranks: Tensor
+    lives: Tensor
 
 
 class ServerHost:
@@ -76,6 +80,7 @@ class ServerHost:
 
     def __init__(self, strategy: Strategy[Any], rank: int, *, server: str) -> None:
         self._rank, self._shards, self._lost = rank, shards_of(strategy), set[int]()
+        self._lives: list[int] = []  # of all learners, as the server knows them
         self.is_process = self._shards > 0 and server == "process"
         self.is_here = rank < self._shards and not self.is_process
         self.hook_lock = HookLock()
@@ -120,7 +125,8 @@ class ServerHost:
         if self._server is not None:
             assert self.endpoint is not None
             part = self._server.join()
-            self._lost.update(self.endpoint.lost)
+            self._lost.update(rank for rank in self.endpoint.lost if rank >= 0)
+            self._lives = [self.endpoint.life_of(rank) for rank in self.endpoint.peers if rank >= 0]
             return part
         return self._receive_result(endpoint) if self.is_process and self._rank == 0 else None
 
@@ -133,13 +139,18 @@ class ServerHost:
         self.trace_rows.extend(unpacked(bytes(content[: result.record_bytes]))[0])
         self.models.extend(unpacked_models(bytes(content[result.record_bytes :])))
         self._lost.update(result.lost.tolist())
+        self._lives = result.lives.tolist()
         return result.parameters
 
-    def survivors(self, endpoint: MessageEndpoint) -> list[int]:
-        """Return the ranks that the first server has not lost; worker 0 sends them to others. Call after ``join``."""
+    def survivors(self, endpoint: MessageEndpoint) -> dict[int, int]:
+        """Return the ranks that the first server has not lost, with their lives. Call after ``join``.
+
+        Worker 0 sends them to the others.
+        """
         if self._rank != 0:
             try:
-                return [int(rank) for rank in endpoint.receive(Survivors, source=0)[1].ranks]
+                received = endpoint.receive(Survivors, source=0)[1]
+                return dict(zip(received.ranks.tolist(), received.lives.tolist(), strict=True))
             except PeerLost as lost:
                 way_out = "start the run again; the server resumes from its checkpoint if it wrote one."
                 need = "passes through that worker"
@@ -150,9 +161,10 @@ class ServerHost:
                 raise PeerLost(
                     shard, 0.0, f"shard {shard} of the model", "start the run again.", need="was in its process"
                 )
+        lives = [self._lives[rank] for rank in ranks]
         for rank in ranks[1:]:
-            endpoint.send(rank, Survivors(torch.tensor(ranks)))
-        return ranks
+            endpoint.send(rank, Survivors(torch.tensor(ranks), torch.tensor(lives)))
+        return dict(zip(ranks, lives, strict=True))
 
     def fail(self, failure: BaseException) -> None:
         """Let the server that runs here raise ``failure`` when it next sends or receives."""

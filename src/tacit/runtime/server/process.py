@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from torch import nn
 
 from tacit.core.messages import Message, TensorMessage
@@ -130,7 +129,7 @@ class _Served:
         trace = Trace()
         trace.rows.extend(self._trace_rows)
         record, kept = packed(trace, LossCurve(None)), packed_models(self.model.kept)
-        send_result(endpoint, parameters.cpu(), record, kept, torch.tensor(endpoint.lost, dtype=torch.int64))
+        send_result(endpoint, parameters.cpu(), record, kept)
 
     def now_s(self) -> float:
         return time.perf_counter() - self._origin_s
