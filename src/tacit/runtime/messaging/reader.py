@@ -114,7 +114,8 @@ class Reader:
         with suppress(RuntimeError):  # the store is gone
             life = self._senders.published_life(peer)
             if life > self._senders.life_of(peer):
-                self._take_new_life(peer, life, is_first=False)
+                with self.lock:
+                    self._take_new_life(peer, life, is_first=False)
         return self._senders.open[peer]
 
     def _take_new_life(self, sender: int, life: int, *, is_first: bool) -> bool:
