@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from tacit.errors import TacitError
 from tacit.runtime.launched import Ended, LaunchedLives, publish_end, publish_gone, publish_life
@@ -38,6 +38,15 @@ def test_the_end_of_a_life_is_final() -> None:
     store.delete_key("tacit/launch/dead/0/1")
     store.delete_key("tacit/launch/gone/0")
     assert lives.dead(0, 1) == Ended(1) and lives.is_gone(0)
+
+
+def test_prefixes_of_sessions_are_ignored() -> None:
+    store = HashStore()
+    publish_life(store, 2, 5)
+    lives = LaunchedLives(PrefixStore("tacit/0/0", PrefixStore("/worker/attempt_0", store)), VARIABLES)
+    assert lives.current_life(2) == 5
+    lives.claim()
+    assert store.check(["tacit/launch/claim/1/2"])
 
 
 @pytest.mark.parametrize("variables", [{}, {"RANK": "1", "WORLD_SIZE": "4"}], ids=["alone", "torchrun"])

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from torch.distributed.distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from tacit.errors import TacitError, require
 
@@ -47,13 +47,13 @@ class Ended:
 class LaunchedLives:
     """One process's view of all seats' lives.
 
-    store: the launcher's, without a prefix; None if there is none. Calls raise ``RuntimeError`` once it is gone.
+    store: the launcher's, prefixes are ignored; None if there is none. Calls raise ``RuntimeError`` once it is gone.
     Without ``tacit launch`` every seat has one life, of which nothing is known.
     """
 
     def __init__(self, store: Store | None, variables: Mapping[str, str] = os.environ) -> None:
         self.is_elastic = store is not None and LIFE in variables  # whether tacit launch started this process
-        self._store = store
+        self._store = _without_prefixes(store)
         self._ended: dict[tuple[int, int], Ended] = {}  # what has ended stays so
         self._gone: set[int] = set()
         self.seat, self.size = _seat(variables)
@@ -129,6 +129,13 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
+
+
+def _without_prefixes(store: Store | None) -> Store | None:
+    """Return the store beneath: torch's env:// and tacit put prefixes before their keys."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def _own_name() -> str:
