@@ -30,7 +30,8 @@ from tacit.errors import TacitError, require
 from tacit.planning.files import settings_of
 from tacit.record.files import toml_text, write_text
 from tacit.registry.tables import Table
-from tacit.runtime.launch import FailedWorker, launch, torchrun_line
+from tacit.runtime.launch import launch, torchrun_line
+from tacit.runtime.launcher.reports import FailedWorker
 from tacit.session.checkpoints import step_of
 
 _DEFAULT_WORKERS: Final = 2
@@ -123,7 +124,7 @@ def _start(given: dict[str, Any]) -> None:
             threads=settings.threads,
             logs=folder / "logs",
             shows_all=given["debug"],
-        )
+        ).failed
     except KeyboardInterrupt:
         complain(f"interrupted. {what_is_left(folder)}")
         raise typer.Exit(INTERRUPTED) from None
