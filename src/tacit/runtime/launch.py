@@ -15,29 +15,28 @@ from tacit.runtime.messaging.secret import find_secret, new_secret
 
 def launch(
     arguments: Sequence[str],
-    workers: int,
+    settings: RunSettings,
     *,
     threads: int,
     logs: Path,
     shows_all: bool,
-    min_workers: int | None = None,
-    max_restarts: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run ``python -m …arguments`` in ``workers`` processes.
+    """Run ``python -m …arguments`` in as many processes as ``settings`` has workers.
 
     logs: a folder for the workers' standard error, removed if none fails. shows_all: show standard error instead.
-    min_workers: None: all. say: takes what happens meanwhile, as sentences. Ctrl-C is passed on, and raised as
+    say: takes what happens meanwhile, as sentences. Ctrl-C is passed on, and raised as
     KeyboardInterrupt once all workers have ended.
     """
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     output = Output() if shows_all else Output(logs=logs, only_errors=True)
     job = Job(words=["-m", *arguments], output=output, variables={"OMP_NUM_THREADS": str(threads)})
-    settings = RunSettings.new(workers, min_workers or workers, max_restarts)
     secret = own_secret()
     try:
-        outcome = Launcher(job, Machine.first(workers, settings, secret.encode()), secret, say or _nothing).run()
+        outcome = Launcher(
+            job, Machine.first(settings.total_workers, settings, secret.encode()), secret, say or _nothing
+        ).run()
     finally:
         for path in logs.iterdir():
             if not path.stat().st_size:

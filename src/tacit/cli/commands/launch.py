@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from tacit.cli import process_options
 from tacit.cli.exit_messages import FAILED, complain, explained
 from tacit.cli.process_options import is_part
 from tacit.errors import require
@@ -40,18 +41,8 @@ def launch_command(
     workers: Annotated[
         int, typer.Option(metavar="N", help="Number of workers on this machine, one process each.")
     ] = _DEFAULT_WORKERS,
-    min_workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="M",
-            help="The run goes on while this many workers are left; with fewer it ends, with a checkpoint.",
-            show_default="all workers; 1 with --max-restarts",
-        ),
-    ] = None,
-    max_restarts: Annotated[
-        int | None,
-        typer.Option(metavar="R", help="Start a worker that fails again, this many times.", show_default="0"),
-    ] = None,
+    min_workers: process_options.MinWorkers = None,
+    max_restarts: process_options.MaxRestarts = None,
     module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT.py is the name of a module.")] = False,
     host: Annotated[
         str | None,
@@ -113,7 +104,11 @@ def launch_command(
     """
     _check(script, module, workers, total_workers, port)
     if join is not None:
-        given: dict[str, object] = {"--min-workers": min_workers, "--max-restarts": max_restarts, "--total-workers": total_workers}
+        given: dict[str, object] = {
+            "--min-workers": min_workers,
+            "--max-restarts": max_restarts,
+            "--total-workers": total_workers,
+        }
         given |= {"--host": host, "--port": port}
         ignored = [name for name, value in given.items() if value is not None]
         require(not ignored, f"{', '.join(ignored)} with --join: the first machine chooses; give it there.")
@@ -121,7 +116,7 @@ def launch_command(
         with _all_machines(machine, None, ""):
             outcome = _run(machine, secret, script, arguments, module, logs, prefix)
     else:
-        settings = _settings(total_workers or workers, min_workers, max_restarts or 0)
+        settings = RunSettings.new(total_workers or workers, min_workers, max_restarts)
         secret = own_secret()
         machine = Machine.first(workers, settings, secret.encode(), host=host or LOOPBACK, port=port or 0)
         words = shlex.join(["-m"] * module + [script, *(arguments or [])])
@@ -142,16 +137,6 @@ def _check(script: str, module: bool, workers: int, total_workers: int | None, p
         f"--total-workers {total_workers} must be at least --workers {workers}, the number on this machine alone.",
     )
     require(port is None or 0 < port < 2**16, f"--port {port} must be from 1 to 65535.")
-
-
-def _settings(total: int, min_workers: int | None, max_restarts: int) -> RunSettings:
-    require(max_restarts >= 0, f"--max-restarts {max_restarts} must be at least 0.")
-    fewest = min_workers if min_workers is not None else 1 if max_restarts else total
-    require(
-        1 <= fewest <= total,
-        f"--min-workers {fewest} must be from 1 to {total}, the number of workers.",
-    )
-    return RunSettings.new(total, fewest, max_restarts)
 
 
 def _join(address: str, workers: int) -> tuple[Machine, str]:

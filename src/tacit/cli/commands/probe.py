@@ -19,6 +19,7 @@ from tacit.cli.settings import check_device, settle
 from tacit.errors import FolderExists, require
 from tacit.profiles.profile import FILE
 from tacit.runtime.launch import launch
+from tacit.runtime.launcher.machines import RunSettings
 from tacit.runtime.launcher.reports import FailedWorker
 
 _DEFAULT_WORKERS: Final = 2
@@ -150,7 +151,7 @@ def _start(context: typer.Context, job: Job, given: dict[str, Any]) -> None:
         try:
             ended = launch(
                 arguments,
-                job.settings.cluster.workers,
+                RunSettings.new(job.settings.cluster.workers),
                 threads=job.settings.threads,
                 logs=Path(scratch) / "logs",
                 shows_all=job.debug,

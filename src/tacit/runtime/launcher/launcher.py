@@ -66,6 +66,7 @@ class Launcher:
         self._failed: dict[int, FailedWorker] = {}
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._failed_groups: list[WorkerProcess] = []  # whose children may still run
+        self._overdue: set[WorkerProcess] = set()  # which the launcher has killed
         self._gone: set[int] = set()  # seats of which the store says that they will not be started again
         self._told_attempt = -1  # the last attempt whose workers were told to end
         self._signal: int | None = None
@@ -186,17 +187,19 @@ class Launcher:
         self._failed_groups.append(process)
         self._timers.append((time.monotonic() + _GROUP_S, partial(self._kill_group, process)))
         errors, log = self._errors(process.seat, process.life), self._job.output.file_of(process.seat)
-        self._failed[seat.number] = failed = failed_worker(process.seat, process.life, exit_code, errors, log)
+        reason = "it did not end when asked to, so the launcher killed it" if process in self._overdue else ""
+        failed = failed_worker(process.seat, process.life, exit_code, errors, log, reason)
+        self._failed[seat.number] = failed
         what_next = ""
         if seat.state is State.WAITING:
             limit = self._machine.settings.max_restarts
             what_next = f"; restart {seat.life} of {limit} in {max(0.0, seat.due_s - time.monotonic()):.1f} s"
-        self._say(f"{failed.text} after {lived_s:.1f} s{what_next}")
+        self._say(f"{failed.text}; it had run for {lived_s:.1f} s{what_next}")
 
     def _take_signal(self, number: int) -> None:
         if self._signal is not None:  # asked again: end at once
-            for process in self._running.values():
-                process.kill()
+            for process in list(self._running.values()):
+                self._kill(process)
             return
         self._signal = number
         self._seats.stop()
@@ -230,6 +233,7 @@ class Launcher:
 
     def _kill(self, process: WorkerProcess) -> None:
         if process in self._running.values():
+            self._overdue.add(process)
             process.kill()
 
     def _kill_group(self, process: WorkerProcess) -> None:

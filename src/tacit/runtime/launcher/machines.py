@@ -23,7 +23,7 @@ from typing import Final
 
 from torch._C._distributed_c10d import Store
 
-from tacit.errors import TacitError
+from tacit.errors import TacitError, require
 from tacit.record.versions import tacit_version
 from tacit.runtime.launched import LIFE, LaunchedLives, publish_end, publish_gone, publish_life
 from tacit.runtime.launcher.seats import Seat, State
@@ -51,11 +51,22 @@ class RunSettings:
     version: str
 
     @classmethod
-    def new(cls, total_workers: int, min_workers: int, max_restarts: int) -> RunSettings:
+    def new(cls, total_workers: int, min_workers: int | None = None, max_restarts: int | None = None) -> RunSettings:
+        """Return the settings of a new run.
+
+        max_restarts: None: 0. min_workers: None: all workers, or 1 if workers are started again.
+        """
+        restarts = max_restarts or 0
+        fewest = min_workers if min_workers is not None else 1 if restarts else total_workers
+        require(restarts >= 0, f"--max-restarts {restarts} must be at least 0.")
+        require(
+            1 <= fewest <= total_workers,
+            f"--min-workers {fewest} must be from 1 to {total_workers}, the number of workers.",
+        )
         return cls(
             total_workers=total_workers,
-            min_workers=min_workers,
-            max_restarts=max_restarts,
+            min_workers=fewest,
+            max_restarts=restarts,
             name=secrets.token_hex(4),
             version=tacit_version(),
         )

@@ -37,13 +37,17 @@ class FailedWorker:
     def text(self) -> str:
         """Its end in a few words."""
         how = f"was killed by {self.signal}" if self.signal else f"ended with exit code {self.exit_code}"
-        hint = " (the kernel sends it when memory runs out)" if self.signal == "SIGKILL" else ""
-        return f"worker {self.rank} {how}{hint}{f': {self.error}' if self.error else ''}"
+        hint = f": {self.error.rstrip('.')}" if self.error else ""
+        if not hint and self.signal == "SIGKILL":
+            hint = " (the kernel sends it when memory runs out)"
+        return f"worker {self.rank} {how}{hint}"
 
 
-def failed_worker(rank: int, life: int, exit_code: int, errors: Path, log: Path | None) -> FailedWorker:
-    """Return what is known about the end of a life."""
-    report = _report(errors)
+def failed_worker(
+    rank: int, life: int, exit_code: int, errors: Path, log: Path | None, reason: str = ""
+) -> FailedWorker:
+    """Return what is known about the end of a life. reason: why the launcher has killed it."""
+    report = _report(errors) or ({"message": reason} if reason else {})
     output = "" if log is None else _tail(log)
     if report:  # one worker also writes the error to its standard error
         output = "\n".join(line for line in output.splitlines() if not line.startswith("error: "))

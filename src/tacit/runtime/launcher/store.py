@@ -37,9 +37,7 @@ def hosted_store(host: str = LOOPBACK, port: int = 0) -> TCPStore:
         ) from None
     port = int(bound.getsockname()[1])
     fd = bound.detach()
-    return TCPStore(
-        address, port, None, is_master=True, timeout=_ANSWER, wait_for_workers=False, master_listen_fd=fd
-    )
+    return TCPStore(address, port, None, is_master=True, timeout=_ANSWER, wait_for_workers=False, master_listen_fd=fd)
 
 
 def connected_store(host: str, port: int, patience_s: float) -> TCPStore:
