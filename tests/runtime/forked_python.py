@@ -109,7 +109,9 @@ def _become(
     sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing has closed it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.executable = executable
-    words = arguments[1:] if arguments[0] == "-u" else arguments
+    words = arguments
+    while words[0] in ("-u", "-I", "-S"):
+        words = words[1:]
     if words[0] == "-m":
         sys.argv, sys.path[0] = words[1:], folder
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

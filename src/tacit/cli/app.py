@@ -8,6 +8,7 @@ import typer
 
 from tacit import __version__
 from tacit.cli.commands.compare import compare_command
+from tacit.cli.commands.launch import launch_command
 from tacit.cli.commands.list import list_command
 from tacit.cli.commands.plan import plan_command
 from tacit.cli.commands.probe import probe_command
@@ -31,6 +32,7 @@ app.command("compare")(compare_command)
 app.command("simulate")(simulate_command)
 app.command("plan")(plan_command)
 app.command("train")(train_command)
+app.command("launch", context_settings={"allow_interspersed_args": False})(launch_command)
 app.command("probe")(probe_command)
 app.command("serve")(serve_command)
 app.command("replay")(replay_command)

@@ -20,6 +20,24 @@ Workers = Annotated[
         rich_help_panel=_PROCESSES,
     ),
 ]
+MinWorkers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="M",
+        help="The run goes on while this many workers are left; with fewer it ends, with a checkpoint.",
+        show_default="all workers; 1 with --max-restarts",
+        rich_help_panel=_PROCESSES,
+    ),
+]
+MaxRestarts = Annotated[
+    int | None,
+    typer.Option(
+        metavar="R",
+        help="Start a worker that fails again, this many times.",
+        show_default="0",
+        rich_help_panel=_PROCESSES,
+    ),
+]
 CheckpointEvery = Annotated[
     int | None,
     typer.Option(

@@ -18,7 +18,9 @@ from tacit.cli.process_options import command_words, is_part
 from tacit.cli.settings import check_device, settle
 from tacit.errors import FolderExists, require
 from tacit.profiles.profile import FILE
-from tacit.runtime.launch import FailedWorker, launch
+from tacit.runtime.launch import launch
+from tacit.runtime.launcher.machines import RunSettings
+from tacit.runtime.launcher.reports import FailedWorker
 
 _DEFAULT_WORKERS: Final = 2
 _DEFAULT_OUT: Final = Path("profile")
@@ -149,11 +151,11 @@ def _start(context: typer.Context, job: Job, given: dict[str, Any]) -> None:
         try:
             ended = launch(
                 arguments,
-                job.settings.cluster.workers,
+                RunSettings.new(job.settings.cluster.workers),
                 threads=job.settings.threads,
                 logs=Path(scratch) / "logs",
                 shows_all=job.debug,
-            )
+            ).failed
         except KeyboardInterrupt:
             complain(f"interrupted. {_what_is_left(job.out)}")
             raise typer.Exit(INTERRUPTED) from None

@@ -24,7 +24,7 @@ from tacit.cli.settings import Settings
 from tacit.errors import PeerLost
 from tacit.profiles.probe.findings import Findings, findings_of
 from tacit.profiles.probe.strategy import Probing
-from tacit.runtime.launch import report_to_launcher
+from tacit.runtime.launcher.reports import report_to_launcher
 from tacit.runtime.train import train
 from tacit.session.probing import Probe, ProbeComplete, Reason, ScriptEnded, set_probe
 

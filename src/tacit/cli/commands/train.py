@@ -30,7 +30,9 @@ from tacit.errors import TacitError, require
 from tacit.planning.files import settings_of
 from tacit.record.files import toml_text, write_text
 from tacit.registry.tables import Table
-from tacit.runtime.launch import FailedWorker, launch, torchrun_line
+from tacit.runtime.launch import launch, torchrun_line
+from tacit.runtime.launcher.machines import RunSettings
+from tacit.runtime.launcher.reports import FailedWorker
 from tacit.session.checkpoints import step_of
 
 _DEFAULT_WORKERS: Final = 2
@@ -54,6 +56,8 @@ def train_command(
     schedule: options.Schedule = None,
     progress: process_options.Progress = False,
     workers: process_options.Workers = None,
+    min_workers: process_options.MinWorkers = None,
+    max_restarts: process_options.MaxRestarts = None,
     checkpoint_every: process_options.CheckpointEvery = None,
     resume: process_options.Resume = None,
     timeout: process_options.Timeout = None,
@@ -74,7 +78,7 @@ def train_command(
 ) -> None:
     """Run one strategy on a built-in workload, on real processes.
 
-    Starts the workers with torchrun. Writes the same files as tacit
+    Starts the workers as tacit launch does. Writes the same files as tacit
     simulate: the run (history, trace, model), run.toml and report.html.
     `tacit report` draws measured and simulated runs in one page. If
     torchrun starts this command, each process runs one worker.
@@ -89,6 +93,10 @@ def train_command(
       tacit train -s LocalSGD --workers 8 --nodes 2 --print-command
     """
     given = {name: value for name, value in locals().items() if name != "context"}
+    restarts = [name for name in ("min_workers", "max_restarts") if given[name] is not None]
+    if restarts and (print_command or is_part()):
+        option = f"--{restarts[0].replace('_', '-')}"
+        raise ValueError(f"{option} is an option of the launcher; leave it out, and give it to tacit launch.")
     if print_command:
         _print_command(context, given)
     elif is_part():
@@ -107,6 +115,8 @@ def _start(given: dict[str, Any]) -> None:
     if given["resume"] is not None and (given["resume"] / "run.toml").exists():
         print_notes(import_notes(given["resume"] / "run.toml"), screen)
     plan = _plan(given)
+    launched = RunSettings.new(plan.settings.cluster.workers, given["min_workers"], given["max_restarts"])
+    is_elastic = launched.max_restarts > 0 or launched.min_workers < launched.total_workers
     if given["json_file"] is not None:
         folders.writable(given["json_file"])
     folder = _prepare(plan, given)
@@ -115,19 +125,20 @@ def _start(given: dict[str, Any]) -> None:
     arguments = ["tacit", "train", "--resume", str(folder)]
     arguments += ["--json", str(given["json_file"])] if given["json_file"] is not None else []
     arguments += [flag for flag in ("--quiet", "--debug", "--progress") if given[flag.removeprefix("--")]]
-    settings = plan.settings
     try:
-        ended = launch(
+        outcome = launch(
             arguments,
-            settings.cluster.workers,
-            threads=settings.threads,
+            launched,
+            threads=plan.settings.threads,
             logs=folder / "logs",
             shows_all=given["debug"],
+            say=(lambda text: print_notes([f"{text}."], screen)) if is_elastic else None,
         )
     except KeyboardInterrupt:
         complain(f"interrupted. {what_is_left(folder)}")
         raise typer.Exit(INTERRUPTED) from None
-    if ended:
+    ended = outcome.failed
+    if not outcome.has_succeeded:
         first = min(ended, key=lambda one: (not one.error, one.kind == "PeerLost", one.rank))
         code = first.exit_code if first.exit_code is not None and first.exit_code > 0 else FAILED
         if code == BAD_INPUT and given["resume"] is None:
@@ -241,7 +252,9 @@ def _what_ended(ended: list[FailedWorker], first: FailedWorker, folder: Path) ->
     """Return a sentence or two on which worker ended the run, and why."""
     causes = [first.error] if first.error else []
     for one in ended:
-        if one.signal is not None and one.signal != "SIGTERM":  # which the launcher sends to the remaining workers
+        if (
+            one.signal is not None and not one.error and one.signal != "SIGTERM"
+        ):  # which the launcher sends to the remaining workers
             hint = " (the kernel sends it when memory runs out)" if one.signal == "SIGKILL" else ""
             causes.append(f"Worker {one.rank} was killed by {one.signal}{hint}.")
     if not causes:

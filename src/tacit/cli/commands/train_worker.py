@@ -25,7 +25,7 @@ from tacit.cli.settings import Settings
 from tacit.errors import Interrupted, PeerLost, RunError, SpeedBias, TacitError
 from tacit.record.run import Run
 from tacit.registry.tables import Table
-from tacit.runtime.launch import report_to_launcher
+from tacit.runtime.launcher.reports import report_to_launcher
 from tacit.runtime.train import Progress, train
 from tacit.session.checkpoints import step_of
 from tacit.session.planned import Planned

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tacit.compare.runners import usable_cores
 from tacit.runtime.launch import launch
+from tacit.runtime.launcher.machines import RunSettings
 
 _MOST_PER_CORE: Final = 4
 """Processes of a pilot on a core, at most."""
@@ -46,7 +47,9 @@ class PilotJob:
             job, out = Path(scratch) / "job.json", Path(scratch) / "losses.json"
             job.write_text(json.dumps({**asdict(self), "strategy": strategy, "out": str(out)}))
             arguments = ["tacit.planning.pilots.worker", str(job)]
-            failed = launch(arguments, workers, threads=self.threads, logs=Path(scratch) / "logs", shows_all=False)
+            failed = launch(
+                arguments, RunSettings.new(workers), threads=self.threads, logs=Path(scratch) / "logs", shows_all=False
+            ).failed
             if out.exists():
                 return [(int(step), float(time_s), float(loss)) for step, time_s, loss in json.loads(out.read_text())]
         first = next((one for one in failed if one.error or one.output), None)

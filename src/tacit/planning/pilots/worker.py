@@ -16,7 +16,7 @@ import torch
 from tacit.core.strategy import Strategy
 from tacit.planning.pilots.job import job_of, write_rows
 from tacit.registry.tables import parsed
-from tacit.runtime.launch import report_to_launcher
+from tacit.runtime.launcher.reports import report_to_launcher
 from tacit.runtime.train import train
 from tacit.session import rank
 from tacit.session.probing import Probe, ProbeComplete, ProbeEnd, set_probe
