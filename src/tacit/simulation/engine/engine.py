@@ -49,7 +49,8 @@ class Engine:
         self._deferred = DeferredGradients()
         self._snapshots = 0  # in all queues
         self._calls_update = False
-        self._calls = Calls(problem, storage, optimizer, choice, BuffersPerWorker(problem.module, self.workers, seed))
+        self._buffers = BuffersPerWorker(problem.module, self.workers, seed)
+        self._calls = Calls(problem, storage, optimizer, choice, self._buffers)
         self._losses = self._calls.losses
         self._weights = [sampler.batch_size / problem.batch_size for sampler in problem.samplers]
 
@@ -95,6 +96,17 @@ class Engine:
         """Reset the worker to the initial parameters and the initial state of the optimizer."""
         self.row(rank).copy_(self._first)
         self.optimizer.forget(rank)
+
+    def copy_worker(self, source: int, target: int) -> None:
+        """Give a worker the parameters, optimizer state, buffers and observed losses of another one."""
+        self.row(target).copy_(self.row(source))
+        self.optimizer.copy(source, target)
+        self._buffers.copy(source, target)
+        self._losses.copy(source, target)
+
+    def size_bytes(self, rank: int) -> int:
+        """Return the size of what ``copy_worker`` copies."""
+        return self.row(rank).nbytes + self.optimizer.size_bytes(rank) + self._buffers.size_bytes(rank)
 
     # Interface of hooks.
 

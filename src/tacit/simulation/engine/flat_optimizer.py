@@ -130,6 +130,14 @@ class FlatOptimizer:
     def forget(self, rank: int) -> None:
         self._counts[rank] = 0
 
+    def copy(self, source: int, target: int) -> None:
+        self._counts[target] = self._counts[source]
+        for rows in self.state.values():
+            rows[target] = rows[source]
+
+    def size_bytes(self, rank: int) -> int:
+        return sum(rows[rank].nbytes for rows in self.state.values())
+
     def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
         return {_NAMES_IN_TORCH[name]: [rows[rank]] for name, rows in self.state.items()}
 

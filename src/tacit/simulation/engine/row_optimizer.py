@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Protocol
 
 import torch
@@ -37,6 +38,12 @@ class RowOptimizer(Protocol):
 
     def forget(self, rank: int) -> None:
         """Reset the state of a row to that before its first step."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Give row ``target`` the state of row ``source``."""
+
+    def size_bytes(self, rank: int) -> int:
+        """Return the size of the state of a row."""
 
     def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
         """Return the moments of a row by torch's names, each as tensors in the order of the layout, to be written."""
@@ -119,6 +126,15 @@ class MatrixOptimizer:
 
     def forget(self, rank: int) -> None:
         self._counts[rank] = 0
+
+    def copy(self, source: int, target: int) -> None:
+        self._counts[target] = self._counts[source]
+        for rows in self._state.values():
+            for value in rows.values():
+                value[target] = value[source]
+
+    def size_bytes(self, rank: int) -> int:
+        return sum(value[rank].nbytes for rows in self._state.values() for value in rows.values())
 
     def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
         keys = {key for rows in self._state.values() for key in rows}
@@ -212,6 +228,13 @@ class PerWorkerOptimizer:
 
     def forget(self, rank: int) -> None:
         self._optimizers[rank] = self._factory(list(self._rows[rank].values()))
+
+    def copy(self, source: int, target: int) -> None:
+        self._optimizers[target].load_state_dict(deepcopy(self._optimizers[source].state_dict()))
+
+    def size_bytes(self, rank: int) -> int:
+        held = self._optimizers[rank].state.values()
+        return sum(value.nbytes for state in held for value in state.values() if isinstance(value, Tensor))
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers]}
