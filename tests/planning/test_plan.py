@@ -16,6 +16,7 @@ from tacit.planning.memory import memory_bytes
 from tacit.planning.pace import Pace
 from tacit.planning.plan import Row
 from tacit.planning.results import Interval, Trial
+from tacit.planning.sized import Sized
 from tacit.planning.verdict import Objective, chosen
 from tacit.profiles.strategy_memory import models_of
 
@@ -110,6 +111,18 @@ def test_the_ledger_widens_intervals_by_earlier_errors(tmp_path: Path) -> None:
         file.write('{"kind": "rounds", "predi')
     assert ledger.widening("rounds") == pytest.approx(1.3)
     assert ledger.widening("asynchronous") == pytest.approx(PRIOR["asynchronous"])
+
+
+def test_one_bad_run_does_not_decide_and_two_are_named(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    made = []
+    for _ in range(2):
+        ledger.add("rounds", predicted_s=1.0, measured_s=3.0, strategy="LocalSGD()")
+        made.append(tacit.plan(PROFILE, Sized(parameters=1000), strategies=[], ledger=ledger))
+    assert ledger.widening("rounds") == pytest.approx(3.0)
+    assert not made[0].warnings
+    [warning] = made[1].warnings
+    assert "a factor of 3," in warning and str(ledger.path) in warning
 
 
 @pytest.fixture(scope="module")
