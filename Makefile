@@ -72,7 +72,7 @@ bench-fidelity: $(VENV)/.installed  ## measure step times of real runs beside pr
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fidelity --folder $(RUNS)
 
 bench-plan: RUNS = build/plan
-bench-plan: $(VENV)/.installed  ## measure whether plans hold: time to a loss, winners, durations, drift, memory, a user's script, about 50 minutes; needs root; RUNS=… keeps the real runs; DATA=… names the folder with tinyshakespeare.txt.gz
+bench-plan: $(VENV)/.installed  ## measure whether plans hold: time to a loss, winners, durations, drift, memory, a user's script, about 55 minutes; needs root; RUNS=… keeps the real runs; DATA=… names the folder with tinyshakespeare.txt.gz
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.plan $(if $(DATA),--data $(DATA)) --folder $(RUNS)
 
 bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes

@@ -224,3 +224,21 @@ def test_wrong_arguments_are_refused(wrong: dict[str, object], message: str) -> 
         tacit.plan(PROFILE, tacit.workloads.digits(), **wrong)
     with pytest.raises(TypeError, match=r"must be a profile; try tacit\.Profile\.load"):
         tacit.plan("profile", tacit.workloads.digits())
+
+
+def test_one_machine_alone_is_recommended_and_run_as_such(tmp_path: Path) -> None:
+    """A fast worker beside one that is three times slower, on a slow network."""
+    profile = tacit.Profile(
+        workers=2, compute=tacit.Constant(mean_s=0.02), speed={0: 1 / 3}, bandwidth_bytes_per_s=1e4, collectives="gloo"
+    )
+    workload = tacit.workloads.digits(model="softmax")
+    plan = tacit.plan(profile, workload, target_loss=0.6, strategies=[LOCAL], steps=200, seeds=(0,), tune=False)
+    assert plan.best.ranks == (1,) and "Worker 1 alone is fastest" in plan.why
+    assert plan.table()["workers"] == 1 and plan.prediction["step_s"] == pytest.approx(0.02, rel=0.01)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tacit.attach(model, optimizer, plan.save(tmp_path / "plan.toml"), steps=2) as session:
+        while not session.is_done:
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert session.run.workers == 1 and session.run.strategy == "DDP()"
