@@ -13,7 +13,7 @@ from tacit import workloads
 from tacit.workloads.workload import Workload
 
 LEARNING_RATE: Final = 0.1
-PARAMETERS: Final = {"mlp": 153_610, "mlp, batch 8": 153_610, "cnn": 143_466, "small": 4_810}
+PARAMETERS: Final = {"mlp": 153_610, "mlp, batch 8": 153_610, "mlp, sorted": 153_610, "cnn": 143_466, "small": 4_810}
 
 
 @cache
@@ -23,6 +23,8 @@ def workload(model: str) -> Workload:
         return _cnn()
     if model == "mlp, batch 8":  # so noisy that more workers need fewer steps
         return workloads.digits(model="mlp", hidden=2048, batch_size=8)
+    if model == "mlp, sorted":  # each worker has the samples of some classes only
+        return workloads.digits(model="mlp", hidden=2048, split="sorted")
     return workloads.digits(model="mlp", hidden={"mlp": 2048, "small": 64}[model])
 
 

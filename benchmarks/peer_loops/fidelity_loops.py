@@ -70,11 +70,12 @@ class Computation:
         draws: str,
         seed: int,
         lr: float = LEARNING_RATE,
+        momentum: float = 0.0,
     ) -> None:
         streams = Streams(seed)
         self.problem = workload(model).open(size, streams)
         self.module: nn.Module = self.problem.module
-        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=lr)
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=lr, momentum=momentum)
         self._rank, self._sampler = rank, self.problem.samplers[rank]
         self._sleep_s, self._sigma, self._random = sleeps_s[rank], sigma, streams.numpy(draws, rank)
         self.is_computing = not max(sleeps_s)
