@@ -136,10 +136,8 @@ class Learner:
         self._state.versions[shard], self._state.local_steps = model.version, 0
         if isinstance(model.body, Tensor) and not model.body.numel():
             return
-        begin, end = self._worker.layout.cut(self._strategy.shards)[shard]
-        parameters = self._worker.parameters
-        part = parameters if self._strategy.shards == 1 else parameters[begin:end]
-        part.copy_(self._decode(shard, model.body))
+        whole, (begin, end) = self._worker.parameters, self._worker.layout.cut(self._strategy.shards)[shard]
+        (whole if self._strategy.shards == 1 else whole[begin:end]).copy_(self._decode(shard, model.body))
         self._worker.spend("flatten", end - begin)
 
     def _decode(self, shard: int, body: Tensor | Update) -> Tensor:
