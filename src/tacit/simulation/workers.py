@@ -184,7 +184,7 @@ class SimulatedWorker(Endpoint):
                     world.engine.update(self.rank, self._updates if world.has_server else self.step)
             self._current = self.step
             self.step += 1
-            is_due = evaluator.is_due(self.step) and not world.has_server
+            is_due = not world.has_server and evaluator.is_due(self.step)
             if is_due:
                 world.engine.snapshot(self.rank, self.step, evaluator.before)
             if calls_after:

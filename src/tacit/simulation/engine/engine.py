@@ -243,8 +243,9 @@ class Engine:
         self._losses.observe(ranks, steps, losses)
         flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
         self.layout.join(gradients, flat)
+        rows = flat.unbind() if deferred else ()
         for place, one in deferred.items():
-            one.value = flat[place]
+            one.value = rows[place]
         if not deferred and ranks[-1] - ranks[0] + 1 == len(ranks):
             self._flat_gradients[ranks[0] : ranks[-1] + 1] = flat
         elif not deferred:
@@ -254,10 +255,10 @@ class Engine:
             self._flat_gradients[[ranks[place] for place in queued]] = chosen_rows(flat, queued)
         whole = [place for place, kind in enumerate(kinds) if kind == ADVANCE]
         if whole:
-            rows = gradients
+            own = gradients
             if len(whole) < len(ranks):
-                rows = {name: chosen_rows(gradient, whole) for name, gradient in gradients.items()}
-            self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], rows)
+                own = {name: chosen_rows(gradient, whole) for name, gradient in gradients.items()}
+            self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], own)
 
     def _parameters(self, ranks: list[int], deferred: dict[int, DeferredGradient]) -> Tensor:
         """Return the parameters of a call: the rows ``ranks``, or what they were; a rank may occur several times."""

@@ -109,7 +109,12 @@ class FlatOptimizer:
     # Interface of ``RowOptimizer``.
 
     def step(
-        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+        self,
+        ranks: Sequence[int],
+        steps: Sequence[int],
+        gradients: dict[str, Tensor],
+        factor: float | None = None,
+        copy: Tensor | None = None,
     ) -> None:
         device = self._storage.device
         flat = self._storage.new_empty(len(ranks), self._layout.dimension)

@@ -27,11 +27,17 @@ class RowOptimizer(Protocol):
     base_rate: float  # of the first parameter group, before any schedule
 
     def step(
-        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+        self,
+        ranks: Sequence[int],
+        steps: Sequence[int],
+        gradients: dict[str, Tensor],
+        factor: float | None = None,
+        copy: Tensor | None = None,
     ) -> None:
         """Update rows ``ranks`` in place; ``gradients`` by parameter name, one row each, in the same order.
 
-        factor: on the base learning rates; None: the schedule's factor for the step of each row.
+        factor: on the base learning rates; None: the schedule's factor for the step of each row. copy: of these rows as
+        they are, if there is one; it may be overwritten.
         """
 
     def learning_rate(self, step: int) -> float: ...
@@ -105,7 +111,12 @@ class MatrixOptimizer:
         return self.base_rate * self._schedule(step)
 
     def step(
-        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+        self,
+        ranks: Sequence[int],
+        steps: Sequence[int],
+        gradients: dict[str, Tensor],
+        factor: float | None = None,
+        copy: Tensor | None = None,
     ) -> None:
         for (scheduled, count), places in self._together(ranks, steps).items():
             self._template.set_rates(self._optimizer, scheduled if factor is None else factor)
@@ -117,7 +128,8 @@ class MatrixOptimizer:
                 self._step(self._matrix[chosen[0] : chosen[-1] + 1], slice(chosen[0], chosen[-1] + 1), count, some)
             else:
                 rows = torch.tensor(chosen, device=self._matrix.device)
-                block = self._matrix.index_select(0, rows)
+                are_all = len(places) == len(ranks)
+                block = copy if are_all and copy is not None else self._matrix.index_select(0, rows)
                 self._step(block, rows, count, some)
                 self._matrix.index_copy_(0, rows, block)
             if not self._is_stateless:
@@ -247,7 +259,12 @@ class PerWorkerOptimizer:
         return self.base_rate * self._schedule(step)
 
     def step(
-        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+        self,
+        ranks: Sequence[int],
+        steps: Sequence[int],
+        gradients: dict[str, Tensor],
+        factor: float | None = None,
+        copy: Tensor | None = None,
     ) -> None:
         for place, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
             for name, parameter in self._rows[rank].items():

@@ -63,7 +63,7 @@ class Learner:
     @property
     def is_done(self) -> bool:
         """Whether the learner's model has the last update."""
-        return self._worker.steps is not None and min(self._state.versions) >= self._worker.steps
+        return (steps := self._worker.steps) is not None and min(self._state.versions) >= steps
 
     def push(self, loss: float = nan, change: Tensor | None = None) -> None:
         """Send each shard its part of the gradient or ``change``, and receive the answers if the kind has them."""
@@ -136,8 +136,8 @@ class Learner:
         self._state.versions[shard], self._state.local_steps = model.version, 0
         if isinstance(model.body, Tensor) and not model.body.numel():
             return
-        begin, end = self._worker.layout.cut(self._strategy.shards)[shard]
-        self._worker.parameters[begin:end].copy_(self._decode(shard, model.body))
+        whole, (begin, end) = self._worker.parameters, self._worker.layout.cut(self._strategy.shards)[shard]
+        (whole if self._strategy.shards == 1 else whole[begin:end]).copy_(self._decode(shard, model.body))
         self._worker.spend("flatten", end - begin)
 
     def _decode(self, shard: int, body: Tensor | Update) -> Tensor:
