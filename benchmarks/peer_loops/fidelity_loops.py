@@ -97,7 +97,7 @@ class Computation:
         left_s = begun_s + self._next_sleep_s() - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _next_sleep_s(self) -> float:

@@ -60,8 +60,9 @@ class Kept:
 
 def reporting_period(strategy: Strategy[Any]) -> int | None:
     """Return the period of a strategy that reports the model of its last round; None: it reports the mean of models."""
-    is_such = isinstance(strategy, LocalSGD) and (strategy.outer is not None or strategy.compressor is not None)
-    return strategy.period.n if is_such and isinstance(strategy.period, Every) else None
+    if not isinstance(strategy, LocalSGD) or not isinstance(strategy.period, Every):
+        return None
+    return strategy.period.n if strategy.outer is not None or strategy.compressor is not None else None
 
 
 class PlanRank(WorkingRank):
