@@ -72,8 +72,8 @@ bench-fidelity: $(VENV)/.installed  ## measure step times of real runs beside pr
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fidelity --folder $(RUNS)
 
 bench-plan: RUNS = build/plan
-bench-plan: $(VENV)/.installed  ## measure whether plans hold: time to a loss, winners, durations, drift, memory, about 40 minutes; needs root; RUNS=… keeps the real runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.plan --folder $(RUNS)
+bench-plan: $(VENV)/.installed  ## measure whether plans hold: time to a loss, winners, durations, drift, memory, a user's script, about 55 minutes; needs root; RUNS=… keeps the real runs; DATA=… names the folder with tinyshakespeare.txt.gz
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.plan $(if $(DATA),--data $(DATA)) --folder $(RUNS)
 
 bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_pace.py --out benchmarks/results/server_pace.json

@@ -117,7 +117,7 @@ class Place:
     def expected_step_s(self, method: str) -> float:
         """Return roughly what a step takes, to choose the number of steps and to tell how long the benchmark takes."""
         about, rate = METHODS[method], RATES_BITS_PER_S[self.network]
-        computing_s = (self.sleep_of(self.hosts - 1) or 0.008) + 0.003
+        computing_s = (self.sleep_of(self.hosts - 1) or 0.01) + 0.003
         if about.has_server:
             return computing_s
         numbers = about.share * PARAMETERS[self.model] * 2 * (self.hosts - 1) / self.hosts

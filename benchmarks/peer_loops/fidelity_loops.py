@@ -70,11 +70,12 @@ class Computation:
         draws: str,
         seed: int,
         lr: float = LEARNING_RATE,
+        momentum: float = 0.0,
     ) -> None:
         streams = Streams(seed)
         self.problem = workload(model).open(size, streams)
         self.module: nn.Module = self.problem.module
-        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=lr)
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=lr, momentum=momentum)
         self._rank, self._sampler = rank, self.problem.samplers[rank]
         self._sleep_s, self._sigma, self._random = sleeps_s[rank], sigma, streams.numpy(draws, rank)
         self.is_computing = not max(sleeps_s)
@@ -96,7 +97,7 @@ class Computation:
         left_s = begun_s + self._next_sleep_s() - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _next_sleep_s(self) -> float:

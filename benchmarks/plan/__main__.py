@@ -12,6 +12,7 @@ and compute true gradients of an MLP with 153,610 parameters on digits. Plans ar
 4  durations of probe, plan and what-if map
 5  drift: no alarm in steady runs, an alarm after a link has become slower
 6  peak memory of the strategies; the cost of live numbers
+7  a script as a user has it, char_gpt.py: probed, planned, run; DATA may hold tinyshakespeare.txt.gz
 
 Real runs, probes and curves are kept in FOLDER and not made again. Real runs need the machine for themselves, plans and
 verdicts do not. In turns on a shared machine:
@@ -40,6 +41,7 @@ from benchmarks.plan.costs import costs
 from benchmarks.plan.drifting import drift
 from benchmarks.plan.durations import durations
 from benchmarks.plan.measuring import measure_missing
+from benchmarks.plan.own_script import own_script
 from benchmarks.plan.places import PROBED
 from benchmarks.plan.probing import is_probed
 from benchmarks.plan.target_times import equal_seeds, other_seeds
@@ -70,6 +72,7 @@ PARTS: dict[int, Part] = {
         4: durations,
         5: drift,
         6: costs,
+        7: own_script,
     }.items()
 }
 

@@ -33,8 +33,13 @@ TIMEOUT_S = 240.0
 PORT = 29511
 
 
-def on_hosts(hosts: list[namespaces.Host], words: list[str], folder: Path) -> subprocess.Popen[str]:
-    """Start ``tacit …words`` on each host, as torchrun would; return the process of rank 0."""
+def on_hosts(
+    hosts: list[namespaces.Host],
+    words: list[str],
+    folder: Path,
+    program: tuple[str, ...] = (sys.executable, "-m", "tacit"),
+) -> subprocess.Popen[str]:
+    """Start ``tacit …words``, or another program, on each host, as torchrun would; return the process of rank 0."""
     processes = []
     for rank, host in enumerate(hosts):
         variables = {
@@ -47,7 +52,7 @@ def on_hosts(hosts: list[namespaces.Host], words: list[str], folder: Path) -> su
             "OMP_NUM_THREADS": 1,
             "PYTHONUNBUFFERED": 1,
         }
-        command = host.command(sys.executable, "-m", "tacit", *words)
+        command = host.command(*program, *words)
         processes.append(
             subprocess.Popen(
                 command,

@@ -10,6 +10,7 @@ from benchmarks.plan.drifting import falling
 from benchmarks.plan.durations import planning
 from benchmarks.plan.kept import kept
 from benchmarks.plan.live_cost import measured
+from benchmarks.plan.own_script import own_script
 from benchmarks.plan.places import PROBED
 from benchmarks.plan.probing import probed
 from benchmarks.plan.recording import record_missing
@@ -27,3 +28,4 @@ def measure_missing(chosen: argparse.Namespace) -> None:
     planning(chosen)
     for setting in (CALIBRATED, CHECKED):
         memory(setting, chosen)
+    own_script(chosen)

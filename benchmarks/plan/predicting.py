@@ -33,6 +33,7 @@ def plan_of(goal: Goal, root: Path, **options: Any) -> Plan:
         "steps": STEPS,
         "seeds": SEEDS,
         "lr": LEARNING_RATE,
+        "momentum": goal.place.momentum,
         "tune": False,
         "evaluate_every": EVALUATE_EVERY,
         **options,
@@ -77,6 +78,7 @@ def steps_to(place: Place, loss: float, strategy: Strategy[Any], seed: int, root
         steps=STEPS,
         seed=seed,
         lr=LEARNING_RATE,
+        momentum=place.momentum,
         evaluate_every=EVALUATE_EVERY,
         until_loss=loss,
     )

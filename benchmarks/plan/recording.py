@@ -191,4 +191,5 @@ def _command(place: Place, strategy: Strategy[Any], steps: int, seed: int, lr: f
         "draws": "",
         "seed": seed,
         "lr": lr,
+        "momentum": place.momentum,
     }

@@ -7,6 +7,7 @@ here:
     ├── RunError              a run failed; ``error.run`` holds its history and trace up to then
     │   ├── PeerLost          a worker that others wait for was lost
     │   ├── TimedOut          a worker that others wait for did not answer in time
+    │   ├── MembersChanged    other workers take part, and an exchange must begin anew
     │   ├── Deadlock          workers wait, and no event is pending that could wake them
     │   ├── ReplayDiverged    a replay does something else than the recorded run
     │   ├── NotFinite         a loss or a gradient became NaN or infinite
@@ -86,6 +87,19 @@ class TimedOut(RunError):
         who = f" from {_ranks(self.missing)}" if self.missing or places is None else ""
         why = "; a larger timeout_s waits longer" if places is None else f": {places}"
         super().__init__(f"{waiting_for} got no answer{who} within timeout_s={timeout_s:.6g}{why}.")
+
+
+class MembersChanged(RunError):
+    """Other workers take part than when the exchange ``interrupted`` began. ``regrouped`` was called meanwhile.
+
+    A strategy that catches it begins the exchange anew, with ``network.members``.
+    """
+
+    def __init__(self, interrupted: str) -> None:
+        self.interrupted = interrupted
+        super().__init__(
+            f"the members changed during {interrupted}; catch tacit.MembersChanged and begin the exchange anew."
+        )
 
 
 class Deadlock(RunError):

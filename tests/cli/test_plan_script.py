@@ -14,7 +14,7 @@ from tests.planning.scripts_to_plan import script
 PROFILE = """
 [cluster]
 workers = 2
-compute = "Constant(mean_s=0.02)"
+compute = "20ms"
 bandwidth = "16kbit/s"
 latency = "0.2ms"
 """
@@ -69,6 +69,7 @@ def test_a_script_that_fails_is_shown(tacit: Command) -> None:
         ('strategy = "LocalSDG()"', "plan.toml: unknown strategy 'LocalSDG'"),
         ('strategy = "AllReduce()"\nranks = 3', "plan.toml: ranks=3 must be a list"),
         ("strategy = ", "plan plan.toml is not TOML"),
+        ('strategy = "AllReduce()"\nworkers = "two"', "plan.toml: workers='two' must be a whole number"),
     ],
 )
 def test_errors_of_a_broken_plan_name_the_file(tacit: Command, text: str, message: str) -> None:
@@ -84,6 +85,7 @@ def test_errors_of_a_broken_plan_name_the_file(tacit: Command, text: str, messag
         ('bandwidth = "20 parsecs"', "hand.toml: '20 parsecs' must be a rate such as 1Gbit/s"),
         ('latency = "1ms"\nlatency_s = 0.001', "hand.toml: latency and latency_s are the same setting"),
         ("latency = 0.001", "hand.toml: latency=0.001 must be a text with a unit, or write latency_s"),
+        ('compute = "30 parsecs"', "hand.toml: compute='30 parsecs': '30 parsecs' must be a time such as 0.1ms"),
         ('compute = "Constant(mean_s=-1)"', "hand.toml: Constant(mean_s=-1)"),
     ],
 )

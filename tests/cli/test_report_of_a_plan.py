@@ -46,12 +46,13 @@ def test_a_run_that_departs_from_its_plan_is_not_compared_with_it(tacit: Command
     display = PlanDisplay(console(True), always=True)
     assert display.every_s is None  # quiet
     path = str(plan_file(ALL_REDUCE).absolute())
-    assert plan_notes({"plan": path}, ALL_REDUCE) == plan_notes({}, ALL_REDUCE) == []
+    assert plan_notes({"plan": path}, ALL_REDUCE, 2) == plan_notes({}, ALL_REDUCE, 2) == []
+    assert "is for workers=2 and the run has 3" in plan_notes({"plan": path}, ALL_REDUCE, 3)[0]
     followed = planned_run({"plan": path}, ALL_REDUCE, Path("folder"), display)
     assert followed.predicted["step_s"] == 1.0 and followed.folder == "folder"
     other = library.LocalSGD()
-    assert "is a plan for AllReduce()" in plan_notes({"plan": path}, other)[0]
+    assert "is a plan for AllReduce()" in plan_notes({"plan": path}, other, 2)[0]
     assert planned_run({"plan": path}, other, Path("folder"), display).predicted == {}
     Path(path).unlink()
-    assert "does not exist any more" in plan_notes({"plan": path}, ALL_REDUCE)[0]
+    assert "does not exist any more" in plan_notes({"plan": path}, ALL_REDUCE, 2)[0]
     assert planned_run({"plan": path}, ALL_REDUCE, Path("folder"), display).predicted == {}

@@ -16,6 +16,7 @@ from tacit.planning.memory import memory_bytes
 from tacit.planning.pace import Pace
 from tacit.planning.plan import Row
 from tacit.planning.results import Interval, Trial
+from tacit.planning.sized import Sized
 from tacit.planning.verdict import Objective, chosen
 from tacit.profiles.strategy_memory import models_of
 
@@ -110,6 +111,18 @@ def test_the_ledger_widens_intervals_by_earlier_errors(tmp_path: Path) -> None:
         file.write('{"kind": "rounds", "predi')
     assert ledger.widening("rounds") == pytest.approx(1.3)
     assert ledger.widening("asynchronous") == pytest.approx(PRIOR["asynchronous"])
+
+
+def test_one_bad_run_does_not_decide_and_two_are_named(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    made = []
+    for _ in range(2):
+        ledger.add("rounds", predicted_s=1.0, measured_s=3.0, strategy="LocalSGD()")
+        made.append(tacit.plan(PROFILE, Sized(parameters=1000), strategies=[], ledger=ledger))
+    assert ledger.widening("rounds") == pytest.approx(3.0)
+    assert not made[0].warnings
+    [warning] = made[1].warnings
+    assert "a factor of 3," in warning and str(ledger.path) in warning
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +224,21 @@ def test_wrong_arguments_are_refused(wrong: dict[str, object], message: str) -> 
         tacit.plan(PROFILE, tacit.workloads.digits(), **wrong)
     with pytest.raises(TypeError, match=r"must be a profile; try tacit\.Profile\.load"):
         tacit.plan("profile", tacit.workloads.digits())
+
+
+def test_one_machine_alone_is_recommended_and_run_as_such(tmp_path: Path) -> None:
+    """A fast worker beside one that is three times slower, on a slow network."""
+    profile = tacit.Profile(
+        workers=2, compute=tacit.Constant(mean_s=0.02), speed={0: 1 / 3}, bandwidth_bytes_per_s=1e4, collectives="gloo"
+    )
+    workload = tacit.workloads.digits(model="softmax")
+    plan = tacit.plan(profile, workload, target_loss=0.6, strategies=[LOCAL], steps=200, seeds=(0,), tune=False)
+    assert plan.best.ranks == (1,) and "Worker 1 alone is fastest" in plan.why
+    assert plan.table()["workers"] == 1 and plan.prediction["step_s"] == pytest.approx(0.02, rel=0.01)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tacit.attach(model, optimizer, plan.save(tmp_path / "plan.toml"), steps=2) as session:
+        while not session.is_done:
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert session.run.workers == 1 and session.run.strategy == "DDP()"

@@ -129,8 +129,9 @@ def test_a_run_with_a_plan_widens_later_intervals(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     predicted = {"step_s": 0.08, "target_loss": 0.5, "time_low_s": 3.8, "time_high_s": 4.4, "widened": 1.1}
     ledger.add_run(finished(predicted, 0.9))
-    assert ledger.widening("rounds") == pytest.approx(1.25)
+    assert ledger.widening("rounds") == pytest.approx(PRIOR["rounds"])  # one run of ten may lie outside
     ledger.add_run(finished(predicted, 0.4))
+    assert ledger.widening("rounds") == pytest.approx(1.25)
     line = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[1])
     assert (line["target_predicted_s"], line["target_measured_s"]) == (pytest.approx(4.0), 5.0)
     assert ledger.widening("asynchronous") == pytest.approx(PRIOR["asynchronous"])
@@ -138,15 +139,17 @@ def test_a_run_with_a_plan_widens_later_intervals(tmp_path: Path) -> None:
 
 def test_a_change_during_the_run_is_no_error_of_the_plan(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    ledger.add_run(finished({"step_s": 0.01}, 0.9, drift=[{"was_as_planned": True}]))
+    for _ in range(2):
+        ledger.add_run(finished({"step_s": 0.01}, 0.9, drift=[{"was_as_planned": True}]))
     assert ledger.widening("rounds") == pytest.approx(PRIOR["rounds"])
-    ledger.add_run(finished({"step_s": 0.01}, 0.9, drift=[{"was_as_planned": False}]))
+    for _ in range(2):
+        ledger.add_run(finished({"step_s": 0.01}, 0.9, drift=[{"was_as_planned": False}]))
     assert ledger.widening("rounds") == pytest.approx(10.0)
 
 
 def test_nine_of_ten_are_within_the_widening(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    for ratio in (1.01, 1.02, 1.03, 1.04, 3.0):  # with the prior's five: one of ten is outside
+    for ratio in (1.01, 1.02, 1.03, 1.04, 3.0):  # with the prior's nine: one of fourteen is outside
         ledger.add("rounds", predicted_s=1.0, measured_s=ratio, strategy="LocalSGD()")
     assert ledger.widening("rounds") == pytest.approx(PRIOR["rounds"])
 

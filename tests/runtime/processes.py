@@ -26,7 +26,7 @@ import torch
 from torch.distributed import TCPStore
 
 context = multiprocessing.get_context("forkserver")
-_PRELOADED = ["torch", "torch._dynamo", "tacit", "sklearn.datasets", "pytest", "hypothesis"]
+_PRELOADED = ["torch", "torch._dynamo", "tacit", "pytest", "hypothesis"]
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 
 

@@ -207,8 +207,8 @@ CONTENDED = (  # transfers take about as long as steps, so that messages share N
 def test_so_does_a_race_in_which_messages_share_nics(kind, network: dict[str, object]):
     given = {"workers": 8, **network}
     race, fibers = (timed(kind(k=3), 15, host=host, **given) for host in (None, "greenlet"))
-    assert is_race(race) == (kind is not tacit.KBatchSync)  # its learners wait for their push under way: events decide
-    assert race.record["host"] in ("race", "events") and race.digest == fibers.digest
+    enters_at_an_end = kind is tacit.KBatchSync and not network["latency_s"]  # its next push, where one has just left
+    assert is_race(race) != enters_at_an_end and race.digest == fibers.digest
 
 
 @each_kind
@@ -223,14 +223,13 @@ def test_so_does_a_race_on_a_network_that_is_written_in_many_parts(kind, monkeyp
 def test_so_they_do_where_a_server_must_wait_for_its_window(kind, k: int):
     given = {"workers": 70, "latency_s": 0.05, "bandwidth_bytes_per_s": 1e5}
     race, fibers = (timed(kind(k=k), 4, host=host, **given) for host in (None, "greenlet"))
-    assert is_race(race) or kind is tacit.KBatchSync  # whose learners wait for their push under way: events decide
-    assert race.record["host"] in ("race", "events") and race.digest == fibers.digest
+    assert is_race(race) and race.digest == fibers.digest
 
 
 def test_so_they_do_where_a_learner_must_wait_for_its_push_under_way():
     given = {"workers": 2, "latency_s": 300.0, "seed": 1}
     events, fibers = (timed(tacit.KBatchSync(k=150), 3, host=host, **given) for host in (None, "greenlet"))
-    assert events.digest == fibers.digest
+    assert events.digest == fibers.digest  # the pushes that were held arrive together with models
     assert events.trace.of("late") == []
     gaps = [b.start_s - a.time_s for a, b in itertools.pairwise(e for e in events.trace.of("compute") if e.rank == 0)]
     assert max(gaps) > 100  # it has 64 messages in flight

@@ -39,9 +39,15 @@ def planned_run(train: Table, strategy: Strategy[Any], folder: Path, display: Pl
     return replace(read_plan(Path(train["plan"])), strategy=strategy, display=display, folder=str(folder))
 
 
-def plan_notes(train: Table, strategy: Strategy[Any]) -> list[str]:
+def plan_notes(train: Table, strategy: Strategy[Any], workers: int) -> list[str]:
     """Return a note if a run has a plan whose prediction does not apply to it."""
-    return list(_why_not(train, strategy))
+    notes = list(_why_not(train, strategy))
+    if notes or "plan" not in train:
+        return notes
+    planned = read_plan(Path(train["plan"])).workers
+    if planned not in (None, workers):
+        return [f"{train['plan']} is for workers={planned} and the run has {workers}: its times differ from the plan."]
+    return []
 
 
 def _why_not(train: Table, strategy: Strategy[Any]) -> Iterator[str]:

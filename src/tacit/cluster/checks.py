@@ -111,6 +111,26 @@ def check_faults(cluster: Cluster) -> None:
                     check_rank(cluster, str(fault), rank)
 
 
+def check_members(cluster: Cluster) -> None:
+    """Check ``min_workers`` and the time of regrouping, and that enough workers are there at the start."""
+    fewest, regroup_s = cluster.min_workers, cluster.regroup_s
+    require(
+        0 <= regroup_s < math.inf, f"regroup_s={regroup_s} must be at least 0 and finite; 0.2 is the measured value."
+    )
+    if fewest is None:
+        return
+    require(
+        type(fewest) is int and 1 <= fewest <= cluster.workers,
+        f"min_workers={fewest} must be a whole number from 1 to workers={cluster.workers}; None stands for all.",
+    )
+    late = {fault.rank for fault in cluster.faults if isinstance(fault, Join)}
+    require(
+        fewest == cluster.workers or cluster.workers - len(late) >= fewest,
+        f"min_workers={fewest} of workers={cluster.workers} must be there at the start, and {len(late)} join later; "
+        f"remove a Join, or lower min_workers.",
+    )
+
+
 def check_rank(cluster: Cluster, where: str, rank: int, server: bool = False) -> None:
     """Raise ``ValueError`` unless ``rank`` is one of the cluster's; ``server``: or -1."""
     require(

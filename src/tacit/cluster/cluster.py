@@ -43,6 +43,9 @@ class Cluster(Spec):
     - ``cancel``: when an abandoned step ends: "instant" at once, "step_end" as if it were computed.
     - ``server``: where the server runs: "extra" on a host of its own, "rank0" on the host of rank 0.
     - ``timeout_s``: how long a collective waits for a partitioned link.
+    - ``min_workers``: how many workers must be left for collectives to continue without lost ones, and with joiners;
+      None: all. See ``Strategy.regrouped``.
+    - ``regroup_s``: from when all that are left know of other members until they continue, without transfers.
     - ``costs``: seconds per number of work in hooks, or a pair of these and of seconds per call: ``{"encode": 3e-8}``.
     """
 
@@ -64,6 +67,8 @@ class Cluster(Spec):
     cancel: str = "instant"
     server: str = "extra"
     timeout_s: float = 1800.0
+    min_workers: int | None = field(default=None, metadata=_IF_CHANGED)
+    regroup_s: float = field(default=0.2, metadata=_IF_CHANGED)  # measured on real processes: 0.19 s
     costs: Mapping[str, Cost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,7 +76,13 @@ class Cluster(Spec):
         checks.check_network(self)
         checks.check_hosts(self)
         checks.check_faults(self)
+        checks.check_members(self)
         check_costs(self.costs)
+
+    @property
+    def fewest_workers(self) -> int:
+        """``min_workers``, or the number of workers where it is None."""
+        return self.workers if self.min_workers is None else self.min_workers
 
     @property
     def joins(self) -> list[Crash | Join]:

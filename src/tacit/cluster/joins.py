@@ -16,16 +16,23 @@ def check_joins(strategy: Strategy[Any], cluster: Cluster) -> None:
     Without ``join`` a worker would start from its initial model, and the others would average with it.
     """
     for fault in cluster.joins:
+        regroups = strategy.regroups and cluster.fewest_workers < cluster.workers
+        hint = f", or set min_workers={cluster.workers - 1}" if strategy.regroups else ""
         require(
-            takes_joiners(strategy),
+            takes_joiners(strategy) or regroups,
             f"faults contains {fault}, but {strategy} admits no workers during the run: worker {fault.rank} would "
-            f"start from its initial model; {_way_out(fault)}, or use a strategy that admits workers, such as "
+            f"start from its initial model; {_way_out(fault)}{hint}, or use a strategy that admits workers, such as "
             f"SwarmSGD() or KAsync(k=1).",
         )
 
 
 def check_script_joins(cluster: Cluster) -> None:
     """Raise ``ValueError`` if a worker of a script would return or join: a script cannot start from a trained model."""
+    require(
+        cluster.fewest_workers == cluster.workers,
+        f"min_workers={cluster.min_workers}: the workers of a simulated script need each other; leave it out, or "
+        f"simulate a built-in workload.",
+    )
     for fault in cluster.joins:
         raise ValueError(
             f"faults contains {fault}, but a script cannot start while others train; {_way_out(fault)}, "

@@ -33,8 +33,8 @@ from tacit.compare.tasks import Outcome, Task, Work
 from tacit.compare.watcher import Watcher
 from tacit.errors import TacitError
 
-LATER: Final = ("torch._dynamo", "sklearn.datasets")
-"""Modules that a first run imports, about 2 s of processor time: the fork server imports them for all processes."""
+LATER: Final = ("torch._dynamo",)
+"""Modules that a first run imports, about 1 s of processor time: the fork server imports them for all processes."""
 PATIENCE_S: Final = 10.0
 """Longest time that an interrupted run may take to hand over its results."""
 

@@ -135,9 +135,14 @@ class Message(Nestable):
 
     def snapshot(self: MessageType) -> MessageType:
         """Return a copy that owns its tensors, so that the sender may overwrite the original ones."""
-        values = {name: self.__dict__[name] for name in self._field_names or self._name_fields()}
-        own = {name: copy for name, value in values.items() if (copy := _own(value)) is not value}
-        return (dataclasses.replace(self, **own) if own else self).owned()
+        values, copied = self.__dict__, object.__new__(type(self))  # this message has checked the values
+        own, is_copied = copied.__dict__, False
+        for name in self._field_names or self._name_fields():
+            own[name] = value = values[name]
+            if type(value) not in FIXED_BYTES:
+                own[name] = _own(value)
+                is_copied = is_copied or own[name] is not value
+        return copied.owned() if is_copied else self.owned()
 
     def owned(self: MessageType) -> MessageType:
         """Promise that its tensors will not be overwritten, and return the message. Sending it then copies nothing."""

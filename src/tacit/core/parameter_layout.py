@@ -19,6 +19,9 @@ class Layout:
     offsets: tuple[int, ...]
     dimension: int
 
+    def __hash__(self) -> int:
+        return hash(self.dimension)  # hooks look up ``cut`` in every step, and a hash of all fields takes longer
+
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         """Describe the trainable parameters of ``module``; tied weights appear once."""

@@ -77,6 +77,12 @@ class Strategy(Spec, ABC, Generic[State]):
     has_server: ClassVar[bool] = False
     """Whether the strategy has a server. Derive from ``ServerStrategy`` to set it."""
 
+    regroups: ClassVar[bool] = True
+    """Whether a run that allows it continues with other members, of which ``regrouped`` is told.
+
+    False: the strategy needs all workers, or continues without lost workers by itself.
+    """
+
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
         _refuse_old_hooks(cls)
@@ -197,6 +203,7 @@ class ServerStrategy(Strategy[State]):
     """A strategy with a server, which has its own model and state and is not a worker."""
 
     has_server: ClassVar[bool] = True
+    regroups: ClassVar[bool] = False
 
     shards: int = 1
     """Number of servers among which the model is divided."""

@@ -87,7 +87,8 @@ def simulated_settings(path: Path) -> Table:
     of workers is known.
     """
     found, everything = settings_of(path), _read_json(path.with_suffix(".json"))
-    own = checked("settings", read_toml(path, "plan").get("settings", {}), dict)
+    with naming(path):
+        own = checked("settings", read_toml(path, "plan").get("settings", {}), dict)
     names = ("workload", "optimizer", "momentum", "weight_decay", "schedule")
     found |= {name: own[name] for name in names if "script" not in own and own.get(name) is not None}
     if not everything or _best_of(everything)[0] != found["strategies"][0]:

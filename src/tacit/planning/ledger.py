@@ -22,8 +22,8 @@ from tacit.registry.tables import parsed
 PRIOR: Final = {"rounds": 1.05, "asynchronous": 1.2}
 """Factors without any earlier run: the errors of ``make bench-fidelity`` that 9 of 10 cells stay within."""
 _SHARE: Final = 0.9
-_WEIGHT: Final = 5
-"""The prior counts as much as this many runs."""
+_WEIGHT: Final = 9
+"""The prior counts as much as this many runs. One bad run is then the one of ten that may lie outside; two are not."""
 _FEWEST_STEPS: Final = 20
 """Shorter runs say little about the pace."""
 
@@ -70,7 +70,7 @@ class Ledger:
         )
 
     def widening(self, kind: str) -> float:
-        """Return the factor within which 9 of 10 measured times were; the prior counts as five runs."""
+        """Return the factor within which 9 of 10 measured times were; the prior counts as nine runs."""
         errors = sorted([*self._errors(kind), *[math.log(PRIOR[kind])] * _WEIGHT])
         return math.exp(errors[math.ceil(_SHARE * len(errors)) - 1])
 

@@ -11,6 +11,7 @@ from tacit.cluster.cluster import Cluster
 from tacit.errors import TacitError, nearest, require
 from tacit.record.step_times import read_from_files
 from tacit.registry.notation import parse
+from tacit.registry.units import seconds
 
 Table = dict[str, Any]
 """A table as TOML holds it: texts in the notation, numbers, lists and further tables."""
@@ -107,10 +108,21 @@ def _cost(value: Any) -> Any:
 def _compute(value: Any) -> Any:
     """Return the delay of a text, or the delays by rank of a list or table of texts."""
     if isinstance(value, list):
-        return [parsed("compute", text, "delays") for text in value]
+        return [_delay(text) for text in value]
     if isinstance(value, dict):
-        return {_rank("compute", rank): parsed("compute", text, "delays") for rank, text in value.items()}
-    return parsed("compute", value, "delays")
+        return {_rank("compute", rank): _delay(text) for rank, text in value.items()}
+    return _delay(value)
+
+
+def _delay(text: Any) -> Any:
+    """Return the delay of a call such as ``Constant(mean_s=0.03)``; ``30ms`` is a constant one."""
+    is_time = isinstance(text, str) and text.strip()[:1] in tuple("0123456789.")
+    if not is_time:
+        return parsed("compute", text, "delays")
+    try:
+        return parse(f"Constant(mean_s={seconds(text)!r})", "delays")
+    except ValueError as error:
+        raise ValueError(f"compute={text!r}: {error}") from None
 
 
 def _collectives(text: Any) -> Any:

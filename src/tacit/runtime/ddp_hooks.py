@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ from tacit.core.randomness import Streams
 from tacit.core.specs import Parameters
 from tacit.core.state_io import restore, restore_generator, store, store_generator
 from tacit.errors import NotFinite, TacitError
-from tacit.runtime.exchanges import PeerTransfers, exchange_bytes
+from tacit.runtime.exchanges import exchange_bytes, transfer_by_pairs
 
 _FORMAT: Final = 1
 _TIMEOUT: Final = timedelta(minutes=30)
@@ -177,16 +178,14 @@ class Compression(Parameters):
             )
         return state
 
+    def _all_to_all(self, *parts: Any) -> None:
+        self._group.alltoall_base(*parts, dist.AllToAllOptions()).wait()
+
     def _gather(self, own: Update) -> list[Update]:
         """Return all ranks' updates, in rank order."""
         packed = [own.pack()] * self._size
-        received = exchange_bytes(
-            packed,
-            self._rank,
-            lambda *sent: self._group.alltoall_base(*sent, dist.AllToAllOptions()),
-            lambda *parts: PeerTransfers(self._group, *parts, place=self._rank, tag=0, timeout=_TIMEOUT),
-            lambda work: work.wait(),
-        )
+        transfer = partial(transfer_by_pairs, self._group, place=self._rank, tag=0, timeout=_TIMEOUT)
+        received = exchange_bytes(packed, self._rank, self._all_to_all, transfer, lambda _: None)
         self.bytes_sent += handed_out_bytes([len(part) for part in packed], self._rank)
         return [own if rank == self._rank else unpack(part) for rank, part in enumerate(received)]  # type: ignore[misc]
 

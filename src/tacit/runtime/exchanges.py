@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from threading import Thread
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any, Final, TypeVar
 
 import torch
@@ -19,8 +20,18 @@ Transfer = Callable[[Tensor, Tensor, list[int], list[int]], Started]
 """Starts an exchange, from the received and the sent elements and the number of each per rank."""
 
 
-class PeerTransfers:
-    """Transfers between the ranks of a gloo group, with the methods of a ``torch.distributed.Work``.
+def transfer_by_pairs(
+    group: Any,
+    received: Tensor,
+    sent: Tensor,
+    sizes: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    place: int,
+    tag: int,
+    timeout: timedelta,
+) -> None:
+    """Exchange parts between all pairs of ranks of a gloo group; raise ``RuntimeError`` if a transfer fails.
 
     Receives are posted before sends. gloo's all-to-all posts its sends first: if the peer is ready, the data leave at
     once, and the notice that this rank is ready to receive waits behind them, and the peer's data wait for the notice.
@@ -28,54 +39,70 @@ class PeerTransfers:
 
     A time-out closes the connections of the group, as gloo does.
     """
+    ends_s = time.monotonic() + timeout.total_seconds()
+    size, incoming, outgoing = len(sizes), torch.split(received, list(sizes)), torch.split(sent, list(lengths))
+    sources = [(place - step) % size for step in range(1, size)]
+    targets = [(place + step) % size for step in range(1, size)]
+    works = [group.recv([incoming[source]], source, tag) for source in sources if sizes[source]]
+    works += [group.send([outgoing[target]], target, tag) for target in targets if lengths[target]]
+    for work in works:
+        work.wait(timedelta(seconds=max(0.001, ends_s - time.monotonic())))
 
-    def __init__(
-        self,
-        group: Any,
-        received: Tensor,
-        sent: Tensor,
-        sizes: Sequence[int],
-        lengths: Sequence[int],
-        *,
-        place: int,
-        tag: int,
-        timeout: timedelta,
-    ) -> None:
+
+class BackgroundTransfer:
+    """A transfer in a ``TransferThread``, with the methods of a ``torch.distributed.Work``."""
+
+    def __init__(self, transfer: Callable[[], None]) -> None:
+        self._transfer: Callable[[], None] | None = transfer
+        self._done = Event()
         self._error: str | None = None  # only its text: an exception keeps the connections open
-        size, incoming, outgoing = len(sizes), torch.split(received, list(sizes)), torch.split(sent, list(lengths))
-        sources = [(place - step) % size for step in range(1, size)]
-        targets = [(place + step) % size for step in range(1, size)]
-        works: list[Any] = []
-        try:
-            works += [group.recv([incoming[source]], source, tag) for source in sources if sizes[source]]
-            works += [group.send([outgoing[target]], target, tag) for target in targets if lengths[target]]
-        except RuntimeError as error:  # a connection is closed
-            self._error = str(error)
-        self._thread = Thread(target=self._finish, args=(works, timeout), name="tacit-exchange", daemon=True)
-        self._thread.start()
 
-    def _finish(self, works: list[Any], timeout: timedelta) -> None:
-        """Wait for all transfers: gloo makes no progress known before a wait, and a wait that ends early fails."""
-        ends_s = time.monotonic() + timeout.total_seconds()
+    def run(self) -> None:
+        assert self._transfer is not None
         try:
-            for work in works if self._error is None else ():
-                work.wait(timedelta(seconds=max(0.001, ends_s - time.monotonic())))
+            self._transfer()
         except RuntimeError as error:
-            self._error = self._error or str(error)
-        finally:
-            works.clear()  # the thread's arguments are released when it ends, which is later
+            self._error = str(error)
+        self._transfer = None  # releases the group
+        self._done.set()
 
     def is_completed(self) -> bool:
-        return not self._thread.is_alive()
+        return self._done.is_set()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until all transfers have ended; raise ``RuntimeError`` if one fails, or at the end of ``timeout``."""
-        self._thread.join(None if timeout is None else timeout.total_seconds())
-        if self._thread.is_alive():
+        """Wait until the transfer has ended; raise ``RuntimeError`` if it fails, or at the end of ``timeout``."""
+        if not self._done.wait(None if timeout is None else timeout.total_seconds()):
             raise RuntimeError(_RUNNING)
         if self._error is not None:
             raise RuntimeError(self._error)
         return True
+
+
+class TransferThread:
+    """Runs transfers one after the other in a thread.
+
+    gloo makes no progress known before a wait, and a wait for a transfer that ends early fails the transfer: the thread
+    that handles signals cannot wait for one itself. The thread begins with its group and has the priority of gloo's own
+    threads: one with a lower priority on the same core can hold a lock for which gloo's thread spins.
+    """
+
+    def __init__(self) -> None:
+        self._transfers: SimpleQueue[BackgroundTransfer | None] = SimpleQueue()
+        Thread(target=_run_all, args=(self._transfers,), name="tacit-transfers", daemon=True).start()
+
+    def begin(self, transfer: Callable[[], None]) -> BackgroundTransfer:
+        begun = BackgroundTransfer(transfer)
+        self._transfers.put(begun)
+        return begun
+
+    def close(self) -> None:
+        """End the thread once its transfers have ended."""
+        self._transfers.put(None)
+
+
+def _run_all(transfers: SimpleQueue[BackgroundTransfer | None]) -> None:
+    while (transfer := transfers.get()) is not None:
+        transfer.run()
 
 
 def exchange_bytes(

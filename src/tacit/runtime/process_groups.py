@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from tacit.runtime.exchanges import PeerTransfers, exchange_bytes
+from tacit.runtime.exchanges import BackgroundTransfer, TransferThread, exchange_bytes, transfer_by_pairs
 
 _OPEN_S: Final = 300.0
 """How long members wait for each other to open a group."""
@@ -26,7 +27,7 @@ _SIGNALS_S: Final = timedelta(seconds=1)
 _NCCL_TIMEOUT: Final = timedelta(days=7)
 """Longer than any time-out of a call: NCCL's watchdog would end the process."""
 
-Work = dist.Work | PeerTransfers
+Work = dist.Work | BackgroundTransfer
 
 
 class Call:
@@ -111,6 +112,7 @@ class Group:
         self._timeout_s, self._name, self._begun = timeout_s, name, 0
         self._calls: WeakSet[Call] = WeakSet()
         self.ranks, self.place, self.size, self.backend = ranks, ranks.index(rank), len(ranks), backend
+        self._thread = TransferThread() if backend == "gloo" else None
         prefixed = PrefixStore(name, store)
         self._group: Any = (
             _gloo(prefixed, self.place, self.size, address)
@@ -137,13 +139,12 @@ class Group:
         return self._begin("alltoall_base", dist.AllToAllOptions(), *arguments)
 
     def _transfer_by_pairs(self, received: Tensor, sent: Tensor, sizes: list[int], lengths: list[int]) -> Call:
-        if self._group is None:
+        if self._group is None or self._thread is None:
             raise RuntimeError(_CLOSED)
         self._begun += 1
-        timeout, tag = timedelta(seconds=self._timeout_s()), self._begun
-        return self._started(
-            PeerTransfers(self._group, received, sent, sizes, lengths, place=self.place, tag=tag, timeout=timeout)
-        )
+        timeout, parts = timedelta(seconds=self._timeout_s()), (received, sent, sizes, lengths)
+        transfer = partial(transfer_by_pairs, self._group, *parts, place=self.place, tag=self._begun, timeout=timeout)
+        return self._started(self._thread.begin(transfer))
 
     def wire_device(self, tensor: Tensor) -> torch.device:
         """Return the device on which ``tensor`` must be to be sent: gloo sends host memory only."""
@@ -152,7 +153,9 @@ class Group:
     def close(self) -> None:
         if self.backend == "nccl" and self._group is not None:
             self._group.abort()
-        self._group = None
+        if self._thread is not None:
+            self._thread.close()
+        self._group = self._thread = None
         for call in list(self._calls):
             call.drop()
 

@@ -28,15 +28,6 @@ class Agenda:
         self._sequence += 1
         heapq.heappush(self._heap, (time_s if time_s > self.now_s else self.now_s, self._sequence, action))
 
-    def reserve(self) -> int:
-        """Return a place among events at equal times, for an action that ``enter`` adds later."""
-        self._sequence += 1
-        return self._sequence
-
-    def enter(self, time_s: float, place: int, action: Action) -> None:
-        """Run ``action`` at ``time_s``, which has not passed, as if it had been added when ``place`` was reserved."""
-        heapq.heappush(self._heap, (time_s, place, action))
-
     def allow_observations(self) -> None:
         """Let ``observe`` and ``stop`` have an effect on ``run``; called before ``run``, which is slower then."""
         self._is_observed = True
@@ -46,7 +37,8 @@ class Agenda:
 
         It is not run if no later event follows.
         """
-        heapq.heappush(self._observations, (time_s, self.reserve(), action))
+        self._sequence += 1
+        heapq.heappush(self._observations, (time_s, self._sequence, action))
 
     def stop(self) -> None:
         """End ``run`` before the next event."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,12 +22,18 @@ from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Stopped
 from tacit.simulation.links import Fabric
+from tacit.simulation.membership.collectives import MembersCollectives
+
+if TYPE_CHECKING:
+    from tacit.simulation.membership.members import Members
 
 
 class BaseWorld(ABC):
     """A simulated world without its endpoints, which ``set_endpoints`` adds. ``run`` runs the simulation."""
 
     steps: int | None = None  # optimizer steps per worker, if known in advance
+
+    members: Members | None = None  # of a run that continues without lost workers
 
     def __init__(
         self, cluster: Cluster, *, seed: int, host: str, is_timing: bool = False, has_server: bool = False
@@ -46,7 +53,8 @@ class BaseWorld(ABC):
     def open_channel(self) -> Channel:
         """Return a channel for one more session."""
         trace = Trace()
-        collectives = Collectives(
+        kind = Collectives if self.members is None else MembersCollectives
+        collectives = kind(
             self.cluster.workers,
             self.agenda,
             self.fabric,
@@ -139,7 +147,7 @@ class BaseWorld(ABC):
         trace.pack_if_long()
         trace.send(source, to, now_s, size_bytes, kind)
         target = channel.servers[shard_at(to)] if to < 0 else self._learners[to]
-        life, own_life = target.life, sender.life
+        life, own_life, generation = target.life, sender.life, self.generation
 
         def delivered() -> None:
             if sender.life != own_life:  # a new worker has replaced the sender: its messages in flight are lost
@@ -147,7 +155,7 @@ class BaseWorld(ABC):
             if is_alone:
                 sender.alone_under_way.discard(to)
             sender.sent_arrived()
-            if target.life == life and not target.is_lost:
+            if target.life == life and not target.is_lost and self.generation == generation:
                 trace.receive(to, source, agenda.now_s, size_bytes, kind)
                 target.accept(Envelope(source, message, session))
 
@@ -155,6 +163,24 @@ class BaseWorld(ABC):
             sender.in_flight += 1
             if is_alone:
                 sender.alone_under_way.add(to)
+
+    @property
+    def members_change(self) -> bool:
+        """Whether the members have to agree on who takes part."""
+        return self.members is not None and self.members.is_changing
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation of members; messages to an earlier one are dropped."""
+        return 1 if self.members is None else self.members.generation
+
+    def interrupt(self) -> None:
+        """Let all members that wait for others come to the door."""
+        for channel in self.channels:
+            channel.collectives.interrupt()
+        for endpoint in self.endpoints:
+            if not endpoint.fiber.is_over:
+                endpoint.interrupt()
 
     def _awake_from(self, ranks: Sequence[int]) -> float:
         """Return the earliest time from now on at which none of ``ranks`` is paused."""
@@ -178,6 +204,10 @@ class BaseWorld(ABC):
                 end_s = at_s + for_s if at_s + for_s < float("inf") else at_s
                 self.agenda.at(at_s, lambda: self._record_fault(rank, at_s, end_s, str(fault)))
 
+    def record_wait_at_door(self, rank: int, since_s: float) -> None:
+        """Add the time in which a joiner waited to be let in."""
+        self._record_fault(rank, since_s, self.agenda.now_s, "at the door")
+
     def _record_fault(self, rank: int, start_s: float, end_s: float, label: str) -> None:
         """Add a fault to the trace of every session."""
         for channel in self.channels:
@@ -185,6 +215,9 @@ class BaseWorld(ABC):
 
     def _crash(self, rank: int) -> None:
         worker, now_s = self._learners[rank], self.agenda.now_s
+        if self.members is not None and self.members.forget_joiner(rank):
+            self._record_fault(rank, now_s, now_s, "crash")
+            return
         if worker.fiber.is_over:
             return
         self._record_fault(rank, now_s, now_s, "crash")
@@ -196,7 +229,7 @@ class BaseWorld(ABC):
             channel.collectives.lose(rank, now_s)
         for endpoint in self.endpoints:
             if not endpoint.fiber.is_over:
-                endpoint.peer_lost(rank)
+                endpoint.peer_lost(rank) if self.members is None else endpoint.interrupt()
 
     def _absent(self, rank: int) -> None:
         """Mark a worker that joins later as lost."""
@@ -215,13 +248,20 @@ class BaseWorld(ABC):
         if not worker.is_lost or self._is_over() or self.is_ending():
             return
         self._record_fault(rank, now_s, now_s, what)
-        del self._lost_at[rank]
-        self._living += 1
+        if self.members is not None:
+            self.members.wait(rank)
+            return
+        self._live_again(rank)
         for channel in self.channels:
             channel.collectives.readmit(rank)
         self.returned(rank)
-        worker.live_again()
         worker.fiber.resume()
+
+    def _live_again(self, rank: int) -> None:
+        """Count a worker among the living, and give it a new life, which has not started yet."""
+        del self._lost_at[rank]
+        self._living += 1
+        self._learners[rank].live_again()
 
     def _crash_server(self) -> None:
         if self._servers:

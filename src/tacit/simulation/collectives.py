@@ -22,7 +22,18 @@ from tacit.simulation.rendezvous import Call, Group, Rendezvous
 class Collective(Call):
     """One collective of one group; ``joined``: payload, then weight or source or continues, then time."""
 
-    __slots__ = ("begun_s", "called_by", "done_s", "label", "means", "results", "since_s")
+    __slots__ = (
+        "attempt",
+        "begun_s",
+        "called_by",
+        "done_s",
+        "is_numbered",
+        "label",
+        "lets_in",
+        "means",
+        "results",
+        "since_s",
+    )
 
     joined: dict[int, tuple[Any, float, float]]
 
@@ -33,7 +44,8 @@ class Collective(Call):
         self.means: Means | None = None  # of an all-reduce
         self.since_s: dict[int, float] = {}  # by rank: since when it waits
         self.done_s: dict[int, float] = {}
-        self.begun_s = 0.0
+        self.begun_s, self.attempt, self.is_numbered = 0.0, 0, False
+        self.lets_in = False  # whether all ranks let joiners in after it, at the end of their step
 
     def __str__(self) -> str:
         return f"{self.kind} {self.index}"
@@ -71,26 +83,54 @@ class Collectives(Rendezvous[Collective]):
         """Join the next collective of the group; the last rank starts it."""
         return self._enter(rank, kind, (payload, weight, self._agenda.now_s), group)
 
+    def needs_regrouping(self, rank: int, collective: Collective) -> bool:
+        """Whether ``rank``, which waits in ``collective``, has to agree on other members or to join them first."""
+        return False
+
+    def rejoin(self, rank: int, collective: Collective) -> None:
+        """Let ``rank`` take part, with what it had given, in a collective that is repeated by other members."""
+
+    def withdraw(self, collective: Collective) -> None:
+        """Let all ranks in a collective that has not begun raise ``MembersChanged``."""
+
+    def interrupt(self) -> None:
+        """Let the ranks in collectives that have not begun agree on other members."""
+
+    def let_in(self, rank: int, donor: int) -> None:
+        """Let a joiner continue with the calls that follow those of ``donor``."""
+
+    def follow(self, rank: int, collective: Collective) -> None:
+        """Let a joiner have the result of a round in progress that it copied from a member."""
+
     def _start(self, collective: Collective) -> None:
         self._trace.pack_if_long()
         price, results = self._price(collective)
-        self._number_round(collective)
+        if not collective.is_numbered:  # a repeated one keeps its number
+            self._number_round(collective)
+            collective.is_numbered = True
         now_s = self._agenda.now_s
         collective.begun_s = max(self._fabric.open_from(collective.group), self._awake_from(collective.group))
         if collective.begun_s > now_s + self._timeout_s:
             failure = TimedOut(str(collective), self._fabric.cut_off(collective.group), self._timeout_s)
-            self._agenda.at(now_s + self._timeout_s, lambda: self._fail(collective, failure))
+            self._agenda.at(now_s + self._timeout_s, partial(self._time_out, collective, collective.attempt, failure))
             return
         collective.results = dict(zip(collective.group, results, strict=True))
         ends_s = [collective.begun_s + seconds for seconds in price.seconds]
-        self._trace.exchanges(
-            collective.group, collective.begun_s, ends_s, collective.label, collective.index, price.sent_bytes
-        )
+        self._record(collective, ends_s, price.sent_bytes)
         leaving: dict[float, list[int]] = {end_s: [] for end_s in sorted(set(ends_s))}
         for rank, end_s in zip(collective.group, ends_s, strict=True):
             leaving[end_s].append(rank)
         for end_s, ranks in leaving.items():
-            self._agenda.at(end_s, lambda ranks=ranks: self._leave(collective, ranks))  # type: ignore[misc]
+            self._agenda.at(end_s, partial(self._leave, collective, ranks, collective.attempt))
+
+    def _time_out(self, collective: Collective, attempt: int, failure: TimedOut) -> None:
+        if attempt == collective.attempt:
+            self._fail(collective, failure)
+
+    def _record(self, collective: Collective, ends_s: Sequence[float], sent_bytes: Sequence[int]) -> None:
+        """Write the exchange into the trace when it starts; ``ends_s``, ``sent_bytes``: by rank of its group."""
+        begun_s, label, index = collective.begun_s, collective.label, collective.index
+        self._trace.exchanges(collective.group, begun_s, ends_s, label, index, sent_bytes)
 
     def _number_round(self, collective: Collective) -> None:
         """Number the collective among those of its group, and label it, as real processes do."""
@@ -102,8 +142,10 @@ class Collectives(Rendezvous[Collective]):
             collective.index = self._group_rounds[group] = self._group_rounds.get(group, 0) + is_new
             collective.label = f"{collective.kind} of {group}"
 
-    def _leave(self, collective: Collective, ranks: list[int]) -> None:
+    def _leave(self, collective: Collective, ranks: list[int], attempt: int) -> None:
         """Write the results that one copy can write, and the waits; then resume the ranks."""
+        if attempt != collective.attempt:  # broken off, and maybe repeated
+            return
         collective.done_s.update(dict.fromkeys(ranks, self._agenda.now_s))
         waiters, since_s = collective.waiters, collective.since_s
         waiting = [rank for rank in ranks if rank in waiters and not waiters[rank].is_over]
@@ -125,6 +167,7 @@ class Collectives(Rendezvous[Collective]):
             case "all-gather":
                 payloads = [payload for payload, _, _ in joined]
                 messages, are_shared = _made(payloads), all(isinstance(one, DeferredMessage) for one in payloads)
+                self._keep_made(collective, messages)
                 price = self._fabric.price_all_gather(group, [message.size_bytes for message in messages])
                 first = Gathered(messages)
                 own_lists = [Gathered(messages, first.derived) for _ in group]
@@ -138,6 +181,9 @@ class Collectives(Rendezvous[Collective]):
                 value: Tensor = collective.joined[source][0]
                 price = self._fabric.price_broadcast(group, source, value.numel() * value.element_size())
                 return price, [value] * len(group)
+
+    def _keep_made(self, collective: Collective, messages: Sequence[Message]) -> None:
+        """Keep messages that were deferred, where the collective may be repeated."""
 
     def _all_reduce(
         self, collective: Collective, given: list[Given], weights: list[float]

@@ -17,7 +17,7 @@ from tacit.core.messages import Message
 from tacit.core.network import Envelope, server_address
 from tacit.core.state_io import restore, store
 from tacit.core.strategy import ServerStrategy
-from tacit.errors import WITHOUT_THE_WORKER, MisplacedCall, PeerLost, TimedOut
+from tacit.errors import WITHOUT_THE_WORKER, MembersChanged, MisplacedCall, PeerLost, TimedOut
 from tacit.session.server_model import ServerModel
 from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.network import SimulatedNetwork
@@ -46,8 +46,10 @@ class Endpoint(ABC):
         "busy_until_s",
         "fiber",
         "in_flight",
+        "is_door_due",
         "is_handling",
         "is_lost",
+        "is_regrouping",
         "is_timing_only",
         "kinds",
         "life",
@@ -66,6 +68,8 @@ class Endpoint(ABC):
         self.fiber: Fiber = make_fiber(world.host, self._run)
         self.waiting: tuple[object, float] | None = None  # the call it is parked in, since when
         self.is_lost = False
+        self.is_door_due = False  # whether it goes to the door of the members at the end of this step
+        self.is_regrouping = False  # the strategy adapts to other members
         self.is_handling = False  # a handler runs: it may neither block nor access parameters
         self.replies_left = 0  # that the running handler may still send
         self.kinds: Kinds | None = None  # its own message classes; None: those of the process
@@ -120,6 +124,9 @@ class Endpoint(ABC):
         self.fiber.park()
         self.waiting = None
 
+    def regroup(self, waiting_for: object) -> None:  # noqa: B027 - a server has no members
+        """Agree with the other members on who takes part, where they change."""
+
     def spend(self, what: str, numbers: int) -> None:
         """Let the time of work in a hook pass, as ``Cluster.costs`` prices it. Handlers take no time."""
         costs = self.world.cluster.costs
@@ -165,9 +172,12 @@ class Endpoint(ABC):
                     del self._inbox[place]
                     message: Any = envelope.message.received_as((kind,), self.kinds)
                     return envelope.source, message
+            what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
+            if self.world.members_change:
+                self.regroup(what)
+                raise MembersChanged(what)
             self._raise_if_lost(kind, source)
             since_s = self.world.agenda.now_s
-            what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
             self._wanted = wanted = (session, kind, source)
             if timeout_s is not None:
                 if until_s is not None and since_s >= until_s:
@@ -193,6 +203,12 @@ class Endpoint(ABC):
     def peer_lost(self, rank: int) -> None:
         """Wake this endpoint if it waits for a message from the lost worker ``rank``."""
         if self._wanted is not None and self._wanted[2] == rank:
+            self._wanted = None
+            self.fiber.resume()
+
+    def interrupt(self) -> None:
+        """Wake this endpoint if it waits for a message, because the members change."""
+        if self._wanted is not None:
             self._wanted = None
             self.fiber.resume()
 

@@ -1,13 +1,11 @@
 """Transfer times of messages, which share NICs, and of collectives.
 
-The NIC of a host has one outgoing and one incoming pipe. Transfers in a pipe share its bandwidth evenly, as TCP flows
-do. A transfer ends when it has passed both pipes and, if its link is slower than the NICs, the link. Transfers within a
-host use no pipe. Collectives do not share pipes with messages: all ranks of a ring send at once, each to its neighbour.
+The NIC of a host has one outgoing and one incoming pipe (``flights``). Transfers within a host use no pipe. Collectives
+do not share pipes with messages: all ranks of a ring send at once, each to its neighbour.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +20,7 @@ from tacit.cluster.group_network import GroupNetwork
 from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
 from tacit.core.randomness import Streams
 from tacit.simulation.agenda import Agenda
+from tacit.simulation.flights import Flight, Path, Pipe
 
 Array = NDArray[np.float64]
 _MOST_PRICES: Final = 256
@@ -33,131 +32,6 @@ class Price(NamedTuple):
 
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
-
-
-class Pipe:
-    """One direction of a NIC. Generalised processor sharing: everything inside advances at rate / occupancy.
-
-    Each transfer that enters delays the next end, and a burst of transfers delays it many times. So the agenda keeps
-    its earlier entry, which on its turn makes way for the current one.
-    """
-
-    def __init__(self, agenda: Agenda, bytes_per_s: float) -> None:
-        self._agenda, self._rate, self.is_instant = agenda, bytes_per_s, bytes_per_s == math.inf
-        self._inside: list[tuple[float, int, Callable[[], None]]] = []
-        self._served, self._as_of_s = 0.0, 0.0  # bytes that a transfer would have got since the start of the pipe
-        self._sequence = 0
-        self._next_end: tuple[float, int] | None = None  # time and place in the agenda
-        self._entered: list[tuple[float, int]] = []  # a heap of the entries in the agenda: times and places
-
-    def push(self, size_bytes: int, done: Callable[[], None]) -> None:
-        """Transfer ``size_bytes``, then call ``done``."""
-        if self.is_instant:
-            done()
-            return
-        now_s, inside = self._agenda.now_s, self._inside
-        if inside:
-            self._served += (now_s - self._as_of_s) * self._rate / len(inside)
-        self._as_of_s = now_s
-        self._sequence += 1
-        heapq.heappush(inside, (self._served + size_bytes, self._sequence, done))
-        self._plan()
-
-    def _plan(self) -> None:
-        """Compute the next end, from the state as of now."""
-        left = self._inside[0][0] - self._served
-        end_s = self._as_of_s + left * len(self._inside) / self._rate if left > 0.0 else self._as_of_s
-        self._next_end = (end_s, self._agenda.reserve())
-        if not self._entered or self._next_end < self._entered[0]:
-            self._enter(self._next_end)
-
-    def _enter(self, end: tuple[float, int]) -> None:
-        heapq.heappush(self._entered, end)
-        self._agenda.enter(*end, self._turn)
-
-    def _turn(self) -> None:
-        """Handle the first entry in the agenda: end transfers, or enter the end that has replaced it."""
-        if heapq.heappop(self._entered) != self._next_end:
-            if self._next_end is not None and (not self._entered or self._next_end < self._entered[0]):
-                self._enter(self._next_end)
-            return
-        self._as_of_s, self._next_end, inside = self._agenda.now_s, None, self._inside
-        self._served, _, done = heapq.heappop(inside)
-        ended = [done]
-        while inside and inside[0][0] <= self._served:
-            ended.append(heapq.heappop(inside)[2])
-        if inside:
-            self._plan()
-        for done in ended:
-            done()
-
-
-class Flight:
-    """A message in flight, or one that has arrived but waits for an earlier message in flight.
-
-    It passes both pipes at once. It enters the receiver's pipe one latency after it enters the sender's.
-    """
-
-    __slots__ = (
-        "_agenda",
-        "_arrival_s",
-        "_parts_left",
-        "_pipe_in",
-        "_queue",
-        "_size_bytes",
-        "delivered",
-        "is_here",
-        "latency_s",
-    )
-
-    def __init__(
-        self, agenda: Agenda, queue: deque[Flight], size_bytes: int, latency_s: float, delivered: Callable[[], None]
-    ) -> None:
-        self._agenda, self._queue, self._size_bytes, self.latency_s = agenda, queue, size_bytes, latency_s
-        self.delivered, self.is_here = delivered, False
-        queue.append(self)
-
-    def depart(self, alone_s: float, pipes: tuple[Pipe, Pipe] | None) -> None:
-        """Enter the pipes. alone_s: time that the message takes without other messages, in addition to the latency."""
-        reached_s = self._agenda.now_s + self.latency_s
-        if pipes is None:
-            self._agenda.at(reached_s + alone_s, self.arrive)
-            return
-        pipe_out, self._pipe_in = pipes
-        self._arrival_s, self._parts_left = reached_s + alone_s, 2
-        pipe_out.push(self._size_bytes, self._leave_sender)
-        self._agenda.at(reached_s, self._reach_receiver)
-
-    def _leave_sender(self) -> None:
-        self._end_part(self._agenda.now_s + self.latency_s)
-
-    def _reach_receiver(self) -> None:
-        self._pipe_in.push(self._size_bytes, self._leave_receiver)
-
-    def _leave_receiver(self) -> None:
-        self._end_part(self._agenda.now_s)
-
-    def _end_part(self, end_s: float) -> None:
-        self._parts_left -= 1
-        if end_s > self._arrival_s:
-            self._arrival_s = end_s
-        if self._parts_left == 0:
-            self._agenda.at(self._arrival_s, self.arrive)
-
-    def arrive(self) -> None:
-        """Deliver the message once all messages that were sent before it are delivered."""
-        self.is_here, queue = True, self._queue
-        while queue and queue[0].is_here:
-            queue.popleft().delivered()
-
-
-class Path(NamedTuple):
-    """The way of messages from one node to another: pipes, unless none limits them, and flights in order of sending."""
-
-    latency_s: float
-    bandwidth: float
-    pipes: tuple[Pipe, Pipe] | None
-    queue: deque[Flight]
 
 
 class Fabric:
@@ -216,18 +90,25 @@ class Fabric:
         """Return the way of messages from ``source`` to ``target``."""
         path = self._paths.get((source, target))
         if path is None:
-            cluster, pipes = self._cluster, None
-            if not cluster.is_local(source, target):
-                ends = self._pipe("out", cluster.host(source)), self._pipe("in", cluster.host(target))
-                pipes = None if all(pipe.is_instant for pipe in ends) else ends
-            path = Path(cluster.latency(source, target), cluster.bandwidth(source, target), pipes, deque())
-            self._paths[source, target] = path
+            path = self._paths[source, target] = self._new_path(source, target)
         return path
 
+    def _new_path(self, source: int, target: int) -> Path:
+        cluster, from_host, to_host = self._cluster, self._cluster.host(source), self._cluster.host(target)
+        if from_host == to_host:
+            return Path(cluster.latency(source, target), cluster.bandwidth(source, target), None, deque())
+        pipe_out, pipe_in = self._pipe("out", from_host), self._pipe("in", to_host)
+        pipes = None if pipe_out.is_instant and pipe_in.is_instant else (pipe_out, pipe_in)
+        if cluster.links:
+            return Path(cluster.latency(source, target), cluster.bandwidth(source, target), pipes, deque())
+        # What these would return; a gossip run uses most pairs of nodes only a few times.
+        return Path(cluster.latency_s, min(pipe_out.bytes_per_s, pipe_in.bytes_per_s), pipes, deque())
+
     def _pipe(self, direction: str, host: int) -> Pipe:
-        if (direction, host) not in self._pipes:
-            self._pipes[direction, host] = Pipe(self._agenda, self._cluster.nic_bandwidth(direction, host))
-        return self._pipes[direction, host]
+        pipe = self._pipes.get((direction, host))
+        if pipe is None:
+            pipe = self._pipes[direction, host] = Pipe(self._agenda, self._cluster.nic_bandwidth(direction, host))
+        return pipe
 
     def price_all_reduce(self, group: Sequence[int], elements: int, element_bytes: int) -> Price:
         """Ring all-reduce: 2(n−1) stages, each rank passing one of n chunks to its successor."""

@@ -87,7 +87,7 @@ class SimulatedNetwork:
         return self._as_own(self._call("all-gather", message.snapshot(), float(continues), group), [message])
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
-        ranks = range(self.size) if group is None else group
+        ranks = self.members if group is None else group
         check_one_for_each(messages, len(ranks))
         payload = {rank: message.snapshot() for rank, message in zip(ranks, messages, strict=True)}
         given: list[Message] = self._call("all-to-all", payload, 1.0, group)
@@ -119,11 +119,21 @@ class SimulatedNetwork:
     def leave(self, collective: Collective, since_s: float) -> Any:
         """Wait until the collective has ended for this rank, and return its result."""
         end, rank = self._end, self.rank
-        if collective.failure is not None:
-            raise collective.failure
-        if rank not in collective.done_s:
-            collective.waiters[rank], collective.since_s[rank] = end.fiber, since_s
+        collective.since_s[rank] = since_s
+        while rank not in collective.done_s:
+            if collective.failure is not None:
+                raise collective.failure
+            if self.channel.collectives.needs_regrouping(rank, collective):
+                if end.is_regrouping:  # the strategy begins anew with adapting
+                    self.channel.collectives.withdraw(collective)
+                else:
+                    end.regroup(collective)
+                    self.channel.collectives.rejoin(rank, collective)
+                continue
+            collective.waiters[rank] = end.fiber
             end.block(collective)
+        if collective.lets_in:
+            end.is_door_due = True
         return collective.results[rank]
 
     def _as_own(self, gathered: list[Message], given: Sequence[MessageType]) -> list[MessageType]:
@@ -144,6 +154,11 @@ class SimulatedPending:
 
     def __init__(self, network: SimulatedNetwork, collective: Collective, numbers: int) -> None:
         self._network, self._collective, self._numbers = network, collective, numbers
+
+    def copied(self, network: SimulatedNetwork) -> SimulatedPending:
+        """Return the same collective for a worker that got everything from this one."""
+        self._network.channel.collectives.follow(network.rank, self._collective)
+        return SimulatedPending(network, self._collective, self._numbers)
 
     @property
     def is_ready(self) -> bool:

@@ -58,6 +58,7 @@ class SimulatedWorker(Endpoint):
         if world.moments is not None:
             self._with_moments = world.moments.network_of(self)
             self.network = cast(SimulatedNetwork, self._with_moments)
+        self.has_joined = False  # it begins with the state of a member
         self._held = HeldSteps(partial(world.engine.advance, rank)) if world.holds_steps else None
 
     # Interface of strategies.
@@ -149,13 +150,17 @@ class SimulatedWorker(Endpoint):
         super().live_again()
         self.state, self._is_initialised, self._step_in_progress, self._ahead = None, False, None, 0
         self._update_is_skipped, self._is_abandoned, self._deferred_gradient, self._queued = False, False, None, 0
+        self.is_door_due = self.is_regrouping = self.has_joined = False
         self.compute_times.crash_s = self.compute_times.crash_after(self.world.agenda.now_s)
         self.boundary_s = self.world.agenda.now_s
 
     def live(self) -> None:
-        world, strategy = self.world, self.world.strategy
-        self.state = state = strategy.init(self)
+        world, strategy, members = self.world, self.world.strategy, self.world.members
+        state = self.state if self.has_joined else strategy.init(self)
+        self.state = state
         self._is_initialised = True
+        if members is not None and (self.has_joined or len(members.ranks) < self.size):
+            members.adapt(self)  # a joiner, or a run that begins without some workers
         if (self.life > 1 or world.is_resumed) and isinstance(strategy, TakesJoiners):
             strategy.join(self, state)
         early, self._inbox = self._inbox, deque()
@@ -179,15 +184,33 @@ class SimulatedWorker(Endpoint):
                     world.engine.update(self.rank, self._updates if world.has_server else self.step)
             self._current = self.step
             self.step += 1
-            is_due = evaluator.is_due(self.step) and not world.has_server
+            is_due = not world.has_server and evaluator.is_due(self.step)
             if is_due:
                 world.engine.snapshot(self.rank, self.step, evaluator.before)
             if calls_after:
                 strategy.after_step(self, state)
             if is_due:
                 self._report()
+            if members is not None and self.step < world.steps and members.opens_for(self):
+                members.regroup(self, "the end of a step", lets_in=True)
         self._current = max(0, self.step - 1)
         strategy.finish(self, state)
+
+    def regroup(self, waiting_for: object) -> None:
+        members = self.world.members
+        if members is not None and members.is_changing:
+            members.regroup(self, waiting_for, lets_in=False)
+
+    def begin_generation(self) -> None:
+        """Drop messages of an earlier generation of members."""
+        self._inbox.clear()
+        self.is_door_due = False
+
+    def continue_counters_of(self, donor: SimulatedWorker) -> None:
+        """Continue the counters of a member, whose copy this joiner is."""
+        self._updates, self.boundary_s = donor._updates, self.world.agenda.now_s
+        if self._with_moments is not None and donor._with_moments is not None:
+            self._with_moments.rounds = donor._with_moments.rounds
 
     def _report(self) -> None:
         world = self.world

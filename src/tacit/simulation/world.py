@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from tacit.cluster.cluster import Cluster
+from tacit.cluster.faults import Join
 from tacit.core.strategy import RunsAhead, Strategy
 from tacit.session.server_model import ServerModel
 from tacit.simulation.base_world import BaseWorld
@@ -21,6 +22,9 @@ from tacit.simulation.engine.moments import Moments
 from tacit.simulation.engine.timing_engine import TimingEngine
 from tacit.simulation.evaluation import Evaluator
 from tacit.simulation.evaluation.timed import TimedEvaluator
+from tacit.simulation.membership.collectives import MembersCollectives
+from tacit.simulation.membership.joiners import Everything
+from tacit.simulation.membership.members import Members
 from tacit.simulation.workers import SimulatedWorker
 from tacit.strategies.ddp import DDP
 from tacit.workloads.workload import Problem, Token
@@ -47,10 +51,15 @@ class World(BaseWorld):
         moments: Moments | None = None,
     ) -> None:
         is_timing = isinstance(engine, TimingEngine)
+        if cluster.fewest_workers < cluster.workers and strategy.regroups:
+            late = {fault.rank for fault in cluster.faults if isinstance(fault, Join)}
+            self.members = Members(self, cluster, strategy, [r for r in range(cluster.workers) if r not in late])
         super().__init__(cluster, seed=seed, host=host, is_timing=is_timing, has_server=strategy.has_server)
         self.strategy, self.engine, self.evaluator, self.steps = strategy, engine, evaluator, steps
         self.cancels, self.moments = strategy.cancels, moments
-        self.collectives.skips_lost = strategy.skips_lost_workers
+        self.collectives.skips_lost = strategy.skips_lost_workers and self.members is None
+        if isinstance(self.collectives, MembersCollectives) and self.members is not None:
+            self.collectives.members_of_run = self.members
         self.collectives.find_matrix = None if isinstance(engine, TimingEngine) else engine.matrix_of
         if isinstance(strategy, DDP):
             self.collectives.overlap = BackwardOverlap(strategy, engine.layout, partial(mean_step_s, cluster))
@@ -132,6 +141,8 @@ class World(BaseWorld):
     def lost(self, rank: int) -> None:
         self.workers[rank].release_steps()
         self.evaluator.lost(rank)
+        if self.members is not None:
+            self.members.lose(rank)
 
     def is_ending(self) -> bool:
         alive = [worker for worker in self.workers if not worker.is_lost]
@@ -142,7 +153,16 @@ class World(BaseWorld):
         others = [worker.progress() for worker in self.workers if worker.rank != rank and not worker.is_lost]
         self.workers[rank].step = min(others, default=self.workers[rank].step)
         self.engine.reset(rank)
-        self.evaluator.returned(rank)
+        self.evaluator.returned(rank, self.workers[rank].step)
+
+    def let_in(self, rank: int, everything: Everything) -> None:
+        """Give a joiner everything that a member has; its fiber starts when it is resumed."""
+        worker, donor = self.workers[rank], everything.donor.rank
+        self.engine.settle()
+        self._live_again(rank)
+        self.channels[0].collectives.let_in(rank, donor)
+        everything.give(worker)
+        self.evaluator.returned(rank, worker.step)
 
     def _advance_one(self, rank: int, step: int, token: Token) -> None:
         self.engine.advance(rank, step, [token])
@@ -164,6 +184,10 @@ class World(BaseWorld):
         if ("shared", rank) not in self._streams:
             self._streams["shared", rank] = self.streams.numpy("shared")
         return self._streams["shared", rank]
+
+    def set_shared_stream(self, rank: int, stream: np.random.Generator) -> None:
+        """Let the rank continue with the shared random numbers of another one."""
+        self._streams["shared", rank] = stream
 
     def updated(self, server: SimulatedServer) -> None:
         """Evaluate the model after an update of the server, or of its first shard, if that is due."""

@@ -17,8 +17,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from tacit.compression.coding.ranges import range_bounds, range_split, split
-from tacit.compression.compressor import Compressed, Compressor
+from tacit.compression.compressor import Compressor
 from tacit.compression.feedback.codec import Codec
 from tacit.compression.feedback.encoding import Encoding
 from tacit.compression.feedback.feedback import Feedback
@@ -28,9 +27,10 @@ from tacit.compression.feedback.updates import Update, Weights, computed_once
 from tacit.core.host_memory import copied
 from tacit.core.messages import check_kind
 from tacit.core.worker import Worker, is_timing_only
-from tacit.errors import require
+from tacit.errors import MembersChanged, require
 from tacit.strategies.aggregation import Aggregate, aggregation, check_aggregate
 from tacit.strategies.nominal_exchange import nominal_updates
+from tacit.strategies.scattered_exchange import scattered
 from tacit.strategies.vector_checks import require_finite
 
 
@@ -83,61 +83,61 @@ class CompressedAllReduce:
         """Return the mean and the ranks' updates, in which ``statistics`` travel uncompressed."""
         worker.spend("flatten", vector.numel())
         feedback, like = self.feedback, (vector.numel(), vector.dtype, vector.device)
-        scale, form = self._plans.get((worker.size, *like)) or self._plan(worker, vector)
+        scale, form = self._plan(worker, vector, len(state.weights))
         shapes = worker.layout.shapes
         codec = Codec(self.compressor, worker.random, worker.shared_random, *like, shapes, scale, weight, rate)
         if is_timing_only(worker):
             return vector, nominal_updates(worker, feedback, state, codec, form, statistics)
         check = partial(require_finite, worker, what)
-        encoding = Encoding(feedback, state, vector, codec, statistics, check)
-        if form == "scatter":
-            assert isinstance(feedback, SummableFeedback)
-            own = encoding.make()
-            worker.spend(*encoding.work)
-            mean, updates = self._scatter(worker, feedback, state, own, codec)
-        else:
-            updates = worker.network.all_gather(encoding)
-            computed_once(updates, encoding.kind.kind, lambda: check_kind(updates, encoding.kind))
-            mean = feedback.decode_updates(state, updates, codec)
-            worker.spend(f"decode {type(self.compressor).__name__}", codec.dimension * worker.size)
+        mean, updates = self._exchange(worker, state, Encoding(feedback, state, vector, codec, statistics, check), form)
+        state.sent = None
         worker.report_total_weight(Weights.of(updates).total)
         if state.master_bytes and worker.rank == 0:
             worker.note("broadcast_bytes", state.master_bytes)
         return _rounded(mean, vector.dtype, updates), updates
 
+    def regrouped(self, worker: Worker, state: FeedbackState, members: Sequence[int]) -> None:
+        """Adapt the state of the feedback to other members."""
+        _, form = self._plan(worker, worker.parameters, len(state.weights))
+        network = worker.network
+        mean = partial(network.all_reduce_mean, extra_state=False) if form == "scatter" else None
+        self.feedback.regrouped(state, worker.rank, members, mean)
+
+    def _exchange(
+        self, worker: Worker, state: FeedbackState, encoding: Encoding, form: str
+    ) -> tuple[Tensor, Sequence[Update]]:
+        """Return the mean and the updates. Ranges of other members are summed and sent anew."""
+        feedback, codec = self.feedback, encoding.codec
+        own: Update | None = None
+        while form == "scatter":
+            assert isinstance(feedback, SummableFeedback)
+            if own is None:
+                own = encoding.make()
+                worker.spend(*encoding.work)
+            try:
+                return scattered(worker, feedback, state, own, codec)
+            except MembersChanged:
+                form = self._plan(worker, encoding.vector, len(state.weights))[1]
+        updates = worker.network.all_gather(encoding if own is None else own)
+        computed_once(updates, encoding.kind.kind, lambda: check_kind(updates, encoding.kind))
+        mean = feedback.decode_updates(state, updates, codec)
+        worker.spend(f"decode {type(self.compressor).__name__}", codec.dimension * len(updates))
+        return mean, updates
+
     @cached_property
     def _plans(self) -> dict[tuple[object, ...], tuple[float, str]]:
         return {}
 
-    def _plan(self, worker: Worker, vector: Tensor) -> tuple[float, str]:
+    def _plan(self, worker: Worker, vector: Tensor, ranks: int) -> tuple[float, str]:
         """Return the factor of decoded vectors and the form of aggregation, which all exchanges of a run share."""
         like = (vector.numel(), vector.dtype, vector.device)
+        if (known := self._plans.get((ranks, *like))) is not None:
+            return known
         scale = self.feedback.scale(self.compressor, vector.numel())
         codec = Codec(self.compressor, worker.random, worker.shared_random, *like, worker.layout.shapes, scale)
-        plan = scale, aggregation(self.aggregate, self.feedback, worker.size, codec)
-        self._plans[worker.size, *like] = plan
+        plan = scale, aggregation(self.aggregate, self.feedback, ranks, codec)
+        self._plans[ranks, *like] = plan
         return plan
-
-    def _scatter(
-        self, worker: Worker, feedback: SummableFeedback, state: FeedbackState, own: Update, codec: Codec
-    ) -> tuple[Tensor, Sequence[Update]]:
-        messages = range_split(self.compressor, codec.dimension, codec.dtype.itemsize)
-        assert messages is not None
-        bounds = range_bounds(codec.dimension, worker.size, messages.multiple)
-        parts = [own] * worker.size if own.body is None else [own.with_body(part) for part in split(own.body, bounds)]
-        updates = worker.network.all_to_all(parts)
-        check_kind(updates, type(own))
-        begin, end = bounds[worker.rank : worker.rank + 2]
-        reply = feedback.reply(state, updates, begin, codec.of_range(end - begin))
-        decoding = f"decode {type(self.compressor).__name__}"
-        worker.spend(decoding, codec.dimension)
-        replies = worker.network.all_gather(reply, continues=True)
-        check_kind(replies, Compressed)
-        for place, received in enumerate(replies):
-            received.of_length(bounds[place + 1] - bounds[place])
-        mean = feedback.decode_replies(state, own, updates, replies, codec)
-        worker.spend(decoding, codec.dimension)
-        return mean, updates
 
 
 def _rounded(mean: Tensor, dtype: torch.dtype, updates: Sequence[Update]) -> Tensor:

@@ -59,6 +59,9 @@ class CompressedGradient(Strategy[FeedbackState], MergesStates):
         rate = worker.learning_rate
         worker.gradient = self._exchange.all_reduce(worker, state, worker.gradient, weight, rate, "gradient")
 
+    def regrouped(self, worker: Worker, state: FeedbackState, members: Sequence[int]) -> None:
+        self._exchange.regrouped(worker, state, members)
+
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Return equal states for another number of workers, with an unchanged mean over workers."""
         return self.feedback.merged(states, rank, size)

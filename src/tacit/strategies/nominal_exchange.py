@@ -19,6 +19,7 @@ from tacit.compression.nominal import NominalVector
 from tacit.core.messages import Message
 from tacit.core.network import DeferredMessage
 from tacit.core.worker import Worker
+from tacit.errors import MembersChanged
 
 MessageType = TypeVar("MessageType", bound=Message)
 
@@ -42,9 +43,12 @@ def nominal_updates(
     worker: Worker, feedback: Feedback, state: FeedbackState, codec: Codec, form: str, statistics: Tensor | None
 ) -> Sequence[Update]:
     """Let the time of an exchange pass, in the ``form`` "gather" or "scatter"; return the updates."""
-    if form == "scatter":
+    while form == "scatter":
         assert isinstance(feedback, SummableFeedback)
-        return scatter(worker, feedback, state, codec, statistics)
+        try:
+            return scatter(worker, feedback, state, codec, statistics)
+        except MembersChanged:
+            continue
     updates = gather(worker, feedback, state, codec, statistics)
     if state.master_bytes and worker.rank == 0:
         worker.note("broadcast_bytes", state.master_bytes)
@@ -59,7 +63,7 @@ def gather(
     own = _with_statistics(feedback.nominal_update(state, codec), statistics)
     updates = worker.network.all_gather(Ready(own.owned(), (f"encode {name}", codec.dimension)))
     feedback.set_nominal_broadcast(state, codec)
-    worker.spend(f"decode {name}", codec.dimension * worker.size)
+    worker.spend(f"decode {name}", codec.dimension * len(updates))
     return updates
 
 
@@ -72,11 +76,12 @@ def scatter(
     worker.spend(f"encode {name}", dimension)
     messages = range_split(codec.compressor, dimension, codec.dtype.itemsize)
     assert messages is not None
-    bounds = range_bounds(dimension, worker.size, messages.multiple)
+    ranks = len(state.weights)
+    bounds = range_bounds(dimension, ranks, messages.multiple)
     sizes = [end - begin for begin, end in pairwise(bounds)]
     parts = {numbers: _part(own, codec, numbers).owned() for numbers in set(sizes)}
     updates = worker.network.all_to_all([parts[numbers] for numbers in sizes])
-    reply = feedback.nominal_reply(messages, worker.size, sizes[worker.rank], codec)
+    reply = feedback.nominal_reply(messages, ranks, sizes[state.rank], codec)
     worker.spend(f"decode {name}", dimension)
     worker.network.all_gather(Ready(reply), continues=True)
     worker.spend(f"decode {name}", dimension)

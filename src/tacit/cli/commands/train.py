@@ -157,7 +157,8 @@ def _notes(plan: Plan, folder: Path, is_resumed: bool) -> list[str]:
         )
     ignored = [key for key in plan.cluster if key != "workers"]
     text = f"{', '.join(ignored)} of [cluster] are settings of the simulator; real processes ignore them."
-    return ([text] if ignored else []) + plan_notes(plan.train, plan.settings.strategies[0])
+    notes = plan_notes(plan.train, plan.settings.strategies[0], plan.settings.cluster.workers)
+    return [*([text] if ignored else []), *notes]
 
 
 def _take_part(given: dict[str, Any]) -> None:

@@ -29,8 +29,9 @@ from torch import Tensor
 from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
 from tacit.compression.feedback.codec_rows import compress_differences
+from tacit.compression.feedback.feedback import MeanOf
 from tacit.compression.feedback.latest_mean import LatestMean
-from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, zeros
+from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, start_alike, zeros
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.kernels.accumulation import divided
 from tacit.compression.kernels.matrix_rows import stacked
@@ -55,7 +56,7 @@ class EstimateFeedback(SummableFeedback):
 
     def encode(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Compressed:
         """Return c_i = C(∇f_i − g_i), and set g_i ← g_i + c_i."""
-        weight = codec.weight / self.gain(state.rank, len(state.weights))
+        weight = codec.weight / self.gain(state.rank, state.ranks)
         is_plain = weight == 1.0 and has_methods_of(self, EstimateFeedback, "target")
         target = vector if is_plain else self.target(state, copied(vector, torch.float64).mul_(weight))
         if self.sends_in_full(state):
@@ -68,7 +69,7 @@ class EstimateFeedback(SummableFeedback):
         is_full = any(self.sends_in_full(state) for state in states)
         if is_full or not has_methods_of(self, EstimateFeedback, "encode"):
             return super().encode_rows(states, vectors, codecs)
-        gains = [self.gain(state.rank, len(state.weights)) for state in states]
+        gains = [self.gain(state.rank, state.ranks) for state in states]
         weights = [codec.weight / gain for codec, gain in zip(codecs, gains, strict=True)]
         rows = stacked(vectors)
         if any(weight != 1.0 for weight in weights) or not has_methods_of(self, EstimateFeedback, "target"):
@@ -109,6 +110,12 @@ class EstimateFeedback(SummableFeedback):
     def direction(self, state: FeedbackState, mean: Tensor, codec: Codec) -> Tensor:
         """Return the vector that the optimizer gets, given the mean g."""
         return mean
+
+    def regrouped(self, state: FeedbackState, rank: int, members: Sequence[int], mean: MeanOf | None) -> None:
+        """Set all estimates to their mean, which all ranks know from the sum, so that the mean is unchanged."""
+        sending = sum(weight != 0 for weight in state.weights) or 1
+        estimate, weight = state.shared["sum"] / sending, sum(state.weights) / sending
+        start_alike(state, rank, members, estimate, weight)
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Set all estimates to their mean, so that the mean itself is unchanged."""

@@ -16,7 +16,8 @@ from tacit.compression.coding.ranges import RangeSplit, range_split
 from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.codec import Codec
 from tacit.compression.feedback.ef21 import EstimateFeedback, Init, check_init
-from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, zeros
+from tacit.compression.feedback.feedback import MeanOf
+from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, start_alike, zeros
 from tacit.compression.feedback.summable import record_weights
 from tacit.compression.feedback.updates import Update
 from tacit.compression.nominal import NominalVector
@@ -57,7 +58,7 @@ class EF21Bidirectional(EstimateFeedback):
     def reply(self, state: FeedbackState, updates: Sequence[Update], begin: int, codec: Codec) -> Compressed:
         record_weights(state, updates)
         part = slice(begin, begin + codec.dimension)
-        change = self.mean_estimate(state, self.sum(updates, codec), part) - state.shared["followed"][part]
+        change = self.mean_estimate(state, self.sum(state, updates, codec), part) - state.shared["followed"][part]
         if not has_data(sum(update.weight for update in updates)):
             change.zero_()
         return self.master.compress(change.to(codec.dtype), codec.random)
@@ -80,6 +81,19 @@ class EF21Bidirectional(EstimateFeedback):
             reply.add_into(followed[begin : begin + reply.numbers], self.scale(self.master, reply.numbers))
             begin += reply.numbers
         return followed.clone()
+
+    def regrouped(self, state: FeedbackState, rank: int, members: Sequence[int], mean: MeanOf | None) -> None:
+        """Set all estimates to their mean; one dense mean of them where a rank knows the sum of its range only."""
+        if mean is None:
+            super().regrouped(state, rank, members, mean)
+            return
+        before = state.own["estimate"].clone()
+        if state.sent is not None:
+            state.sent[0].add_into(before, -state.sent[1])
+        is_joiner = state.ranks[state.rank] != rank
+        estimate = mean(before, 0.0 if is_joiner else 1.0)
+        staying = [weight for weight, other in zip(state.weights, state.ranks, strict=True) if other in members]
+        start_alike(state, rank, members, estimate, sum(staying) / (len(staying) or 1))
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Set all estimates to their mean, computed from the estimates: a rank may know the sum of its range only."""

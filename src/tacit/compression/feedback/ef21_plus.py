@@ -20,8 +20,8 @@ from torch import Tensor
 
 from tacit.compression.feedback.codec import Codec, message_of
 from tacit.compression.feedback.ef21 import Init, check_init
-from tacit.compression.feedback.feedback import Feedback
-from tacit.compression.feedback.state import FeedbackState, rebalanced, zeros
+from tacit.compression.feedback.feedback import Feedback, MeanOf
+from tacit.compression.feedback.state import FeedbackState, rebalanced, regroup, zeros
 from tacit.compression.feedback.updates import Update
 from tacit.core.weights import has_data
 
@@ -67,6 +67,14 @@ class EF21Plus(Feedback):
             if message is not None or has_ended:
                 state.weights[rank] = update.weight
         return estimates.sum(0) / (sum(state.weights) or 1.0)
+
+    def regrouped(self, state: FeedbackState, rank: int, members: Sequence[int], mean: MeanOf | None) -> None:
+        """Drop the estimates of lost ranks; those of joiners start at 0."""
+        estimates = state.shared["estimates"]
+        rows = [None if place is None else estimates[place] for place in regroup(state, rank, members)]
+        state.shared["estimates"] = torch.stack(
+            [torch.zeros_like(estimates[0]) if row is None else row for row in rows]
+        )
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Set all estimates to their mean, so that the mean itself is unchanged."""

@@ -97,5 +97,6 @@ class EF21Weighted(EstimateFeedback):
         )
         return super().begin(rank, size, like)
 
-    def gain(self, rank: int, size: int) -> float:  # n w_i
-        return size * self.weights[rank] / sum(self.weights)
+    def gain(self, place: int, ranks: Sequence[int]) -> float:  # n w_i
+        weights = [self.weights[rank] for rank in ranks]
+        return len(ranks) * weights[place] / sum(weights)

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from torch import Tensor
 
-from tacit.compression.feedback.codec import Codec
+from tacit.compression.feedback.codec import Codec, message_of
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.compression.feedback.updates import Update, UpdateWithStatistics
@@ -41,7 +41,7 @@ class Encoding(DeferredMessage[Update]):
     def make(self) -> Update:
         if self.check is not None:
             self.check(self.vector)
-        return self._with_statistics(self.feedback.encode_update(self.state, self.vector, self.codec))
+        return self._sent(self.feedback.encode_update(self.state, self.vector, self.codec))
 
     @classmethod
     def make_all(cls, several: Sequence[Self]) -> list[Update]:
@@ -55,14 +55,17 @@ class Encoding(DeferredMessage[Update]):
             some = several[begin : begin + at_once]
             states, codecs = [one.state for one in some], [one.codec for one in some]
             updates += first.feedback.encode_updates(states, vectors[begin : begin + at_once], codecs)
-        return [one._with_statistics(update) for one, update in zip(several, updates, strict=True)]
+        return [one._sent(update) for one, update in zip(several, updates, strict=True)]
 
     @property
     def kind(self) -> type[Update]:
         """The class of the update."""
         return Update if self.statistics is None else UpdateWithStatistics
 
-    def _with_statistics(self, update: Update) -> Update:
+    def _sent(self, update: Update) -> Update:
+        """Return the update with the statistics, and remember its message until it is decoded."""
+        body = message_of(update)
+        self.state.sent = None if body is None else (body, self.codec.scale)
         if self.statistics is None:
             return update
         return UpdateWithStatistics(update.weight, update.body, update.is_fresh, self.statistics)

@@ -27,7 +27,8 @@ from tacit.compression.coding.ranges import RangeSplit
 from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
 from tacit.compression.feedback.codec_rows import compress_rows
-from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, zeros
+from tacit.compression.feedback.feedback import MeanOf
+from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, regroup, zeros
 from tacit.compression.feedback.summable import SummableFeedback
 from tacit.compression.feedback.updates import Update
 from tacit.compression.kernels.accumulation import accumulate, divided
@@ -70,7 +71,7 @@ class NoFeedback(SummableFeedback):
     def reply(self, state: FeedbackState, updates: Sequence[Update], begin: int, codec: Codec) -> Compressed:
         if not _rounds_twice(codec):
             return super().reply(state, updates, begin, codec)
-        return codec.compressor.compress(self.sum(updates, codec).to(codec.dtype), codec.random)
+        return codec.compressor.compress(self.sum(state, updates, codec).to(codec.dtype), codec.random)
 
     def nominal_reply(self, split: RangeSplit, size: int, numbers: int, codec: Codec) -> NominalVector:
         if not _rounds_twice(codec):
@@ -125,7 +126,6 @@ class ErrorFeedback(SummableFeedback):
         return divided(total.sum, [total.weight, codec.rate or 1.0], codec.dtype)
 
     def encode_last(self, state: FeedbackState, codec: Codec) -> Compressed | None:
-        """Return C(e_i) while there is an error."""
         error = state.own["error"]
         if codec.rate == 0.0 or not error.any():
             return None
@@ -133,6 +133,12 @@ class ErrorFeedback(SummableFeedback):
 
     def takes_part(self, state: FeedbackState, codec: Codec) -> bool:
         return codec.rate != 0.0  # a step of length 0 moves nothing
+
+    def regrouped(self, state: FeedbackState, rank: int, members: Sequence[int], mean: MeanOf | None) -> None:
+        """Drop the errors of lost ranks; that of a joiner is 0."""
+        if state.ranks[state.rank] != rank:
+            state.own["error"] = torch.zeros_like(state.own["error"])
+        regroup(state, rank, members)
 
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Set every rank's error to the mean of the errors."""

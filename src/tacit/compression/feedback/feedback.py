@@ -11,7 +11,7 @@ messages (``summable.py``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from torch import Tensor
@@ -19,10 +19,12 @@ from torch import Tensor
 from tacit.compression.compressor import Compressor
 from tacit.compression.dense import Dense
 from tacit.compression.feedback.codec import Codec
-from tacit.compression.feedback.state import FeedbackState
+from tacit.compression.feedback.state import FeedbackState, regroup
 from tacit.compression.feedback.updates import Update
 from tacit.core.specs import Spec
 from tacit.errors import require
+
+MeanOf = Callable[[Tensor, float], Tensor]
 
 
 class Feedback(Spec, ABC):
@@ -85,6 +87,14 @@ class Feedback(Spec, ABC):
     @abstractmethod
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Return the state of ``rank`` of ``size`` after a run of ``len(states)`` ranks, with an unchanged mean."""
+
+    def regrouped(self, state: FeedbackState, rank: int, members: Sequence[int], mean: MeanOf | None) -> None:
+        """Adapt ``state`` to other ``members``; that of a joiner is a copy of a member's.
+
+        mean: returns the mean over the members of a vector with a weight, where each rank sums only its own range of
+            coordinates; None: all ranks decode all messages. ``state.sent`` is decoded after this call.
+        """
+        regroup(state, rank, members)
 
     def check(self, compressor: Compressor) -> None:
         """Raise ``ValueError`` where this feedback cannot use ``compressor``, whatever is compressed."""

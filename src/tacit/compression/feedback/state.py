@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from tacit.compression.compressor import Memory
+from tacit.compression.compressor import Compressed, Memory
 from tacit.compression.kernels.matrix_rows import matrix_of
 
 
@@ -23,6 +23,13 @@ class FeedbackState:
     warm: Memory = field(default_factory=dict)  # the compressor's memory
     master: Memory = field(default_factory=dict)  # the memory of the master's compressor
     master_bytes: int = 0  # size of the master's broadcast in the latest exchange
+    members: list[int] = field(default_factory=list)  # ranks of the run, by place; empty: all. ``rank`` is a place
+    sent: tuple[Compressed, float] | None = None  # the message of an exchange in progress, and its factor
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of the run that exchange, by place."""
+        return self.members or list(range(len(self.weights)))
 
     @property
     def has_joined(self) -> bool:
@@ -58,3 +65,25 @@ def rebalanced(
     weights = [sum(state.weights) / len(state.weights)] * size
     own = {name: value.clone() for name, value in own.items()}
     return replace(state, rank=rank, weights=weights, own=own, shared=shared)
+
+
+def regroup(state: FeedbackState, rank: int, members: Sequence[int]) -> list[int | None]:
+    """Let ``state`` be that of ``rank`` among ``members``; return the former place of each, None for a joiner.
+
+    Members keep their weights, and joiners have none. A rank that finds the state of another one is a joiner.
+    """
+    former = {other: place for place, other in enumerate(state.ranks)}
+    places = [former.get(member) for member in members]
+    state.weights = [0.0 if place is None else state.weights[place] for place in places]
+    state.rank, state.members = list(members).index(rank), list(members)
+    return places
+
+
+def start_alike(state: FeedbackState, rank: int, members: Sequence[int], estimate: Tensor, weight: float) -> None:
+    """Give every member the same estimate and weight; a message that is sent again changes its own as before."""
+    regroup(state, rank, members)
+    state.weights, state.shared["sum"] = [weight] * len(members), estimate * len(members)
+    state.own["estimate"] = own = estimate.clone()
+    if state.sent is not None:
+        message, factor = state.sent
+        message.add_into(own, factor)

@@ -44,8 +44,8 @@ class SummableFeedback(Feedback):
         """Return whether a rank with a vector sends it in this exchange."""
         return True
 
-    def gain(self, rank: int, size: int) -> float:
-        """Return the factor of the messages of ``rank`` in the sum."""
+    def gain(self, place: int, ranks: Sequence[int]) -> float:
+        """Return the factor of the messages of the rank at ``place`` of ``ranks`` in the sum."""
         return 1.0
 
     def encode_update(self, state: FeedbackState, vector: Tensor, codec: Codec) -> Update:
@@ -80,13 +80,14 @@ class SummableFeedback(Feedback):
         return [self.encode(*each) for each in zip(states, vectors, codecs, strict=True)]
 
     def decode_updates(self, state: FeedbackState, updates: Sequence[Update], codec: Codec) -> Tensor:
-        return self._decode(state, updates[state.rank], updates, self.sum(updates, codec), codec)
+        return self._decode(state, updates[state.rank], updates, self.sum(state, updates, codec), codec)
 
-    def sum(self, updates: Sequence[Update], codec: Codec) -> Tensor:
+    def sum(self, state: FeedbackState, updates: Sequence[Update], codec: Codec) -> Tensor:
         """Return the sum of the ``updates``, each times the gain of its rank; do not write to it."""
         if has_methods_of(self, SummableFeedback, "gain"):
             return codec.sum(updates)
-        return codec.sum(updates, tuple(self.gain(rank, len(updates)) for rank in range(len(updates))))
+        ranks = state.ranks
+        return codec.sum(updates, tuple(self.gain(place, ranks) for place in range(len(ranks))))
 
     # Each rank sums one range of coordinates, and replies to all.
 
@@ -95,7 +96,7 @@ class SummableFeedback(Feedback):
 
         It is the exact sum unless a subclass overrides it; the mean is then that of ``decode_updates`` to the bit.
         """
-        return SumVector.of(self.sum(updates, codec), filter(None, map(message_of, updates)), codec.dtype)
+        return SumVector.of(self.sum(state, updates, codec), filter(None, map(message_of, updates)), codec.dtype)
 
     def reply_bytes(self, split: RangeSplit, size: int, codec: Codec) -> float | None:
         """Return the nominal size of all replies together, or None where replies are impossible."""

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Final
 
 from tacit.planning.candidates import Candidate
-from tacit.planning.ledger import Ledger
+from tacit.planning.ledger import PRIOR, Ledger
 from tacit.planning.making.request import Request
 from tacit.planning.memory import memory_bytes
 from tacit.planning.pace import Pace, mean_pace
@@ -164,5 +164,12 @@ def _remarks(request: Request, best: Row, search: Search, *, is_interrupted: boo
         yield (
             f"The budget of {request.budget_s:g} s was spent before all simulations were made; a larger one makes more."
         )
+    for kind, prior in PRIOR.items():
+        if (factor := request.ledger.widening(kind)) > prior:
+            strategies = "strategies with rounds" if kind == "rounds" else "servers, gossip and adaptive periods"
+            yield (
+                f"Earlier runs differed from their plans by a factor of {factor:.3g}, so ranges of {strategies} are "
+                f"wider by it. Those runs are in {request.ledger.path}."
+            )
     if is_interrupted:
         yield "The search was interrupted: the plan has only what was simulated until then."

@@ -256,6 +256,14 @@ class PendingWithExtraState(PendingRound):
     ) -> None:
         self._pending, self._extra_state, self.extra, self._received = pending, extra_state, extra, received
 
+    def copied(
+        self, copied_pending: Callable[[Pending], Pending], network: NetworkWithExtraState
+    ) -> PendingWithExtraState:
+        """Return a copy for another worker, whose ``network`` it is."""
+        pending = None if self._pending is None else copied_pending(self._pending)
+        extra, received = (None if one is None else one.clone() for one in (self.extra, self._received))
+        return PendingWithExtraState(pending, network._extra_state if self.ends_round else None, extra, received)
+
     @property
     def ends_round(self) -> bool:
         return self._extra_state is not None

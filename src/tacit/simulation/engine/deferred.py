@@ -144,7 +144,8 @@ class DeferredTensor(Tensor):
         if function in _WITHOUT_NUMBERS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs or {})
-        return function(*map(_ordinary, args), **{name: _ordinary(value) for name, value in (kwargs or {}).items()})
+        own = {name: _ordinary(value) for name, value in kwargs.items()} if kwargs else {}
+        return function(*[_ordinary(value) for value in args], **own)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

@@ -49,7 +49,8 @@ class Engine:
         self._deferred = DeferredGradients()
         self._snapshots = 0  # in all queues
         self._calls_update = False
-        self._calls = Calls(problem, storage, optimizer, choice, BuffersPerWorker(problem.module, self.workers, seed))
+        self._buffers = BuffersPerWorker(problem.module, self.workers, seed)
+        self._calls = Calls(problem, storage, optimizer, choice, self._buffers)
         self._losses = self._calls.losses
         self._weights = [sampler.batch_size / problem.batch_size for sampler in problem.samplers]
 
@@ -95,6 +96,17 @@ class Engine:
         """Reset the worker to the initial parameters and the initial state of the optimizer."""
         self.row(rank).copy_(self._first)
         self.optimizer.forget(rank)
+
+    def copy_worker(self, source: int, target: int) -> None:
+        """Give a worker the parameters, optimizer state, buffers and observed losses of another one."""
+        self.row(target).copy_(self.row(source))
+        self.optimizer.copy(source, target)
+        self._buffers.copy(source, target)
+        self._losses.copy(source, target)
+
+    def size_bytes(self, rank: int) -> int:
+        """Return the size of what ``copy_worker`` copies."""
+        return self.row(rank).nbytes + self.optimizer.size_bytes(rank) + self._buffers.size_bytes(rank)
 
     # Interface of hooks.
 
@@ -231,8 +243,9 @@ class Engine:
         self._losses.observe(ranks, steps, losses)
         flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
         self.layout.join(gradients, flat)
+        rows = flat.unbind() if deferred else ()
         for place, one in deferred.items():
-            one.value = flat[place]
+            one.value = rows[place]
         if not deferred and ranks[-1] - ranks[0] + 1 == len(ranks):
             self._flat_gradients[ranks[0] : ranks[-1] + 1] = flat
         elif not deferred:
@@ -242,10 +255,10 @@ class Engine:
             self._flat_gradients[[ranks[place] for place in queued]] = chosen_rows(flat, queued)
         whole = [place for place, kind in enumerate(kinds) if kind == ADVANCE]
         if whole:
-            rows = gradients
+            own = gradients
             if len(whole) < len(ranks):
-                rows = {name: chosen_rows(gradient, whole) for name, gradient in gradients.items()}
-            self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], rows)
+                own = {name: chosen_rows(gradient, whole) for name, gradient in gradients.items()}
+            self.optimizer.step([ranks[place] for place in whole], [steps[place] for place in whole], own)
 
     def _parameters(self, ranks: list[int], deferred: dict[int, DeferredGradient]) -> Tensor:
         """Return the parameters of a call: the rows ``ranks``, or what they were; a rank may occur several times."""

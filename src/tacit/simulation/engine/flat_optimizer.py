@@ -109,7 +109,12 @@ class FlatOptimizer:
     # Interface of ``RowOptimizer``.
 
     def step(
-        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+        self,
+        ranks: Sequence[int],
+        steps: Sequence[int],
+        gradients: dict[str, Tensor],
+        factor: float | None = None,
+        copy: Tensor | None = None,
     ) -> None:
         device = self._storage.device
         flat = self._storage.new_empty(len(ranks), self._layout.dimension)
@@ -129,6 +134,14 @@ class FlatOptimizer:
 
     def forget(self, rank: int) -> None:
         self._counts[rank] = 0
+
+    def copy(self, source: int, target: int) -> None:
+        self._counts[target] = self._counts[source]
+        for rows in self.state.values():
+            rows[target] = rows[source]
+
+    def size_bytes(self, rank: int) -> int:
+        return sum(rows[rank].nbytes for rows in self.state.values())
 
     def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
         return {_NAMES_IN_TORCH[name]: [rows[rank]] for name, rows in self.state.items()}

@@ -29,6 +29,9 @@ class Losses(Protocol):
     def take(self, rank: int) -> tuple[int, float | None, float | None]:
         """Return and reset the worker's number of steps, its first loss and its mean loss."""
 
+    def copy(self, source: int, target: int) -> None:
+        """Give worker ``target`` what worker ``source`` has observed since it last took losses."""
+
     def check(self) -> None:
         """Raise ``NotFinite`` if a loss that was observed is not finite."""
 
@@ -65,6 +68,10 @@ class HostLosses:
         first, mean = self._first.item(rank), self._sum.item(rank) / steps
         self._seen[rank], self._sum[rank] = 0, 0.0
         return steps, first, mean
+
+    def copy(self, source: int, target: int) -> None:
+        for values in (self._sum, self._first, self._seen):
+            values[target] = values[source]
 
     def check(self) -> None:
         """Do nothing: ``observe`` has checked."""
@@ -130,6 +137,10 @@ class DeviceLosses:
         assert self._host is not None
         self._seen[rank] = 0
         return steps, self._host[_FIRST][rank], self._host[_SUM][rank] / steps
+
+    def copy(self, source: int, target: int) -> None:
+        self._table[:, target], self._host = self._table[:, source], None
+        self._seen[target] = self._seen[source]
 
     def check(self) -> None:
         """Copy the table to the host; raise for the first step with a loss that is not finite."""

@@ -63,6 +63,10 @@ class Means:
             rows = slice(None) if len(ranks) == len(self._matrix) else list(ranks)
             self._matrix[rows] = self.tensors[ranks[0]]
 
+    def share(self, source: int, rank: int) -> None:
+        """Give ``rank``, which has not taken part, the result of ``source``."""
+        self.tensors[rank], self.numbers[rank] = self.tensors[source], self.numbers[source].clone()
+
     def take(self, rank: int, into: Tensor | None) -> Tensor:
         """Return the mean as a tensor of the caller's own; with ``into``, only what does not fit into it."""
         numbers = self.numbers[rank]

@@ -31,6 +31,13 @@ class BuffersPerWorker:
             self._random[rank] = torch.get_rng_state()
             torch.set_rng_state(outside)
 
+    def copy(self, source: int, target: int) -> None:
+        """Give worker ``target`` the buffers of worker ``source``; its random state stays its own."""
+        self._buffers[target] = {name: buffer.clone() for name, buffer in self._buffers[source].items()}
+
+    def size_bytes(self, rank: int) -> int:
+        return sum(buffer.nbytes for buffer in self._buffers[rank].values())
+
     def mean(self) -> dict[str, Tensor]:
         first = self._buffers[0]
         return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Protocol
 
 import torch
@@ -26,17 +27,29 @@ class RowOptimizer(Protocol):
     base_rate: float  # of the first parameter group, before any schedule
 
     def step(
-        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+        self,
+        ranks: Sequence[int],
+        steps: Sequence[int],
+        gradients: dict[str, Tensor],
+        factor: float | None = None,
+        copy: Tensor | None = None,
     ) -> None:
         """Update rows ``ranks`` in place; ``gradients`` by parameter name, one row each, in the same order.
 
-        factor: on the base learning rates; None: the schedule's factor for the step of each row.
+        factor: on the base learning rates; None: the schedule's factor for the step of each row. copy: of these rows as
+        they are, if there is one; it may be overwritten.
         """
 
     def learning_rate(self, step: int) -> float: ...
 
     def forget(self, rank: int) -> None:
         """Reset the state of a row to that before its first step."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Give row ``target`` the state of row ``source``."""
+
+    def size_bytes(self, rank: int) -> int:
+        """Return the size of the state of a row."""
 
     def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
         """Return the moments of a row by torch's names, each as tensors in the order of the layout, to be written."""
@@ -98,7 +111,12 @@ class MatrixOptimizer:
         return self.base_rate * self._schedule(step)
 
     def step(
-        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+        self,
+        ranks: Sequence[int],
+        steps: Sequence[int],
+        gradients: dict[str, Tensor],
+        factor: float | None = None,
+        copy: Tensor | None = None,
     ) -> None:
         for (scheduled, count), places in self._together(ranks, steps).items():
             self._template.set_rates(self._optimizer, scheduled if factor is None else factor)
@@ -110,7 +128,8 @@ class MatrixOptimizer:
                 self._step(self._matrix[chosen[0] : chosen[-1] + 1], slice(chosen[0], chosen[-1] + 1), count, some)
             else:
                 rows = torch.tensor(chosen, device=self._matrix.device)
-                block = self._matrix.index_select(0, rows)
+                are_all = len(places) == len(ranks)
+                block = copy if are_all and copy is not None else self._matrix.index_select(0, rows)
                 self._step(block, rows, count, some)
                 self._matrix.index_copy_(0, rows, block)
             if not self._is_stateless:
@@ -119,6 +138,15 @@ class MatrixOptimizer:
 
     def forget(self, rank: int) -> None:
         self._counts[rank] = 0
+
+    def copy(self, source: int, target: int) -> None:
+        self._counts[target] = self._counts[source]
+        for rows in self._state.values():
+            for value in rows.values():
+                value[target] = value[source]
+
+    def size_bytes(self, rank: int) -> int:
+        return sum(value[rank].nbytes for rows in self._state.values() for value in rows.values())
 
     def moments(self, rank: int) -> Mapping[str, Sequence[Tensor]]:
         keys = {key for rows in self._state.values() for key in rows}
@@ -213,6 +241,13 @@ class PerWorkerOptimizer:
     def forget(self, rank: int) -> None:
         self._optimizers[rank] = self._factory(list(self._rows[rank].values()))
 
+    def copy(self, source: int, target: int) -> None:
+        self._optimizers[target].load_state_dict(deepcopy(self._optimizers[source].state_dict()))
+
+    def size_bytes(self, rank: int) -> int:
+        held = self._optimizers[rank].state.values()
+        return sum(value.nbytes for state in held for value in state.values() if isinstance(value, Tensor))
+
     def state_dict(self) -> dict[str, Any]:
         return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers]}
 
@@ -224,7 +259,12 @@ class PerWorkerOptimizer:
         return self.base_rate * self._schedule(step)
 
     def step(
-        self, ranks: Sequence[int], steps: Sequence[int], gradients: dict[str, Tensor], factor: float | None = None
+        self,
+        ranks: Sequence[int],
+        steps: Sequence[int],
+        gradients: dict[str, Tensor],
+        factor: float | None = None,
+        copy: Tensor | None = None,
     ) -> None:
         for place, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
             for name, parameter in self._rows[rank].items():

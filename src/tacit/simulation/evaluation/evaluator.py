@@ -64,6 +64,7 @@ class Evaluator:
         self._models: dict[int, _Models] = {}  # by step
         self._spare: list[_Models] = []
         self._alive = set(range(len(matrix)))
+        self._joined_at: dict[int, int] = {}  # by rank: the step after which a worker joined
         self._times: dict[int, float] = {}
         self._arrived: dict[int, int] = {}  # number of workers that have reached a step
         self._measured: dict[int, tuple[Evaluation | None, float | None]] = {}
@@ -91,7 +92,7 @@ class Evaluator:
         self._arrived[step] = self._arrived.get(step, 0) + 1
         if time_s > self._times.get(step, -1.0):
             self._times[step] = time_s
-        if self.until_loss is not None and self._arrived[step] >= len(self._alive):
+        if self.until_loss is not None and self._arrived[step] >= len(self._expected(step)):
             self.on_arrival(self._times[step])
 
     def reached_by_all(self, step: int, times_s: NDArray[np.float64]) -> None:
@@ -147,9 +148,16 @@ class Evaluator:
         if self.until_loss is not None:
             self.on_arrival(0.0)  # others may have waited for this worker alone
 
-    def returned(self, rank: int) -> None:
-        """Include a worker again that has returned."""
+    def returned(self, rank: int, step: int) -> None:
+        """Include a worker that has returned or joined after ``step``, from the next step on."""
         self._alive.add(rank)
+        self._joined_at[rank] = step
+
+    def _expected(self, step: int) -> set[int]:
+        """Return the workers whose models of ``step`` are evaluated."""
+        if not self._joined_at:
+            return self._alive
+        return {rank for rank in self._alive if self._joined_at.get(rank, 0) < step}
 
     def measure(self, step: int, time_s: float, parameters: Tensor) -> None:
         """Evaluate ``parameters`` for step 0, the end of the run, and updates of servers."""
@@ -165,7 +173,7 @@ class Evaluator:
         rows: list[Row] = []
         complete = set(self._measured)
         if self._problem is None:  # a timing-only run has no evaluations, but its steps have times
-            complete |= {step for step, count in self._arrived.items() if count >= len(self._alive)}
+            complete |= {step for step, count in self._arrived.items() if count >= len(self._expected(step))}
         last = self._steps if self.target is None else self.target.step
         for step in sorted(complete):
             time_s = self._times.get(step, 0.0)
@@ -185,9 +193,10 @@ class Evaluator:
         return self._models[step]
 
     def _measure_if_complete(self, step: int, models: _Models) -> None:
-        if not (models.has_before >= self._alive and models.has_after >= self._alive) or not self._alive:
+        expected = self._expected(step)
+        if not (models.has_before >= expected and models.has_after >= expected) or not expected:
             return
-        alive = sorted(self._alive)
+        alive = sorted(expected)
         before = models.before if len(alive) == len(self._matrix) else models.before[alive]
         after = models.after if len(alive) == len(self._matrix) else models.after[alive]
         spread = float((before - before.mean(0)).square().sum(1).mean())

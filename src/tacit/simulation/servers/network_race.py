@@ -82,7 +82,8 @@ class NetworkRace:
         self._steps = [0] * size  # completed, with cancelled ones
         self._versions = [0] * size  # of its model
         self._cancelled_s = [-1.0] * size  # end of the last step that was cancelled
-        self._pushing = [0] * size  # pushes on their way
+        self._is_pushing = [False] * size  # whether a push is on its way
+        self._held: dict[int, int] = {}  # those that wait for it with the next one: the version to continue at
         # The server:
         self._late: dict[int, int] = {}  # late pushes of a learner since it was sent a model
         self._version, self._is_over = 0, False
@@ -140,11 +141,17 @@ class NetworkRace:
         heapq.heapify(ends)
 
     def _end_step(self, rank: int, now_s: float) -> None:
+        """End the step of ``rank``, whose gradient is pushed once the last push has arrived."""
+        self._steps[rank] += 1
+        self.rows.steps += (rank, self._started_s[rank], now_s, self._steps[rank])
+        if self._is_pushing[rank] and self._versions[rank] < self._last:
+            self._end_s[rank], self._held[rank] = NEVER, self._versions[rank]
+        else:
+            self._push(rank, now_s, self._versions[rank])
+
+    def _push(self, rank: int, now_s: float, next_version: int, *, is_alone: bool = True) -> None:
         """Push the gradient of ``rank``; begin the next step unless the server is to answer first."""
-        started_s, steps, version = self._started_s, self._steps, self._versions[rank]
-        steps[rank] += 1
-        self.rows.steps += (rank, started_s[rank], now_s, steps[rank])
-        started_s[rank] = now_s
+        version, self._versions[rank], self._started_s[rank] = self._versions[rank], next_version, now_s
         is_pushed = version < self._last
         if is_pushed and self._answers:
             self._end_s[rank] = NEVER
@@ -153,10 +160,8 @@ class NetworkRace:
             heapq.heappush(self._ends, (end_s, rank))
         if is_pushed:
             self.rows.pushes += (rank, now_s)
-            self._pushing[rank] += 1
-            if self._pushing[rank] > 1:
-                raise Tie  # the learner would have to wait: one push is under way at a time
-            self._messages.push(now_s, rank, version, self._next_s())
+            self._is_pushing[rank] = True
+            self._messages.push(now_s, rank, version, self._next_s() if is_alone else now_s)
 
     def _next_s(self) -> float:
         """Return when something happens next."""
@@ -212,6 +217,8 @@ class NetworkRace:
                 cancelled_s[rank] = now_s
                 steps[rank] += 1
                 cancelled.append(rank)
+            elif rank in self._held:
+                self._held[rank] = version
         rows.cancelled.add(now_s, cancelled)
         rows.cancelled_started_s += [started_s[rank] for rank in cancelled]
         rows.cancelled_steps += [steps[rank] for rank in cancelled]
@@ -222,7 +229,9 @@ class NetworkRace:
     def _receive_push(self, now_s: float, rank: int, version: int) -> None:
         if self._is_over:
             return
-        self._pushing[rank] -= 1
+        self._is_pushing[rank] = False
+        if rank in self._held:
+            self._push(rank, now_s, self._held.pop(rank), is_alone=False)
         self.rows.arrived += (rank, now_s)
         self._inbox.append((rank, version))
         if self._idle_since_s is not None:

@@ -1,4 +1,4 @@
-"""The NICs of a server and its learners, without one event per message. Times equal those of ``simulation/links.py``.
+"""The NICs of a server and its learners, without one event per message. Times equal those of ``simulation/flights.py``.
 
 A server's NIC is shared by messages of all learners. A learner's NIC has messages of this learner alone, so that their
 ends follow from the times at which they enter, and are computed when they are needed.

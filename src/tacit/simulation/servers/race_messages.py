@@ -1,6 +1,6 @@
 """Messages of a race on a network: pushes to the server, and models to groups of learners.
 
-A message passes two pipes at once, as in ``simulation/links.py``: it enters the receiver's one latency after the
+A message passes two pipes at once, as in ``simulation/flights.py``: it enters the receiver's one latency after the
 sender's, and arrives when it has left both. Where nothing else happens before it arrives, its arrival follows from
 sizes and rates alone; else messages share the server's pipes, whose next ends are events.
 """
@@ -101,7 +101,8 @@ class RaceMessages:
         if events[0][0] == now_s:
             _, _, handle, about = heapq.heappop(events)
             handle(now_s, *about)
-            while events[0][0] == now_s and self._commutes(handle, about, *events[0][2:]):
+            at_learners = self._at_learners  # the order of models at learners does not matter
+            while events[0][0] == now_s and handle in at_learners and events[0][2] in at_learners:
                 _, _, handle, about = heapq.heappop(events)
                 handle(now_s, *about)
         elif self._pipe_in.end_s == now_s:
@@ -112,12 +113,6 @@ class RaceMessages:
         else:
             for models in self._pipe_out.leave():
                 self._leave_server(now_s, models)
-
-    def _commutes(self, one: Callable[..., None], about: Any, other: Callable[..., None], about_other: Any) -> bool:
-        """Return whether the order of two events does not matter: models at learners, or pushes of one learner."""
-        if one in self._at_learners:
-            return other in self._at_learners
-        return one == other == self._leave_nics and about[0] == about_other[0]
 
     def _at(self, time_s: float, now_s: float, handle: Callable[..., None], *about: object) -> None:
         """Call ``handle`` at ``time_s`` with that time and ``about``."""

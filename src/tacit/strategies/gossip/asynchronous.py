@@ -77,7 +77,7 @@ class AsynchronousDPSGD(Strategy[AsynchronousState], MergesStates):
     topology: Topology = field(default=Complete(), metadata=ALWAYS_SPELLED)
 
     handles = (AverageRequest,)
-    skips_lost_workers = keeps_models_apart = True
+    skips_lost_workers, keeps_models_apart, regroups = True, True, False  # an exchange skips a lost partner
 
     def __post_init__(self) -> None:
         check_topology(self.topology)

@@ -30,7 +30,13 @@ from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker, is_timing_only
 from tacit.errors import BadMessage, NotFinite, require
-from tacit.strategies.gossip.neighbours import GossipState, average_over_all, check_topology, exchange
+from tacit.strategies.gossip.members import agree_on_round, in_each_round
+from tacit.strategies.gossip.neighbours import (
+    GossipState,
+    average_over_all,
+    check_topology,
+    exchange,
+)
 from tacit.topology import Ring, Topology
 
 
@@ -88,9 +94,8 @@ class CHOCO(Strategy[CHOCOState], MergesStates):
         estimate = model.to(torch.float64, copy=True)
         return CHOCOState(estimate=estimate, mixed_estimates=estimate.clone())
 
+    @in_each_round
     def after_step(self, worker: Worker, state: CHOCOState) -> None:
-        if worker.size == 1:
-            return
         model = worker.parameters
         if not bool(model.sum().isfinite()):
             raise NotFinite(worker.rank, worker.step, float(model.sum()), "model's sum")
@@ -109,6 +114,13 @@ class CHOCO(Strategy[CHOCOState], MergesStates):
 
     def finish(self, worker: Worker, state: CHOCOState) -> None:
         average_over_all(worker)
+
+    def regrouped(self, worker: Worker, state: CHOCOState, members: Sequence[int]) -> None:
+        """Start all nodes with the same estimate, the mean of the models: estimates of single nodes are not known."""
+        agree_on_round(worker, state, members)
+        mean = worker.network.all_reduce_mean(worker.parameters, extra_state=False)
+        state.estimate = mean.to(torch.float64, copy=True)
+        state.mixed_estimates = state.estimate.clone()
 
     def merged(self, states: Sequence[CHOCOState], rank: int, size: int) -> CHOCOState:
         """Start all nodes with the same estimate: the mean of the estimates."""

@@ -22,9 +22,16 @@ import torch
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
-from tacit.errors import require
-from tacit.strategies.gossip.neighbours import GossipState, average_over_all, check_topology, mix
+from tacit.errors import RunError, require
+from tacit.strategies.gossip.members import agree_on_round, in_each_round
+from tacit.strategies.gossip.neighbours import (
+    GossipState,
+    average_over_all,
+    check_topology,
+    mix,
+)
 from tacit.topology import Ring, Topology
+from tacit.topology.among import among
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +51,19 @@ class DPSGD(Strategy[GossipState], MergesStates):
             worker.note("period", 1)
         return GossipState()
 
+    @in_each_round
     def after_step(self, worker: Worker, state: GossipState) -> None:
-        if worker.size > 1:
-            worker.parameters.copy_(mix(worker, state, self.topology, worker.parameters))
+        worker.parameters.copy_(mix(worker, state, self.topology, worker.parameters))
 
     def finish(self, worker: Worker, state: GossipState) -> None:
         average_over_all(worker)
+
+    def regrouped(self, worker: Worker, state: GossipState, members: Sequence[int]) -> None:
+        agree_on_round(worker, state, members)
+        try:
+            check_rows(among(self.topology, worker.size, members), len(members))
+        except ValueError as error:
+            raise RunError(f"{len(members)} of {worker.size} workers are left: {error}") from None
 
     def merged(self, states: Sequence[GossipState], rank: int, size: int) -> GossipState:
         """Keep the largest ``last_data_round``."""

@@ -14,7 +14,7 @@ the same round.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
@@ -27,6 +27,7 @@ from tacit.core.worker import Worker
 from tacit.errors import BadMessage, RunError, require
 from tacit.strategies.vector_checks import received_model
 from tacit.topology import Topology
+from tacit.topology.among import among
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class GossipState:
 
     last_data_round: int = 0  # the last round in which any node had data, as far as this node knows
 
+    rank: int = -1  # that has begun the round; a joiner has the state of another one
+    under_way: int = 0  # the round that has begun and not ended; 0: none
+    members: list[int] = field(default_factory=list)  # who mixes; empty: all ranks
+    first_round: int = 0  # of these members
+
     earlier_names: ClassVar = {"last_data_round": "news"}  # in checkpoints of version 0.1
 
 
@@ -59,24 +65,30 @@ def exchange(
 
     In rank order, including i itself. ``body`` must not be written to afterwards.
     """
-    size, rank, step, network = worker.size, worker.rank, worker.step, worker.network
+    step, network = worker.step, worker.network
+    state.rank, state.under_way = worker.rank, step
     if worker.weight > 0:
         state.last_data_round = step
     own = GossipMessage(step, state.last_data_round, body).owned()
-    for target in topology.neighbours(size, step - 1)[rank]:
-        network.send(target, own)
-    weights = topology.mixing(size, step - 1)[rank]
+    members = state.members or range(worker.size)
+    graph = among(topology, worker.size, members)
+    size, place = len(members), members.index(worker.rank)
+    for target in graph.neighbours(size, step - 1)[place]:
+        network.send(members[target], own)
+    weights = graph.mixing(size, step - 1)[place]
     sources = weights.nonzero().view(-1)
     for source, weight in zip(sources.tolist(), weights[sources].tolist(), strict=True):
-        message = own if source == rank else network.receive(GossipMessage, source)[1]
+        message = own if source == place else network.receive(GossipMessage, members[source])[1]
         if message.round != step:
             raise RunError(
-                f"rank {rank} is in round {step} and received round {message.round} from rank {source}: a message "
-                f"was lost; use a strategy that tolerates lost messages, such as SwarmSGD()."
+                f"rank {worker.rank} is in round {step} and received round {message.round} from rank "
+                f"{members[source]}: a message was lost; use a strategy that tolerates lost messages, such as "
+                f"SwarmSGD()."
             )
         state.last_data_round = max(state.last_data_round, message.last_data_round)
         yield weight, message.body
-    if worker.steps is None and step - state.last_data_round >= rounds_to_reach_all(topology, size):
+    state.under_way = 0
+    if worker.steps is None and step - state.last_data_round >= rounds_to_reach_all(graph, size):
         worker.report_total_weight(0.0)
 
 

@@ -24,7 +24,13 @@ from torch import Tensor
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
-from tacit.strategies.gossip.neighbours import GossipState, average_over_all, check_topology, mix
+from tacit.strategies.gossip.members import agree_on_round, in_each_round
+from tacit.strategies.gossip.neighbours import (
+    GossipState,
+    average_over_all,
+    check_topology,
+    mix,
+)
 from tacit.topology import OnePeer, Topology
 
 
@@ -55,9 +61,8 @@ class SGP(Strategy[SGPState], MergesStates):
             worker.note("period", 1)
         return SGPState(pushed=_with_weight_one(worker.parameters))
 
+    @in_each_round
     def after_step(self, worker: Worker, state: SGPState) -> None:
-        if worker.size == 1:
-            return
         model = worker.parameters
         state.pushed[:-1] += model - state.debiased()  # −γ g(z), as changed by the optimizer
         state.pushed = mix(worker, state, self.topology, state.pushed)
@@ -65,6 +70,11 @@ class SGP(Strategy[SGPState], MergesStates):
 
     def finish(self, worker: Worker, state: SGPState) -> None:
         average_over_all(worker)
+
+    def regrouped(self, worker: Worker, state: SGPState, members: Sequence[int]) -> None:
+        """Start push-sum anew from the node's model, with weights of 1: those of lost nodes are lost."""
+        state.pushed = _with_weight_one(worker.parameters)
+        agree_on_round(worker, state, members)
 
     def merged(self, states: Sequence[SGPState], rank: int, size: int) -> SGPState:
         """Start all nodes from the mean of the de-biased models, with weights of 1."""

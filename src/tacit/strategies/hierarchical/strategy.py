@@ -53,6 +53,8 @@ class Hierarchical(Strategy[HierarchicalState], RunsAhead, MergesStates):
     outer: LocalSGD = field(default=LocalSGD(), metadata=ALWAYS_SPELLED)
     groups: GroupsArgument = None  # a number of groups of adjacent ranks, lists of ranks, or None: one group per host
 
+    regroups = False  # leaders and members of groups wait in different calls when a worker is lost
+
     def __post_init__(self) -> None:
         inner, outer = self.inner, self.outer
         kinds = ", ".join(kind.__name__ for kind in _INNER)

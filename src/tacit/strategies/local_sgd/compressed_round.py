@@ -57,7 +57,7 @@ class CompressedRound(ModelRound):
         begin = width + WIDTH * self.report.times
         variance = variance_of(list(rows[:, begin:]), weights) if self._needs_variance else None
         worker.average_extra_state(self._weight)
-        means = weighted_mean(rows[:, :width], weights, worker.rank)
+        means = weighted_mean(rows[:, :width], weights, state.feedback.rank)
         times = extremes(rows[:, width:begin].tolist()) if self.report.times else RankTimes()
         return RoundResult(self.common + mean, self.report.unpack(means), variance, times)
 

@@ -101,6 +101,11 @@ class Rounds:
         """Return the state of the feedback before the first round; None where rounds are not compressed."""
         return None if self.changes is None else self.changes.begin(worker)
 
+    def regrouped(self, worker: Worker, state: LocalSGDState, members: Sequence[int]) -> None:
+        """Adapt the feedback of compressed rounds to other members; all else is equal on all, or each one's own."""
+        if self.changes is not None and state.feedback is not None:
+            self.changes.regrouped(worker, state.feedback, members)
+
     def merged_feedback(self, states: Sequence[FeedbackState | None], rank: int, size: int) -> FeedbackState | None:
         """Return the state of the feedback of ``rank`` when a run resumes with ``size`` workers."""
         present = [state for state in states if state is not None]

@@ -16,8 +16,7 @@ Between rounds, models differ only by the noise of their own gradients, so few a
     DiLoCo             outer=OuterSGD                       Douillard et al., arXiv 2311.08105
     Streaming DiLoCo   fragments, overlap_steps, mix        Douillard et al., arXiv 2501.18512
 
-``periods`` and ``outer`` hold these rules. ``rounds`` holds the ways to compute x̄: dense, overlapped, compressed.
-With fragments the hooks below run for each part of the model (``fragments``).
+``periods`` and ``outer`` hold these rules, ``rounds`` the ways to compute x̄; ``fragments`` runs hooks for each part.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
     outer: Outer | None = None  # None: the average itself
     warmup_steps: int = 0  # average after every one of the first steps (post-local SGD)
     overlap_steps: int = 0  # steps taken between the start and the end of a round
-    mix: float | None = (
-        None  # share of the local model where an overlapped round ends; None: keep the steps taken since
-    )
+    mix: float | None = None  # share of the local model where an overlapped round ends; None: keep the steps since
     fragments: int = 1  # parts of the model, each averaged at its own offset in the period
     compressor: Compressor | None = None  # None: models are sent uncompressed
     feedback: Feedback | None = None  # None: ErrorFeedback(), where there is a compressor
@@ -107,8 +104,11 @@ class LocalSGD(Strategy[LocalSGDState], RunsAhead, MergesStates):
             self._start(worker, state, self._rounds.new(worker, state, overlaps=False))
 
     def reported(self, worker: Worker, state: LocalSGDState) -> Tensor | None:
-        """Return r where a round does not end with the mean of the models; no worker ever has that mean then."""
+        """Return r where a round does not end with the mean of the models, which no worker ever has then."""
         return None if self.compressor is None and self.outer is None else state.common_model
+
+    def regrouped(self, worker: Worker, state: LocalSGDState, members: Sequence[int]) -> None:
+        self._rounds.regrouped(worker, state, members)
 
     def merged(self, states: Sequence[LocalSGDState], rank: int, size: int) -> LocalSGDState:
         """Drop a pending round: all workers start from the mean of the models, which it would not change."""

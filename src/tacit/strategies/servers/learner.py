@@ -67,7 +67,7 @@ class Learner:
     @property
     def is_done(self) -> bool:
         """Whether the learner's model has the last update."""
-        return self._worker.steps is not None and min(self._state.versions) >= self._worker.steps
+        return (steps := self._worker.steps) is not None and min(self._state.versions) >= steps
 
     def push(self, loss: float = nan, change: Tensor | None = None) -> None:
         """Send each shard its part of the gradient or ``change``, and receive the answers if the kind has them."""
@@ -146,13 +146,13 @@ class Learner:
 
     def _apply(self, shard: int, model: ServedModel | ServerRestart) -> None:
         """Write a part of the model into the parameters; an empty one leaves them unchanged."""
-        begin, end = self._worker.layout.cut(self._strategy.shards)[shard]
+        whole, (begin, end) = self._worker.parameters, self._worker.layout.cut(self._strategy.shards)[shard]
         check_model(model, self._worker, end - begin)
         is_empty = isinstance(model.body, Tensor) and not model.body.numel()
         if not is_empty:
             decoded = self._decode(shard, model.body)
-            check_numbers(decoded, self._worker, self._worker.parameters.dtype)
-            self._worker.parameters[begin:end].copy_(decoded)
+            check_numbers(decoded, self._worker, whole.dtype)
+            (whole if self._strategy.shards == 1 else whole[begin:end]).copy_(decoded)
             self._worker.spend("flatten", end - begin)
         self._state.versions[shard], self._state.local_steps = model.version, 0
 

@@ -97,11 +97,12 @@ class GradientRates:
         self._rule, self._server, self._state = rule, server, state
         self._intervals = UpdateIntervals(state.memory) if rule is not None and rule.needs_times else None
         self._models: dict[int, Tensor] = {}  # by version: the models that learners hold, if the rule needs distances
-        if self._keeps_models:
+        if self.keeps_models:
             self._models[state.version] = server.parameters.clone()
 
     @property
-    def _keeps_models(self) -> bool:
+    def keeps_models(self) -> bool:
+        """Whether the rule needs the distance to the models that learners hold."""
         return self._rule is not None and self._rule.needs_distance
 
     def rate(self, source: int, push: ServerPush, learners: Iterable[int]) -> float:
@@ -121,13 +122,12 @@ class GradientRates:
                 self._intervals.record(source, self._state.version + 1)
 
     def keep_model(self, version: int, model: Tensor) -> None:
-        """Keep a model that a learner computes at, if the rule needs distances."""
-        if self._keeps_models:
-            self._models[version] = model
+        """Keep a model that a learner computes at, if ``keeps_models``."""
+        self._models[version] = model
 
     def has_model(self, version: int) -> bool:
         """Return whether the distance to the model of ``version`` can be computed, if the rule needs it."""
-        return not self._keeps_models or version == self._state.version or version in self._models
+        return not self.keeps_models or version == self._state.version or version in self._models
 
     def drop_models(self, held: Iterable[int], pending: Iterable[Pushed]) -> None:
         """Drop the models that no learner computes at and no pending gradient was computed at.
@@ -140,6 +140,6 @@ class GradientRates:
 
     def _distance_squared(self, push: ServerPush) -> float:
         """Return ‖w_j − w_τ‖² between the model and the one that the gradient was computed at."""
-        if not self._keeps_models or push.version == self._state.version:
+        if not self.keeps_models or push.version == self._state.version:
             return 0.0
         return float((self._server.parameters - self._models[push.version]).square().sum())

@@ -72,7 +72,7 @@ class ParameterServer:
 
     @property
     def _is_complete(self) -> bool:
-        return self._server.steps is not None and self._state.version >= self._server.steps
+        return (steps := self._server.steps) is not None and self._state.version >= steps
 
     def _add_gradient(self, source: int, push: ServerPush) -> None:
         """Add a gradient to the pending ones, unless its step was cancelled or skipped, or it is too old."""

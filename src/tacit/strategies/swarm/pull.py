@@ -60,7 +60,7 @@ class PullSwarm(Strategy[PullSwarmState], TakesJoiners, MergesStates):
     topology: Topology = Complete()
 
     handles = (PullRequest,)
-    skips_lost_workers = keeps_models_apart = True
+    skips_lost_workers, keeps_models_apart, regroups = True, True, False  # an exchange skips a lost partner
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps)

@@ -49,7 +49,7 @@ class SwarmSGD(Strategy[SwarmState], RunsAhead, TakesJoiners, MergesStates):
     compressor: Lattice | None = None  # None: models are sent uncompressed
     two_stage: bool = False  # True: also send the outdated model as reference: twice the bytes, a finer lattice
 
-    skips_lost_workers = keeps_models_apart = True
+    skips_lost_workers, keeps_models_apart, regroups = True, True, False  # an exchange skips a lost partner
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps)

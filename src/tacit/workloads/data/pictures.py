@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.workloads.data.files import remembered
@@ -57,9 +60,7 @@ def standardized_channels(parts: Sequence[tuple[Tensor, Tensor]]) -> list[Labell
 @cache
 def load_digits() -> tuple[TensorSamples, TensorSamples]:
     """Return scikit-learn's digits, standardised by feature: four fifths to train with, one fifth held out."""
-    from sklearn.datasets import load_digits  # takes a second to import
-
-    features, labels = load_digits(return_X_y=True)
+    features, labels = _digits_of_sklearn()
     x, y = torch.from_numpy(features.astype(np.float32)), torch.from_numpy(labels.astype(np.int64))
     order = np.random.RandomState(_DIGITS_HELD_OUT_SEED).permutation(len(x))
     fifth = len(x) // 5
@@ -69,6 +70,21 @@ def load_digits() -> tuple[TensorSamples, TensorSamples]:
         TensorSamples(train_x.view(-1, 1, 8, 8), y[kept]),
         TensorSamples(test_x.view(-1, 1, 8, 8), y[held_out]),
     )
+
+
+def _digits_of_sklearn() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return features and labels. They are read from the package's file: its import takes a second of each process."""
+    found = importlib.util.find_spec("sklearn")
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        file = Path(folder, "datasets", "data", "digits.csv.gz")
+        if file.is_file():
+            with gzip.open(file, "rt") as lines:
+                table = np.loadtxt(lines, delimiter=",")
+            return table[:, :-1], table[:, -1]
+    from sklearn.datasets import load_digits
+
+    features, labels = load_digits(return_X_y=True)
+    return features, labels
 
 
 @remembered

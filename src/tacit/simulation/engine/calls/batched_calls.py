@@ -79,10 +79,10 @@ class Calls:
             numbers = [step for _, (_, step, _) in some]
             batches = self._batches(ranks, [tokens[:steps] for _, (_, _, tokens) in some])
             for batch in batches:
-                parameters = self._layout.split(some_rows(self._matrix, ranks))
-                gradients, losses = self._plain.evaluate(ranks, parameters, batch)
+                rows = some_rows(self._matrix, ranks)
+                gradients, losses = self._plain.evaluate(ranks, self._layout.split(rows), batch)
                 self.losses.observe(ranks, numbers, losses)
-                self._optimizer.step(ranks, numbers, gradients)
+                self._optimizer.step(ranks, numbers, gradients, copy=rows)
                 numbers = [number + 1 for number in numbers]
 
     def advance_statically(self, work: list[Work], steps: int) -> list[Work]:

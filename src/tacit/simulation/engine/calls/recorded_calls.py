@@ -21,7 +21,7 @@ from tacit.simulation.engine.calls.recording import CannotRecord, recorded
 GradientCall = Callable[..., tuple[dict[str, Tensor], Tensor]]
 """From parameters by name and a batch, both with a leading dimension of replicas, to gradients and losses."""
 
-CALLS_BEFORE_RECORDING: Final = 8
+CALLS_BEFORE_RECORDING: Final = 2
 """Calls with batches of one shape before they are recorded, which takes as long as a few of them."""
 
 _RECORDED_REPLICAS: Final = 2

@@ -33,9 +33,11 @@ class ModelSender:
 
     def send(self, rank: int, *, cancels_step: bool = False) -> None:
         """Let ``rank`` compute at the current model; ``cancels_step``: in place of the step in progress."""
-        model = self._channels.encode(rank, self._current())
+        current = self._current()
+        model = self._channels.encode(rank, current)
         self._learners.set_version(rank, model.version)
-        self._rates.keep_model(model.version, uncompressed(self._current().body))
+        if self._rates.keeps_models:
+            self._rates.keep_model(model.version, uncompressed(current.body))
         if not cancels_step:
             self._server.network.send(rank, model)
             return

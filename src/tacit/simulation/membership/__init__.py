@@ -1,0 +1,1 @@
+"""Collective runs whose members change: workers are lost, and others join."""
