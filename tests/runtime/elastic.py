@@ -6,6 +6,7 @@ It speaks as ``tacit launch`` does (``runtime/launched.py``), and a new life sta
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import torch
 from torch.distributed import TCPStore
 
 from tacit.runtime.launched import publish_end, publish_gone, publish_life
@@ -47,7 +49,7 @@ class Launch:
     """A run of ``function(tell, *arguments)`` in each of ``size`` seats; ``tell`` sends tidings to the test."""
 
     def __init__(
-        self, size: int, function: Callable[..., Any], *arguments: Any, restarts: int = 3, limit_s: float = 90
+        self, size: int, function: Callable[..., Any], *arguments: Any, restarts: int = 3, limit_s: float = 100
     ) -> None:
         start_fork_server()
         self._function, self._arguments, self._restarts = function, arguments, restarts
@@ -82,7 +84,7 @@ class Launch:
             "TACIT_MIN_WORKERS": "1",
             "OMP_NUM_THREADS": "1",
         }
-        left_s = self._until_s - time.monotonic()
+        left_s = max(10.0, self._until_s - time.monotonic())
         process = context.Process(
             target=_live,
             args=(its_results, its_tidings, environment, self._function, self._arguments, left_s),
@@ -127,6 +129,13 @@ class Launch:
             assert time.monotonic() < self._until_s, f"{what} did not come: {self.story()}"
             self.watch()
 
+    def kill(self, *seats: int) -> None:
+        """Kill the latest lives of ``seats`` at once, and watch until their next lives run."""
+        lives = [self.present[seat] for seat in seats]
+        for life in lives:
+            life.kill()
+        self.until(lambda: all(self.present[life.seat].number > life.number for life in lives), f"new lives of {seats}")
+
     def until_heard(self, seats: Sequence[int], count: int) -> None:
         """Watch until the latest lives of ``seats`` have told something ``count`` times."""
         self.until(lambda: all(len(self.present[seat].heard) >= count for seat in seats), f"{count} tidings of {seats}")
@@ -152,10 +161,6 @@ def _live(
 
 
 def _result(life: Life) -> Any:
-    import io
-
-    import torch
-
     try:
         return torch.load(io.BytesIO(life.results.recv_bytes()), weights_only=False)
     except EOFError:

@@ -198,6 +198,7 @@ class ProcessBackend:
             timeout_s=self._timeout.timeout_s,
             largest_bytes=self._largest_bytes,
             life=1 if self._participants is None else self._participants.life,
+            peers_return=self._participants is not None,
         )
 
     # Steps and trace.
@@ -293,7 +294,7 @@ class ProcessBackend:
     def _handle(self, source: int, message: Message) -> None:
         assert self._handler is not None
         if self.start_exchange is not None and isinstance(message, StateRequest):
-            self.start_exchange.answer(source)
+            self.start_exchange.requests.append((source, message.life))
         else:
             self._handler(source, message)
 

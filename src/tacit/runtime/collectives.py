@@ -125,7 +125,7 @@ class Collectives:
             if self._environment.store_is_gone:  # with its host: the survivors cannot find each other any more
                 self.notices.fail()
                 raise self._ended(self._causes.agree(Cause(LOST, lost or [0])), what)
-            if not awaited:
+            if not awaited and self._present()[0] == present:  # a joiner is admitted before its donor arrives
                 break
             if (cause := self._causes.cause()) is not None:
                 self.notices.fail()

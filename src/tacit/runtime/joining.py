@@ -1,11 +1,13 @@
 """Joining: how a new life gets what a worker needs besides the trained model, which the strategy fetches itself.
 
-Any worker gives it, in its message handler: frozen parameters and buffers, its step, and the time of the run.
+Any worker gives it, when its next step ends: frozen parameters and buffers, its step, and the time of the run. The
+joiner then makes the calls of a script that follow that step, as the donor does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +26,9 @@ _ROUNDS: Final = 5
 
 @dataclass(frozen=True)
 class StateRequest(Message, wire="stask"):
-    """Request of a worker that joins a run."""
+    """Request of a worker that joins a run. life: of its seat."""
+
+    life: int
 
 
 @dataclass(frozen=True)
@@ -53,40 +57,37 @@ class ProcessStartExchange:
         self._participants, self._now_s = participants, now_s
         self._exchanges, self._set_exchanges = exchanges, set_exchanges
         self.endpoint: MessageEndpoint | None = None
-        self.offered: Callable[[], Start] | None = None
-        self._missed = 0
+        self.requests: deque[tuple[int, int]] = deque()  # rank and life of joiners that wait
 
     @property
     def is_due(self) -> bool:
         return self._participants.joins
 
-    def offer(self, start: Callable[[], Start]) -> None:
-        self.offered = start
-
     def fetch(self) -> Start:
         assert self.endpoint is not None
-        reply = self._ask(self.endpoint, [peer for peer in self.endpoint.peers if peer >= 0])
-        self._missed = reply.exchanges
+        self._participants.prepare_to_join()
+        reply = self._ask(self.endpoint)
+        self._set_exchanges(reply.exchanges)
         return Start(reply.step, reply.time_s, [one.tensor for one in reply.tensors])
 
     def end(self) -> None:
-        self._set_exchanges(self._participants.join(self._missed))
+        self._participants.joins = False
 
-    def answer(self, source: int) -> None:
-        """Give a joiner what it needs; nothing if this worker is joining itself."""
-        if self.offered is None or self.is_due or self.endpoint is None:
-            return
-        start = self.offered()
-        tensors = tuple(TensorMessage(tensor) for tensor in start.tensors)
-        self.endpoint.send(source, StateReply(start.step, self._now_s(), self._exchanges(), tensors))
+    def give(self, start: Callable[[], Start]) -> None:
+        assert self.endpoint is not None
+        while self.requests:
+            rank, life = self.requests.popleft()
+            given = start()
+            self._participants.admit(rank, life, self._exchanges())
+            tensors = tuple(TensorMessage(tensor) for tensor in given.tensors)
+            self.endpoint.send(rank, StateReply(given.step, self._now_s(), self._exchanges(), tensors))
 
-    def _ask(self, endpoint: MessageEndpoint, donors: Sequence[int]) -> StateReply:
+    def _ask(self, endpoint: MessageEndpoint) -> StateReply:
+        donors = [peer for peer in endpoint.peers if 0 <= peer != endpoint.address]
         for number in range(_ROUNDS):
             for donor in donors:
-                if donor == endpoint.address:
-                    continue
                 try:
-                    endpoint.send(donor, StateRequest())
+                    endpoint.send(donor, StateRequest(self._participants.life))
                     return endpoint.receive(StateReply, donor, timeout_s=_FIRST_WAIT_S * 2**number)[1]
                 except (PeerLost, TimedOut):
                     continue

@@ -1,7 +1,7 @@
 """Participants: which lives of which seats take part, in a run whose strategy sends messages.
 
 Such a run goes on without lost workers. Under ``tacit launch`` they come back as new lives, which take part from an
-exchange of all workers on that nobody has decided on yet.
+exchange of all workers on that nobody has decided on: a worker that has yet to reach it admits them.
 
     begun/0            the run is on: a process that attaches now joins it
     joined/RANK        [life, exchange]: the life that takes part, and its first exchange of all workers
@@ -39,17 +39,17 @@ class Participants:
         """Note that all workers have attached."""
         self._environment.decide(_BEGUN, "1")
 
-    def join(self, exchanges: int) -> int:
-        """Take part from now on, after ``exchanges`` exchanges of all workers; return the number of those missed."""
-        if self._environment.has(f"leaving/{self._environment.rank}"):  # the mark of an earlier life
+    def prepare_to_join(self) -> None:
+        """Remove what an earlier life has left."""
+        if self._environment.has(f"leaving/{self._environment.rank}"):
             self._environment.store.delete_key(f"leaving/{self._environment.rank}")
-        first = exchanges + 1
-        self._environment.publish("joined", [self.life, first])
-        while self._environment.has(f"living/{first}"):
-            first += 1
-            self._environment.publish("joined", [self.life, first])
-        self.joins = False
-        return first - 1
+
+    def admit(self, rank: int, life: int, exchanges: int) -> None:
+        """Let ``life`` of ``rank`` take part from the exchange on that follows the last one of this worker.
+
+        Called at a step: nobody has decided on that exchange, because all wait for this worker.
+        """
+        self._environment.store.set(f"joined/{rank}", json.dumps([life, exchanges + 1]))
 
     # Who takes part.
 

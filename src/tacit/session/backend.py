@@ -6,7 +6,7 @@ exchanges of its own, which are not part of the strategy's traffic and not count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -50,8 +50,12 @@ class StartExchange(Protocol):
     def is_due(self) -> bool:
         """Whether this worker has yet to join."""
 
-    def offer(self, start: Callable[[], Start]) -> None:
-        """Give what ``start`` returns to workers that join; it is called in a handler."""
+    @property
+    def requests(self) -> Sized:
+        """The workers that wait to join."""
+
+    def give(self, start: Callable[[], Start]) -> None:
+        """Give what ``start`` returns to the workers that wait, at the beginning of a step."""
 
     def fetch(self) -> Start:
         """Return what another worker gives."""

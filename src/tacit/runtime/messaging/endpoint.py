@@ -46,6 +46,7 @@ class MessageEndpoint:
     lost peer, so that the server can continue without it.
 
     life: of this process; messages of a peer's earlier lives are dropped, and a new life of a peer is connected to.
+    peers_return: whether ``send`` looks for a new life of a lost peer.
     largest_bytes: of a frame; larger ones are refused unread. sent: called for every message, in the thread that sends
     it. received: called when a message is delivered, with the hook lock held, so its calls come in the order in which
     messages take effect. Neither may block.
@@ -67,9 +68,10 @@ class MessageEndpoint:
         timeout_s: float,
         largest_bytes: int,
         life: int = 1,
+        peers_return: bool = False,
     ) -> None:
         check_security(security, host)
-        self.address, self.peers = address, tuple(peers)
+        self.address, self.peers, self._peers_return = address, tuple(peers), peers_return
         self._hook_lock, self._handler, self._timeout_s = hook_lock, handler, timeout_s
         self._sent, self._received = sent, received
         sent_buffers.add_endpoint()
@@ -117,7 +119,7 @@ class MessageEndpoint:
         if self._failure is not None:
             raise self._failure
         peer = self._senders.open.get(to) or self._connect_to(to)
-        if peer.is_lost and self.address >= 0:  # a server hears of the loss first
+        if self._peers_return and peer.is_lost and self.address >= 0:  # a server hears of the loss first
             peer = self._reader.connect_to_new_life(to)
         if to < 0 and peer.gone_s is not None and not peer.sent_goodbye:
             raise PeerLost(to, self._reader.now_s, f"send({type(message).__name__})", _ITS_OUTPUT, need="needs it")

@@ -195,7 +195,7 @@ class Senders:
         self._lock, self.window, self.is_complete = Lock(), Window(), False
         self.open: dict[int, Sender] = {}  # never changed in place: other threads iterate over it
         self._lives: dict[int, int] = {}  # of peers that have sent a message before this end has connected to them
-        self._notices: dict[tuple[int, int], Sender] = {}  # to lives that are lost
+        self._notices: dict[tuple[int, int], Sender | None] = {}  # to lives that are lost
 
     def open_all(self, timeout_s: float) -> None:
         """Connect to all peers; wait for those that have not published their address yet."""
@@ -237,12 +237,14 @@ class Senders:
 
     def tell_lost(self, peer: int, notice: bytes) -> None:
         """Tell a peer whose connection has broken that it is lost to this end, once."""
-        entry = self._address_book.find(peer)
         life = self.open[peer].life
-        if entry is None or entry.life != life or (peer, life) in self._notices:
+        if (peer, life) in self._notices:
             return
-        self._notices[peer, life] = sender = self._made(entry)
-        sender.offer((notice,), may_queue=True)
+        self._notices[peer, life] = None
+        entry = self._address_book.find(peer)
+        if entry is not None and entry.life == life:
+            self._notices[peer, life] = sender = self._made(entry)
+            sender.offer((notice,), may_queue=True)
 
     def check(self, now_s: float) -> None:
         """Send queued replies, and check which peers are lost."""
