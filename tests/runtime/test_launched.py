@@ -40,6 +40,19 @@ def test_the_end_of_a_life_is_final() -> None:
     assert lives.dead(0, 1) == Ended(1) and lives.is_gone(0)
 
 
+@pytest.mark.parametrize(
+    "entry", [b"", b"[]", b'{"exit_code": null}', b"\xff", b"gASVIAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOU"]
+)
+def test_entries_that_do_not_parse_count_as_absent(entry: bytes) -> None:
+    store = HashStore()
+    for key in ("life/2", "dead/2/1", "gone/2"):
+        store.set(f"tacit/launch/{key}", entry)
+    lives = LaunchedLives(store, VARIABLES)
+    assert (lives.current_life(2), lives.dead(2, 1), lives.is_gone(2)) == (1, None, False)
+    publish_end(store, 2, 1, -9)
+    assert lives.dead(2, 1) == Ended(-9)
+
+
 def test_prefixes_of_sessions_are_ignored() -> None:
     store = HashStore()
     publish_life(store, 2, 5)
