@@ -144,6 +144,41 @@ def test_workers_end_with_their_launcher(tmp_path: Path, script: str, python: Pa
     wait_until(lambda: not any(is_running(int(str(note["pid"]))) for note in notes(tmp_path, "0-1", "1-1")))
 
 
+TRAINING = """
+import os, time, torch, tacit
+from pathlib import Path
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(4)), rescue_folder="rescue") as session:
+        while True:
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            if session.step == 40:
+                Path(f"ready-{tacit.rank()}").touch()
+            time.sleep(0.001)
+except tacit.errors.Interrupted as error:
+    Path(f"error-{tacit.rank()}.part").write_text(str(error))
+    Path(f"error-{tacit.rank()}.part").rename(f"error-{tacit.rank()}")
+"""
+
+
+@pytest.mark.processes
+def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(tmp_path: Path, python: Path) -> None:
+    (tmp_path / "training.py").write_text(TRAINING)
+    with Module(*LAUNCH, "training.py", folder=tmp_path, python=python) as process:
+        wait_until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(2)))
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: all((tmp_path / f"error-{rank}").exists() for rank in range(2)))
+    for rank in range(2):
+        error = (tmp_path / f"error-{rank}").read_text()
+        assert error.startswith("terminated (SIGTERM); the store at 127.0.0.1:"), error
+        assert error.endswith(" is gone, and the launcher with it")
+    assert json.loads((tmp_path / "rescue" / "manifest.json").read_text())["ranks"] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
