@@ -8,7 +8,9 @@ import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from tacit.errors import TacitError
+from tacit.runtime.environment import Environment
 from tacit.runtime.launched import Ended, LaunchedLives, publish_end, publish_gone, publish_life
+from tacit.runtime.launcher.store import hosted_store
 
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "4", "TACIT_LIFE": "2", "TACIT_MIN_WORKERS": "3"}
 
@@ -82,6 +84,16 @@ def test_one_process_has_a_seat_and_life() -> None:
     store.set("tacit/launch/claim/1/2", f"another/{os.getpid()}")
     with pytest.raises(TacitError, match=r"another process already has RANK=1 with TACIT_LIFE=2; start every process"):
         LaunchedLives(store, VARIABLES).claim()
+
+
+def test_attach_refuses_a_seat_and_life_that_another_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosted_store()
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in {**VARIABLES, **where}.items():
+        monkeypatch.setenv(name, value)
+    store.set("tacit/launch/claim/1/2", "another process")
+    with pytest.raises(TacitError, match="another process already has RANK=1 with TACIT_LIFE=2"):
+        Environment(5.0)
 
 
 @pytest.mark.parametrize(
