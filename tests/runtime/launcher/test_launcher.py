@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -10,16 +11,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from tacit.errors import TacitError
-from tacit.runtime.launched import LaunchedLives
+from tacit.runtime.launched import LaunchedLives, publish_end, publish_gone
 from tacit.runtime.launcher import guardian
 from tacit.runtime.launcher.launcher import Job, Launcher, Outcome
 from tacit.runtime.launcher.machines import Machine, RunSettings
 from tacit.runtime.launcher.processes import Output
+from tacit.runtime.launcher.seats import State
 from tacit.runtime.launcher.store import hosted_store
 
 SECRET = "a secret of the tests"
@@ -143,6 +146,37 @@ def test_each_machine_takes_the_next_seats() -> None:
     with pytest.raises(TacitError, match=r"--workers 2 would take seats 5 to 6, and the run has 5 in all \(0 to 4\)"):
         Machine.joining(first.host, first.port, 2, SECRET.encode())
     assert first.missing() == 0
+
+
+def test_machines_hear_of_each_other_and_of_being_cut_off() -> None:
+    first = Machine.first(1, RunSettings.new(2, 1), SECRET.encode())
+    second = Machine.joining(first.host, first.port, 1, SECRET.encode())
+    events: SimpleQueue[object] = SimpleQueue()
+    first.watch(lambda seat, state: events.put((seat, state)), events.put)
+    publish_end(second.store, 1, 1, -9)
+    assert events.get(timeout=LONGEST_S) == (1, State.WAITING)
+    publish_gone(second.store, 1)  # by another machine: the second one has not said so
+    assert events.get(timeout=LONGEST_S) == (1, State.LOST)
+    second.watch(lambda seat, state: None, events.put)
+    assert (
+        events.get(timeout=LONGEST_S) == "the other machines could not reach this one for a while, and go on without it"
+    )
+    assert second.is_cut_off
+    first.close()
+    second.close()
+
+
+def test_a_machine_whose_store_is_gone_says_so() -> None:
+    first = Machine.first(1, RunSettings.new(2), SECRET.encode())
+    second, texts = Machine.joining(first.host, first.port, 1, SECRET.encode()), SimpleQueue[str]()
+    second.watch(lambda seat, state: None, texts.put)
+    where = f"{first.host}:{first.port}"
+    del first
+    gc.collect()
+    text = texts.get(timeout=LONGEST_S)
+    assert text.startswith(f"the store at {where} cannot be reached any more: the launcher of the first machine has")
+    assert second.is_cut_off
+    second.say_ended(1, 1, 0)  # which raises nothing
 
 
 def test_a_machine_with_another_secret_or_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ class Launcher:
 
     def _take_lost_machine(self, text: str) -> None:
         self._say(text)
-        if self._machine.store_is_gone:
+        if self._machine.is_cut_off:
             self._seats.stop()
             self._end_all(signal.SIGTERM)
 
