@@ -234,7 +234,8 @@ class _Others:
                 for seat in left:
                     publish_end(self._store, seat, self._lives.current_life(seat), LOST_MACHINE)
                     publish_gone(self._store, seat)
-                texts.append(f"machine {number} (workers {first} to {first + count - 1}) has not answered for a while")
+                workers = f"worker {first}" if count == 1 else f"workers {first} to {first + count - 1}"
+                texts.append(f"machine {number} ({workers}) has not answered for {_MISSED_BEATS * _BEAT_S:g} s")
         return texts
 
 
