@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-compressed-step bench-papers bench-papers-cuda fuzz reference docs
+.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-compressed-step bench-papers bench-papers-cuda fuzz fuzz-plans reference docs
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -97,6 +97,11 @@ SECONDS ?= 60
 fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed; OUT=… takes the count
 	-$(BIN)/pip install --quiet --target build/atheris atheris
 	PYTHONPATH=build/atheris OMP_NUM_THREADS=1 $(BIN)/python fuzz/wire.py --seconds $(SECONDS) $(if $(OUT),--out $(OUT))
+
+PLANS ?= 200
+STRATEGY ?= all
+fuzz-plans: $(VENV)/.installed  ## run PLANS=200 drawn plans of faults of each STRATEGY=all on both hosts of the simulator, about 25 minutes of processor time; OUT=… takes the counts
+	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.plans --plans $(PLANS) --strategy $(STRATEGY) $(if $(OUT),--out $(OUT))
 
 reference: $(VENV)/.installed  ## write the generated pages of docs/reference again
 	$(BIN)/python tools/reference_pages.py
