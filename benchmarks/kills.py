@@ -30,7 +30,7 @@ import torch
 from torch.distributed import TCPStore
 
 import tacit
-from tacit.session import checkpoints
+from tacit.session import checkpoint_files, checkpoints
 
 WORKERS, STEPS, EVERY = 2, 60, 2
 WIDTH = 1500
@@ -44,7 +44,7 @@ SECONDS_PER_KILL = 3.0  # on two idle cores
 class Family:
     """A strategy, and whether a resumed run ends with the bits of an undisturbed one."""
 
-    strategy: tacit.Strategy
+    strategy: tacit.Strategy[Any]
     is_exact: bool = True
     has_dropout: bool = True  # its random state is in checkpoints of workers, not in those of servers
 
@@ -159,7 +159,7 @@ def look(folder: Path) -> dict[str, Any]:
     step = checkpoints.step_of(folder)
     if step is None:
         return {"step": None, "half_written": len([*folder.glob("step-*/.*part*")])}
-    place = folder / str(checkpoints.current_place(folder))
+    place = folder / str(checkpoint_files.current_place(folder))
     files = sorted(place.glob("*.pt"))
     assert files, f"the checkpoint in {place} is empty"
     for file in files:

@@ -14,7 +14,18 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_runs_killed_at_random_moments_resume_exactly(tmp_path: Path):
-    words = ("--kills", "2", "--only", "overlapped", "--seed", "1", "--folder", str(tmp_path), "--out", f"{tmp_path}/out")
+    words = (
+        "--kills",
+        "2",
+        "--only",
+        "overlapped",
+        "--seed",
+        "1",
+        "--folder",
+        str(tmp_path),
+        "--out",
+        f"{tmp_path}/out",
+    )
     with Module("benchmarks.kills", *words, folder=ROOT) as benchmark:
         code, output, errors = benchmark.end(100)
     assert code == 0, output + errors
