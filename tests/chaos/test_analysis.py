@@ -30,7 +30,7 @@ def test_recovery_return_and_missed_steps_of_a_kill():
     survivor = life(0, 1, [*steps(1, [*times(0.0, 51), *times(1.4, 100)], {}), done(4.0, 5, 0.5)])
     lost = life(1, 1, steps(1, times(0.0, 50), {}))
     back = life(1, 2, [*steps(132, times(3.0, 20), {}), done(4.0, 5, 0.5)])
-    fault = {"kind": "kill", "fault": "kill of 1", "seats": [1], "at_s": 1.0}
+    fault = {"kind": "kill", "fault": "kill of 1", "seats": [1], "at_s": 1.0, "until_s": 1.0}
     found = analyse([survivor, lost, back], [fault], 2, compares_rounds=True)
     [recovered] = found["faults"]
     assert recovered["recovery_s"] == pytest.approx(0.4) and recovered["others_stalled"] == 1
@@ -54,3 +54,20 @@ def test_unequal_models_and_repeated_steps_are_found():
     assert found["final_models"] == 2 and found["missing_seats"] == [2]
     assert found["repeated_steps"] == 4 and found["loss"] == pytest.approx(0.6)
     assert analyse([first, second], [], 3, compares_rounds=False)["rounds_compared"] is None
+
+
+def test_a_pause_belongs_to_the_fault_before_it_and_not_to_a_worker_that_another_fault_hits():
+    """Worker 2 is stopped from 1.5 to 2.5 s; worker 0 pauses from 1.6 s to 2.6 s; nobody pauses for the kill at 1 s."""
+    rows = {
+        0: [*times(0.0, 81), *times(2.6, 50)],
+        1: times(0.0, 50),
+        2: [*times(0.0, 76), *times(2.5, 50)],
+    }
+    lives = [life(seat, 1, steps(1, own, {})) for seat, own in rows.items()]
+    faults = [
+        {"kind": "kill", "fault": "kill of 1", "seats": [1], "at_s": 1.0, "until_s": 1.0},
+        {"kind": "stop", "fault": "stop of 2", "seats": [2], "at_s": 1.5, "until_s": 2.5},
+    ]
+    kill, stop = analyse(lives, faults, 3, compares_rounds=False)["faults"]
+    assert kill["recovery_s"] == 0.0 and kill["others_stalled"] == 0
+    assert stop["recovery_s"] == pytest.approx(1.1) and stop["others_stalled"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ def analyse(
     checksums = {row["model"] for row in done.values()}
     compared, unequal = unequal_rounds(lives) if compares_rounds else (None, [])
     return {
-        "faults": [described(fault, lives) for fault in faults],
+        "faults": [described(fault, lives, faults) for fault in faults],
         "finished_seats": sorted(done),
         "missing_seats": [seat for seat in range(workers) if seat not in done],
         "final_models": len(checksums),
@@ -64,33 +65,40 @@ def repeated_steps(life: Life) -> int:
     return count
 
 
-def described(fault: dict[str, Any], lives: Sequence[Life]) -> dict[str, Any]:
-    """Return a fault with its recovery: seconds until the others stepped again, and until its workers were back."""
-    at_s, hit = fault["at_s"], set(fault["seats"])
+def described(fault: dict[str, Any], lives: Sequence[Life], faults: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a fault with its recovery: seconds until the others stepped again, and until its workers were back.
+
+    Pauses that begin after the next fault are that one's, and those of a worker that another fault has hit are its own.
+    """
+    at_s, next_s = fault["at_s"], min((one["at_s"] for one in faults if one["at_s"] > fault["at_s"]), default=math.inf)
+    hit = {seat for one in faults if one is fault or one["at_s"] <= at_s <= one["until_s"] for seat in one["seats"]}
     others = [life for life in lives if life.seat not in hit and _is_alive_at(life, at_s)]
-    stalls = [stall for life in others if (stall := stall_after(life, at_s)) is not None]
+    stalls = [stall for life in others if (stall := stall_after(life, at_s, next_s)) is not None]
     result = {
         **fault,
         "others_stalled": len(stalls),
         "recovery_s": max(stalls, default=0.0),
     }
     if fault["kind"] == "kill":
-        returns = [back for seat in hit if (back := _return_of(lives, seat, at_s)) is not None]
+        returns = [back for seat in fault["seats"] if (back := _return_of(lives, seat, at_s)) is not None]
         result["returned"] = len(returns)
         result["return_s"] = max((back[0] for back in returns), default=None)
         result["missed_steps"] = max((back[1] for back in returns), default=None)
     return result
 
 
-def stall_after(life: Life, at_s: float) -> float | None:
-    """Return the seconds from ``at_s`` to the end of the first long pause between steps after it; None without one."""
+def stall_after(life: Life, at_s: float, before_s: float = math.inf) -> float | None:
+    """Return the seconds from ``at_s`` to the end of the first long pause after it; None without one.
+
+    before_s: pauses that begin later have another cause.
+    """
     times_s = [row["time_s"] for row in life.steps]
     pauses = [b - a for a, b in itertools.pairwise(times_s)]
     if not pauses:
         return None
     limit_s = max(_SHORTEST_PAUSE_S, 6 * statistics.median(pauses))
     for begin_s, end_s in itertools.pairwise(times_s):
-        if end_s > at_s and begin_s < at_s + _NOTICED_WITHIN_S and end_s - begin_s > limit_s:
+        if end_s > at_s and begin_s < min(before_s, at_s + _NOTICED_WITHIN_S) and end_s - begin_s > limit_s:
             return float(end_s - at_s)
     return None
 

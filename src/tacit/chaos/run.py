@@ -28,7 +28,7 @@ from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 _LOOK_S: Final = 0.02
 _START_S: Final = 180.0
-_HANGS_S: Final = 60.0
+_HANGS_S: Final = 45.0
 """How long no worker takes a step before the run counts as hanging. Longer than any fault, and than any deadline."""
 _LEFT_S: Final = 10.0
 _DISK_MB: Final = 16
