@@ -45,8 +45,7 @@ class ParameterServer:
         self._learners = Learners(strategy, server, state)
         self._models = ModelSender(strategy, server, state, self._learners, self._rates)
         self._inbox = ServerInbox(strategy, server, state, self._shards, self._learners, self._models, self._rates)
-        self._pending: list[Pushed] = []  # gradients for the next updates, in order of arrival
-        self._waiting: dict[int, None] = {}  # learners to answer, in order of arrival
+        self._pending, self._waiting = list[Pushed](), dict[int, None]()  # to use, to answer; in order of arrival
         self._answers_pushes = strategy.answers_pushes and (self._shards.is_leader or not strategy.cancels)
 
     def serve(self) -> None:
@@ -110,6 +109,7 @@ class ParameterServer:
             self._learners.record_k()
         self._answer_after_update()
         self._rates.drop_models(self._learners.held, self._pending)
+        self._shards.write_checkpoints(state.version)
 
     def _apply(self, batch: list[Pushed]) -> None:
         self._server.update(*self._average(batch))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tacit.core.worker import Server
 from tacit.errors import BadMessage, PeerLost
-from tacit.strategies.servers.messages import ModelRequest, Pushed, ServerLeave, ServerPush, ShardBatch, ToServer
+from tacit.strategies.servers.messages import ModelRequest, Pushed, ServerLeave, ServerPush, ToServer, ToShards
 from tacit.strategies.servers.parts.learners import AWAY, Learners
 from tacit.strategies.servers.parts.model_sender import ModelSender
 from tacit.strategies.servers.parts.push_checks import check_push, check_sender
@@ -71,8 +71,8 @@ class ServerInbox:
                 self._shards.leader_has_ended = True
             case ServerLeave():
                 self._remove(source, on_removed)
-            case ShardBatch():
-                self._shards.add(message)
+            case ToShards():
+                self._shards.add(message, self._state.version)
         return None
 
     def dismiss_learners(self, on_removed: OnRemoved, *, answers_pushes: bool) -> None:
@@ -95,6 +95,8 @@ class ServerInbox:
                     self._answer(source, message)
                 case ServerLeave() if source >= 0:
                     self._remove(source, on_removed)
+                case ToShards():
+                    self._shards.add(message, self._state.version)
 
     def _decode(self, source: int, push: ServerPush) -> ServerPush:
         check_push(source, push, self._server, self._state.version if self._shards.is_leader else None)

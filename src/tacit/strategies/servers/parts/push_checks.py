@@ -10,7 +10,14 @@ from torch import Tensor
 from tacit.core.network import SERVER
 from tacit.core.worker import Server
 from tacit.errors import BadMessage
-from tacit.strategies.servers.messages import ModelRequest, ServerLeave, ServerPush, ShardBatch, ToServer
+from tacit.strategies.servers.messages import (
+    CheckpointRequest,
+    ModelRequest,
+    ServerLeave,
+    ServerPush,
+    ToServer,
+    ToShards,
+)
 from tacit.strategies.vector_checks import has_wrong_numbers
 
 _LARGEST: Final = 1e12
@@ -20,8 +27,9 @@ _LARGEST: Final = 1e12
 def check_sender(source: int, message: ToServer, server: Server) -> None:
     """Raise ``BadMessage`` unless ``source`` may send a message of this kind to ``server``."""
     is_learners = isinstance(message, ServerPush | ModelRequest | ServerLeave) and 0 <= source < server.size
-    is_leaders = isinstance(message, ShardBatch | ServerLeave) and server.shard > 0 and source == SERVER
-    if not (is_learners or is_leaders):
+    is_leaders = isinstance(message, ToShards | ServerLeave) and server.shard > 0 and source == SERVER
+    is_keeper = isinstance(message, CheckpointRequest) and server.shard == 0 and source == 0
+    if not (is_learners or is_leaders or is_keeper):
         raise BadMessage(f"a {type(message).__name__} arrived from {source}, which may not send it.")
 
 
