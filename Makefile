@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-compressed-step bench-papers bench-papers-cuda fuzz reference docs
+.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-compressed-step bench-papers bench-papers-cuda fuzz fuzz-plans reference docs bench-kills bench-chaos
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -75,6 +75,12 @@ bench-plan: RUNS = build/plan
 bench-plan: $(VENV)/.installed  ## measure whether plans hold: time to a loss, winners, durations, drift, memory, a user's script, about 55 minutes; needs root; RUNS=… keeps the real runs; DATA=… names the folder with tinyshakespeare.txt.gz
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.plan $(if $(DATA),--data $(DATA)) --folder $(RUNS)
 
+bench-kills: $(VENV)/.installed  ## kill runs at random moments while they write checkpoints and resume them, about 20 minutes; continues build/kills
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kills --out benchmarks/results/kills.json
+
+bench-chaos: $(VENV)/.installed  ## run every family with eight workers under drawn faults, about 8 minutes each; continues build/chaos
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos --out benchmarks/results/chaos.json
+
 bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_pace.py --out benchmarks/results/server_pace.json
 
@@ -97,6 +103,11 @@ SECONDS ?= 60
 fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed; OUT=… takes the count
 	-$(BIN)/pip install --quiet --target build/atheris atheris
 	PYTHONPATH=build/atheris OMP_NUM_THREADS=1 $(BIN)/python fuzz/wire.py --seconds $(SECONDS) $(if $(OUT),--out $(OUT))
+
+PLANS ?= 200
+STRATEGY ?= all
+fuzz-plans: $(VENV)/.installed  ## run PLANS=200 drawn plans of faults of each STRATEGY=all on both hosts of the simulator, about 25 minutes of processor time; OUT=… takes the counts
+	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.plans --plans $(PLANS) --strategy $(STRATEGY) $(if $(OUT),--out $(OUT))
 
 reference: $(VENV)/.installed  ## write the generated pages of docs/reference again
 	$(BIN)/python tools/reference_pages.py

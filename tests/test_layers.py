@@ -26,7 +26,7 @@ LAYERS = (  # bottom first
     {"session"},
     {"simulation", "runtime"},
     {"profiles", "report", "registry", "compare", "watch"},
-    {"planning"},
+    {"planning", "chaos"},
     {"testing"},
     {"cli"},
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tacit
-from tacit.cli.commands.plan_map import axis_of
+from tacit.cli.screens.map_screen import axis_of
 from tacit.planning.maps.axes import Axis, axes_of, profile_at, resized
 from tacit.planning.maps.cells import coarse_to_fine, step_s_on
 from tacit.planning.maps.result import Cell

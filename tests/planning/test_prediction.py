@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -103,8 +104,12 @@ def test_re_planning_names_another_strategy_only_if_it_gains(made: tacit.Plan) -
     only = {**made.prediction, "alternatives": [own]}
     assert replanned(only, table, LOCAL, drift(3 * wire_s)) == "A new plan would choose the same strategy."
     longer = {**own, "strategy": "LocalSGD(period=Every(16))", "step_s": 0.9 * own["step_s"]}
-    slow = replanned({**only, "alternatives": [own, longer]}, table, LOCAL, drift(30 * wire_s))
+    both = {**only, "alternatives": [own, longer]}
+    slow = replanned(both, table, LOCAL, drift(30 * wire_s), budget_s=math.inf)
     assert slow is not None and slow.startswith("LocalSGD(period=Every(16)) would now take ")
+    assert (
+        replanned(both, table, LOCAL, drift(30 * wire_s), budget_s=-1.0) == "A new plan would choose the same strategy."
+    )
     assert replanned({**only, "alternatives": []}, table, LOCAL, drift(3 * wire_s)) is None
 
 

@@ -37,7 +37,8 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         signal.signal(number, lambda number, _: server.send(bytes([number])))
     code = int(server.recv(16) or 1)
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if code != -signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 sys.exit(code)
 """

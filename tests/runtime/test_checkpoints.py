@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -151,6 +152,52 @@ def test_a_checkpoint_that_dies_half_way_leaves_the_previous_one(tmp_path):
     assert second.name == "Died" and first.name == "PeerLost" and "worker 1 was lost" in first.text
     assert checkpoints.step_of(tmp_path) == 3
     assert len(checkpoints.read(tmp_path, 0, 3)) == 2  # both shards are whole
+
+
+def not_shared(shared: str, own: str) -> tuple[Path | None, str]:
+    """Write into a folder of this rank's own; then resume where rank 1 finds an older checkpoint than rank 0."""
+    checkpoints._SHARDS_TIMEOUT_S = 0.2
+    model, mine = network(), Path(own) / str(tacit.rank())
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, tacit.AllReduce()) as session:
+        for number in (1, 2):
+            learn(model, optimizer, batches(tacit.rank(), 1, first=number), session)
+            session.checkpoint(shared)
+        written = session.checkpoint(mine)
+    shutil.copytree(shared, mine, dirs_exist_ok=True)
+    if tacit.rank() == 1:
+        (mine / "previous.json").replace(mine / "manifest.json")
+    session = tacit.attach(model, optimizer, tacit.AllReduce())
+    try:
+        session.resume(mine)
+    except tacit.TacitError as error:
+        return written, str(error)
+    raise AssertionError("ranks resumed different checkpoints")
+
+
+def test_folders_that_machines_do_not_share_are_noticed(tmp_path):
+    """When a checkpoint is written, it stays incomplete; when one is resumed, all ranks compare what they find."""
+    results = together(2, not_shared, str(tmp_path / "shared"), str(tmp_path / "own"))
+    for written, error in results:
+        assert written is None
+        assert "rank 0 finds step-00000002" in error and "rank 1 finds step-00000001" in error
+
+
+def lost_with_a_full_disk(folder: str) -> None:
+    model = network()
+    optimizer = sgd(model)
+    session = tacit.attach(model, optimizer, tacit.AllReduce(), rescue_folder=folder)
+    learn(model, optimizer, batches(tacit.rank(), 3), session)
+    if tacit.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    learn(model, optimizer, batches(tacit.rank(), 3), session)
+
+
+def test_a_rescue_folder_that_cannot_be_used_hides_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    first, _ = outcomes(2, lost_with_a_full_disk, str(tmp_path / "file"))
+    assert first.name == "PeerLost" and "worker 1 was lost" in first.text
+    assert f"No checkpoint was written into {tmp_path / 'file'}" in first.text
 
 
 def local_state() -> bool:

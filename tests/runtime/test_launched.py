@@ -8,7 +8,9 @@ import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from tacit.errors import TacitError
+from tacit.runtime.environment import Environment
 from tacit.runtime.launched import Ended, LaunchedLives, publish_end, publish_gone, publish_life
+from tacit.runtime.launcher.store import hosted_store
 
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "4", "TACIT_LIFE": "2", "TACIT_MIN_WORKERS": "3"}
 
@@ -40,6 +42,19 @@ def test_the_end_of_a_life_is_final() -> None:
     assert lives.dead(0, 1) == Ended(1) and lives.is_gone(0)
 
 
+@pytest.mark.parametrize(
+    "entry", [b"", b"[]", b'{"exit_code": null}', b"\xff", b"gASVIAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOU"]
+)
+def test_entries_that_do_not_parse_count_as_absent(entry: bytes) -> None:
+    store = HashStore()
+    for key in ("life/2", "dead/2/1", "gone/2"):
+        store.set(f"tacit/launch/{key}", entry)
+    lives = LaunchedLives(store, VARIABLES)
+    assert (lives.current_life(2), lives.dead(2, 1), lives.is_gone(2)) == (1, None, False)
+    publish_end(store, 2, 1, -9)
+    assert lives.dead(2, 1) == Ended(-9)
+
+
 def test_prefixes_of_sessions_are_ignored() -> None:
     store = HashStore()
     publish_life(store, 2, 5)
@@ -69,6 +84,16 @@ def test_one_process_has_a_seat_and_life() -> None:
     store.set("tacit/launch/claim/1/2", f"another/{os.getpid()}")
     with pytest.raises(TacitError, match=r"another process already has RANK=1 with TACIT_LIFE=2; start every process"):
         LaunchedLives(store, VARIABLES).claim()
+
+
+def test_attach_refuses_a_seat_and_life_that_another_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosted_store()
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in {**VARIABLES, **where}.items():
+        monkeypatch.setenv(name, value)
+    store.set("tacit/launch/claim/1/2", "another process")
+    with pytest.raises(TacitError, match="another process already has RANK=1 with TACIT_LIFE=2"):
+        Environment(5.0)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -69,7 +71,8 @@ def test_a_model_that_is_not_finite_is_never_published(tmp_path: Path):
         session.checkpoint(tmp_path)
     assert checkpoints.step_of(tmp_path) == 1 and places(tmp_path) == ["step-00000001"]
     with pytest.raises(tacit.TacitError, match="the model of the server contains NaN"):
-        checkpoints.write_server(tmp_path, {"model": {"parameters": torch.tensor([1.0, float("inf")])}}, 7)
+        model = {"parameters": torch.tensor([1.0, float("inf")])}
+        checkpoints.write_server(tmp_path, {"strategy": "KAsync(k=1)", "model": model}, 7)
     assert checkpoints.step_of(tmp_path) == 1
 
 
@@ -145,3 +148,41 @@ def test_the_publisher_of_a_rescue_checkpoint_is_one_that_has_written(tmp_path: 
     assert results == dict.fromkeys(known, tmp_path / "step-name.rescued")
     assert [int(shard["model"]["w"]) for shard in checkpoints.read(tmp_path, 0, 4)] == [2, 3]
     assert checkpoints.step_of(tmp_path) == 12
+
+
+def test_a_checkpoint_of_another_strategy_is_refused_with_the_first_difference(tmp_path: Path):
+    model, optimizer, session = attached()
+    take_step(model, optimizer)
+    session.checkpoint(tmp_path)
+    session.close()
+    for strategy, difference in (
+        (tacit.LocalSGD(period=tacit.Every(3)), "period=Every(2) there, period=Every(3) here"),
+        (tacit.LocalSGD(), "period=Every(2) there, period=Every(8) here"),
+        (tacit.LocalSGD(period=tacit.Every(2), overlap_steps=1), "overlap_steps left out there, overlap_steps=1 here"),
+        (tacit.AllReduce(), "LocalSGD there, AllReduce here"),
+    ):
+        other = tacit.attach(model, optimizer, strategy, steps=20)
+        with pytest.raises(tacit.TacitError, match=re.escape(difference)) as caught:
+            other.resume(tmp_path)
+        assert "Attach the strategy that wrote it" in str(caught.value)
+    server = {"strategy": "KAsync(k=1)", "model": {"parameters": torch.ones(3), "updates": 4}}
+    checkpoints.write_server(tmp_path, server, 4)
+    _, _, session = attached()
+    with pytest.raises(tacit.TacitError, match="KAsync there, LocalSGD here"):
+        session.resume(tmp_path)
+
+
+def test_a_rescue_folder_without_space_or_without_permission_is_named_and_left_empty(tmp_path: Path, monkeypatch):
+    place, shard = tmp_path / "step-00000003.rescued", {"model": {"w": torch.ones(1)}}
+    place.mkdir()
+    (place / f".rank-0.pt.part-{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(tacit.TacitError, match="rank 0 could not write its checkpoint: the disk is full"):
+        checkpoints.write_surviving(tmp_path, 0, [0], shard, 3, None, lambda other: True)
+    assert list(place.iterdir()) == [] and checkpoints.step_of(tmp_path) is None
+
+    def refuse(*arguments, **rest) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(tacit.TacitError, match="rank 0 could not write its checkpoint: Read-only file system"):
+        checkpoints.write_surviving(tmp_path / "other", 0, [0], shard, 3, None, lambda other: True)

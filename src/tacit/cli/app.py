@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tacit import __version__
+from tacit.cli.commands.chaos import chaos_command
 from tacit.cli.commands.compare import compare_command
 from tacit.cli.commands.launch import launch_command
 from tacit.cli.commands.list import list_command
@@ -35,6 +36,7 @@ app.command("train")(train_command)
 app.command("launch", context_settings={"allow_interspersed_args": False})(launch_command)
 app.command("probe")(probe_command)
 app.command("serve")(serve_command)
+app.command("chaos")(chaos_command)
 app.command("replay")(replay_command)
 app.command("watch")(watch_command)
 app.command("report")(report_command)

@@ -111,6 +111,15 @@ Server = Annotated[
         rich_help_panel=_PROCESSES,
     ),
 ]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address of this machine at which others reach it; needed with --server remote.",
+        show_default="loopback: this machine only",
+        rich_help_panel=_PROCESSES,
+    ),
+]
 Nodes = Annotated[
     int | None,
     typer.Option(

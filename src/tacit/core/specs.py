@@ -108,6 +108,35 @@ def current_text(text: str) -> str:
     return text_with_new_names(text, {cls.__name__: cls for cls in _subclasses(Spec)})
 
 
+def first_difference_of(stored: str, own: str) -> str:
+    """Return the first argument in which two texts of specifications differ; an empty text if they are equal."""
+    if stored == own:
+        return ""
+    (stored_name, _, stored_rest), (own_name, _, own_rest) = stored.partition("("), own.partition("(")
+    if stored_name != own_name:
+        return f"{stored_name} there, {own_name} here"
+    there, here = _arguments_in(stored_rest), _arguments_in(own_rest)
+    for argument in [*there, *here]:
+        if (argument in there) != (argument in here):
+            name = argument.partition("=")[0]
+            values = [next((one for one in many if one.partition("=")[0] == name), "") for many in (there, here)]
+            default = f"{name} left out"
+            return f"{values[0] or default} there, {values[1] or default} here"
+    return "the same arguments in another order"
+
+
+def _arguments_in(text: str) -> list[str]:
+    """Return the arguments of a text like ``a=1, b=f(2, 3))``, which ends with the closing bracket."""
+    arguments, depth = [""], 0
+    for letter in text.rstrip()[:-1]:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            arguments.append("")
+        else:
+            arguments[-1] += letter
+    return [argument.strip() for argument in arguments if argument.strip()]
+
+
 def current_texts(value: Any) -> Any:
     """Return ``value`` with ``current_text`` of each text in it, also inside lists and dicts."""
     if isinstance(value, str):

@@ -208,6 +208,9 @@ class ServerStrategy(Strategy[State]):
     shards: int = 1
     """Number of servers among which the model is divided."""
 
+    keeps_shards: ClassVar[bool] = False
+    """Whether ``serve`` and ``dismiss`` answer ``CheckpointRequest``. With several shards checkpoints need it."""
+
     @abstractmethod
     def init_server(self, server: Server) -> Any:
         """Return the server's state."""

@@ -173,3 +173,9 @@ class Server(Protocol):
 
     def note(self, name: str, value: float, about: int | None = None) -> None:
         """Record a number in the trace; ``about``: the worker that it is about."""
+
+    def write_part(self, folder: str, version: int) -> str:
+        """Write this shard's part of the checkpoint of ``version`` into ``folder``; return the error, or an empty text.
+
+        Only for a server of a session.
+        """

@@ -32,13 +32,19 @@ _CORRECTIONS: Final = 3
 
 
 def replanned(
-    predicted: Mapping[str, Any], profile_table: Mapping[str, Any], strategy: Strategy[Any], drift: Drift
+    predicted: Mapping[str, Any],
+    profile_table: Mapping[str, Any],
+    strategy: Strategy[Any],
+    drift: Drift,
+    *,
+    budget_s: float = _BUDGET_S,
 ) -> str | None:
     """Return in a sentence what a new plan would choose instead of ``strategy``; None if the plan has no alternatives.
 
-    predicted: ``run.predicted``. profile_table: of the plan, as ``Profile.table`` returns it.
+    predicted: ``run.predicted``. profile_table: of the plan, as ``Profile.table`` returns it. budget_s: alternatives
+    that are left after this time are not considered.
     """
-    until_s = time.monotonic() + _BUDGET_S
+    until_s = time.monotonic() + budget_s
     alternatives = predicted.get("alternatives", [])
     own = next((one for one in alternatives if one["strategy"] == str(strategy)), None)
     if own is None or not drift.compute_s:

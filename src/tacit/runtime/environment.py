@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from tacit.errors import TacitError, TimedOut
+from tacit.runtime.launched import LaunchedLives
 
 _stores: Final[dict[tuple[str, str], Store]] = {}  # kept as long as the process lives: rank 0 may host the store
 SERVE: Final = "TACIT_SERVE"
@@ -125,7 +126,9 @@ def _find(timeout_s: float) -> tuple[int, int, Store]:
     key, size = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
     rank = size if SERVE in os.environ else int(os.environ["RANK"])  # a server process comes after all workers
     if key not in _stores:
-        _stores[key] = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout_s)))[0]
+        _stores[key] = store = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout_s)))[0]
+        if SERVE not in os.environ:
+            LaunchedLives(store).claim()
     return rank, size, _stores[key]
 
 

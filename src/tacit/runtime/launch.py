@@ -10,6 +10,7 @@ from pathlib import Path
 from tacit.runtime.launcher.launcher import Job, Launcher, Outcome
 from tacit.runtime.launcher.machines import Machine, RunSettings
 from tacit.runtime.launcher.processes import Output
+from tacit.runtime.launcher.store import LOOPBACK
 from tacit.runtime.messaging.secret import find_secret, new_secret
 
 
@@ -20,12 +21,13 @@ def launch(
     threads: int,
     logs: Path,
     shows_all: bool,
+    host: str = LOOPBACK,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run ``python -m …arguments`` in as many processes as ``settings`` has workers.
 
-    logs: a folder for the workers' standard error, removed if none fails. shows_all: show standard error instead.
-    say: takes what happens meanwhile, as sentences. Ctrl-C is passed on, and raised as
+    host: the address of the store. logs: a folder for the workers' standard error, removed if none fails. shows_all:
+    show standard error instead. say: takes what happens meanwhile, as sentences. Ctrl-C is passed on, and raised as
     KeyboardInterrupt once all workers have ended.
     """
     shutil.rmtree(logs, ignore_errors=True)
@@ -35,7 +37,7 @@ def launch(
     secret = own_secret()
     try:
         outcome = Launcher(
-            job, Machine.first(settings.total_workers, settings, secret.encode()), secret, say or _nothing
+            job, Machine.first(settings.total_workers, settings, secret.encode(), host=host), secret, say or _nothing
         ).run()
     finally:
         for path in logs.iterdir():

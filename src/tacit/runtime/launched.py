@@ -6,7 +6,8 @@ A seat is a rank; a life is one process of a seat, counted from 1. ``tacit launc
     tacit/launch/dead/SEAT/LIFE    {"exit_code": int}, set when that process has ended (negative: the signal)
     tacit/launch/gone/SEAT         set when the seat will not be started again
 
-Anybody who reaches the store can write there too. A false entry can end a run, and can do nothing else.
+Anybody who reaches the store can write there too. A false entry can end a run, and can do nothing else; one that does
+not parse counts as absent.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,21 +70,21 @@ class LaunchedLives:
         """Return the life of ``seat`` that was started last."""
         if not self.is_elastic:
             return 1
-        text = self._find(f"life/{seat}")
-        return 1 if text is None else int(text)
+        life = self._read(f"life/{seat}", int)
+        return 1 if life is None else life
 
     def dead(self, seat: int, life: int) -> Ended | None:
         """Return how the process of ``life`` of ``seat`` ended; None while it is not known to have ended."""
         if self.is_elastic and (seat, life) not in self._ended:
-            text = self._find(f"dead/{seat}/{life}")
-            if text is None:
+            exit_code = self._read(f"dead/{seat}/{life}", lambda text: int(json.loads(text)["exit_code"]))
+            if exit_code is None:
                 return None
-            self._ended[seat, life] = Ended(int(json.loads(text)["exit_code"]))
+            self._ended[seat, life] = Ended(exit_code)
         return self._ended.get((seat, life))
 
     def is_gone(self, seat: int) -> bool:
         """Whether ``seat`` has ended and will not be started again."""
-        if self.is_elastic and seat not in self._gone and self._find(f"gone/{seat}") is not None:
+        if self.is_elastic and seat not in self._gone and self._read(f"gone/{seat}", int) is not None:
             self._gone.add(seat)
         return seat in self._gone
 
@@ -99,10 +100,16 @@ class LaunchedLives:
                 f"tacit launch, which gives each its own, and do not call tacit.attach in a process that it forked."
             )
 
-    def _find(self, key: str) -> str | None:
+    def _read(self, key: str, number: Callable[[str], int]) -> int | None:
+        """Return the number in an entry; None if there is none."""
         store, name = self._store, f"{_PREFIX}/{key}"
         # Not store.get alone, which waits for the key and blocks the store for other threads meanwhile.
-        return None if store is None or not store.check([name]) else store.get(name).decode()
+        if store is None or not store.check([name]):
+            return None
+        try:
+            return number(store.get(name).decode())
+        except (ValueError, TypeError, KeyError):  # somebody else wrote it
+            return None
 
 
 # What the launcher writes.

@@ -1,7 +1,7 @@
 """Files of checkpoints: shards and manifests, written so that a crash or a full disk leaves a valid checkpoint.
 
-Order of a checkpoint, each written to the disk before the next: the shards, their folder, the manifest of the previous
-checkpoint, the manifest. Only then are older checkpoints removed. The last two remain.
+Order of a checkpoint, each written to the disk before the next: the shards, their folder and those above it, the
+manifest of the previous checkpoint, the manifest. Only then are older checkpoints removed. The last two remain.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -18,6 +19,8 @@ from tacit.errors import TacitError
 from tacit.record.files import replacing, sync_folder, write_text
 
 FORMAT: Final = 1
+NOT_FINITE: Final = "its model is not finite"
+"""The reason for which a part is not written; a checkpoint without it is no failure of the disk."""
 _MANIFEST: Final = "manifest.json"
 _PREVIOUS: Final = "previous.json"
 
@@ -39,6 +42,16 @@ class _File:
 
     def flush(self) -> None:
         self._file.flush()
+
+
+def place_of(folder: Path, step: int) -> Path:
+    """Return the folder of the checkpoint of ``step``."""
+    return folder / f"step-{step:08d}"
+
+
+def server_file(shard: int) -> str:
+    """Return the name of the file of a server, or of a shard of it."""
+    return f"server-{shard}.pt" if shard else "server.pt"
 
 
 def save_shard(path: Path, shard: Shard) -> str:
@@ -64,13 +77,15 @@ def save_step(place: Path, rank: int, step: int) -> str:
     return ""
 
 
-def publish(folder: Path, place: Path, step: int, ranks: list[int], size: int) -> str:
+def publish(folder: Path, place: Path, step: int, ranks: list[int], size: int, *, strategy: str = "") -> str:
     """Make ``place`` the valid checkpoint and keep the one before; return the error, or an empty text."""
-    manifest = {"format": FORMAT, "step": step, "place": place.name, "size": size, "ranks": ranks}
+    manifest = {"format": FORMAT, "step": step, "place": place.name, "size": size, "ranks": ranks, "strategy": strategy}
     try:
         sync_folder(place)
         sync_folder(folder)
         before = current_place(folder)
+        if before is None:  # the folder itself may be new, and folders above it
+            _sync_above(folder)
         if before not in (None, place.name):
             write_text(folder / _PREVIOUS, (folder / _MANIFEST).read_text(), sync=True)
         write_text(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n", sync=True)
@@ -81,6 +96,12 @@ def publish(folder: Path, place: Path, step: int, ranks: list[int], size: int) -
         if other.name not in kept:
             shutil.rmtree(other, ignore_errors=True)
     return ""
+
+
+def _sync_above(folder: Path) -> None:
+    for above in folder.resolve().parents:
+        with suppress(OSError):  # not ours to read: then it is not new either
+            sync_folder(above)
 
 
 def discard(folder: Path, place: Path) -> None:

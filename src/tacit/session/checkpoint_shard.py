@@ -60,6 +60,8 @@ class CheckpointShard:
 
     def resume(self, folder: Path) -> None:
         """Continue from the checkpoint in ``folder``: exactly, or from the mean of the models of other workers."""
+        checkpoints.check_strategy(folder, str(self._strategy))
+        checkpoints.check_same(folder, self._backend)
         shards = checkpoints.read(folder, self._backend.rank, self._backend.size)
         if checkpoints.is_complete(folder, self._backend.size):
             self._resume_exactly(shards[0])

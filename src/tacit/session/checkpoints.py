@@ -10,6 +10,7 @@ numbers and text; they are read with ``weights_only=True``, which unpickles no c
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
@@ -21,25 +22,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.specs import current_text, first_difference_of
 from tacit.errors import TacitError
 from tacit.session.backend import SessionBackend
 from tacit.session.checkpoint_files import (
     FORMAT,
+    NOT_FINITE,
     Shard,
     current_place,
     discard,
     load_shard,
     manifest_of,
+    place_of,
     publish,
     save_shard,
     save_step,
+    server_file,
 )
 from tacit.strategies.vector_checks import has_wrong_numbers
 
 __all__ = ["FORMAT", "Shard"]
 
-_SERVER: Final = "server.pt"
-_NOT_FINITE: Final = "its model is not finite"
 _SHARDS_TIMEOUT_S: Final = 10.0
 """How long a survivor waits for the shards of others, and for the manifest that another publishes."""
 _LOOK_S: Final = 0.02
@@ -77,9 +80,9 @@ class Attempts:
 
 def write(folder: Path, backend: SessionBackend, shard: Shard, step: int) -> Path:
     """Write this rank's shard, wait for those of all ranks, and make the checkpoint the valid one. Collective."""
-    place = folder / f"step-{step:08d}"
+    place = place_of(folder, step)
     is_finite = model_is_finite(shard["model"])
-    failure = save_shard(place / f"rank-{backend.rank}.pt", shard) if is_finite else _NOT_FINITE
+    failure = save_shard(place / f"rank-{backend.rank}.pt", shard) if is_finite else NOT_FINITE
     failures = [one.decode() for one in backend.all_gather(failure.encode())]
     ranks = list(backend.live_ranks)
     first_failed = next((rank for rank in ranks if failures[rank]), None)
@@ -87,13 +90,17 @@ def write(folder: Path, backend: SessionBackend, shard: Shard, step: int) -> Pat
         backend.all_gather(b"")  # all ranks know of it before one writes the next checkpoint to the same place
         if backend.rank == ranks[0]:
             discard(folder, place)
-        if _NOT_FINITE in failures:
-            raise _not_finite(f"rank {failures.index(_NOT_FINITE)}")
+        if NOT_FINITE in failures:
+            raise _not_finite(f"rank {failures.index(NOT_FINITE)}")
         raise CheckpointFailed(
             f"rank {first_failed} could not write its checkpoint: {failures[first_failed]}; the previous checkpoint "
             f"is untouched."
         )
-    failure = publish(folder, place, step, ranks, backend.size) if backend.rank == ranks[0] else ""
+    failure = ""
+    if backend.rank == ranks[0]:
+        strategy = _strategy_of(shard)
+        failure = _unseen(place, [f"rank-{rank}.pt" for rank in ranks])
+        failure = failure or publish(folder, place, step, ranks, backend.size, strategy=strategy)
     failure = backend.all_gather(failure.encode())[ranks[0]].decode()
     if failure:
         raise CheckpointFailed(f"the checkpoint could not be completed: {failure}; the previous one is untouched.")
@@ -119,6 +126,7 @@ def write_surviving(
     place = folder / f"step-{failure_name or f'{step:08d}'}.rescued"
     failure = save_step(place, rank, step) or save_shard(place / f"rank-{rank}.pt", shard)
     if failure:
+        (place / f"rank-{rank}.step").unlink(missing_ok=True)
         raise TacitError(f"rank {rank} could not write its checkpoint: {failure}.")
     awaited = [other for other in others if other != rank]
 
@@ -131,10 +139,21 @@ def write_surviving(
         _wait_until(lambda: current_place(folder) == place.name or is_gone(kept[0]))
     if current_place(folder) != place.name:
         steps = [int((place / f"rank-{other}.step").read_text()) for other in kept]
-        failure = publish(folder, place, min(steps), kept, size=0)
+        failure = publish(folder, place, min(steps), kept, size=0, strategy=_strategy_of(shard))
         if failure:
             raise TacitError(f"rank {rank} could not complete the checkpoint: {failure}.")
     return place if rank in manifest_of(folder)["ranks"] else None
+
+
+def _strategy_of(shard: Shard) -> str:
+    return str(shard.get("session", {}).get("strategy", ""))
+
+
+def _unseen(place: Path, names: Sequence[str]) -> str:
+    """Wait until this machine sees all files, which others may have written; return the error, or an empty text."""
+    _wait_until(lambda: all((place / name).exists() for name in names))
+    missing = next((name for name in names if not (place / name).exists()), None)
+    return f"{missing} is not in {place} on this machine; use a folder that all machines share" if missing else ""
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
@@ -145,16 +164,23 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 def write_server(folder: Path, state: Shard, updates: int) -> Path:
     """Write the server's state and make it the valid checkpoint; learners have no state to keep."""
-    place = folder / f"step-{updates:08d}"
-    if has_wrong_numbers(state["model"]["parameters"]):
+    is_finite = not has_wrong_numbers(state["model"]["parameters"])
+    path = place_of(folder, updates) / server_file(0)
+    failure = save_shard(path, state) if is_finite else NOT_FINITE
+    return publish_server(folder, updates, [failure], state["strategy"])
+
+
+def publish_server(folder: Path, updates: int, failures: Sequence[str], strategy: str) -> Path:
+    """Make the checkpoint valid whose parts the server's shards have written; ``failures``: of each, mostly empty."""
+    place = place_of(folder, updates)
+    failure = next(filter(None, failures), "") or _unseen(place, [*map(server_file, range(len(failures)))])
+    failure = failure or publish(folder, place, updates, [], 0, strategy=strategy)
+    if not failure:
+        return place
+    discard(folder, place)
+    if NOT_FINITE in failures:
         raise _not_finite("the server")
-    failure = save_shard(place / _SERVER, state) or publish(folder, place, updates, [], 0)
-    if failure:
-        discard(folder, place)
-        raise CheckpointFailed(
-            f"the server's checkpoint could not be written: {failure}; the previous one is untouched."
-        )
-    return place
+    raise CheckpointFailed(f"the server's checkpoint could not be written: {failure}; the previous one is untouched.")
 
 
 def _not_finite(whose: str) -> TacitError:
@@ -164,14 +190,39 @@ def _not_finite(whose: str) -> TacitError:
     )
 
 
-def read_server(folder: Path) -> Shard:
-    """Return the server's state."""
-    return load_shard(folder, _SERVER)
+def check_strategy(folder: Path, strategy: str, stored: str | None = None) -> None:
+    """Raise unless the checkpoint in ``folder`` is of ``strategy``; stored: the strategy's text in one of its files."""
+    found = stored or str(manifest_of(folder).get("strategy", ""))  # earlier versions have it in the files only
+    if found and (difference := first_difference_of(current_text(found), strategy)):
+        raise TacitError(
+            f"the checkpoint in {folder} is of {found}, but the session runs {strategy}: {difference}. "
+            f"Attach the strategy that wrote it."
+        )
+
+
+def check_same(folder: Path, backend: SessionBackend) -> None:
+    """Raise unless all ranks find the same checkpoint in ``folder``. Collective."""
+    own = json.dumps(manifest_of(folder), sort_keys=True).encode()
+    found = backend.all_gather(own)
+    other = next((rank for rank, manifest in enumerate(found) if manifest and manifest != found[0]), None)
+    if other is not None:
+        steps = [json.loads(found[rank])["place"] for rank in (0, other)]
+        raise TacitError(
+            f"rank 0 finds {steps[0]} in {folder} and rank {other} finds {steps[1]}, another checkpoint; use a folder "
+            f"that all machines share, or copy all files into one."
+        )
+
+
+def read_server(folder: Path, shard: int = 0) -> Shard:
+    """Return the state of the server, or of a shard of it."""
+    return load_shard(folder, server_file(shard))
 
 
 def read(folder: Path, rank: int, size: int) -> list[Shard]:
     """Return this rank's shard if ``size`` workers wrote all of them, else all shards."""
     ranks: list[int] = [rank] if is_complete(folder, size) else manifest_of(folder)["ranks"]
+    if not ranks:
+        raise TacitError(f"the checkpoint in {folder} is of a server strategy; attach the strategy that wrote it.")
     return [load_shard(folder, f"rank-{one}.pt") for one in ranks]
 
 

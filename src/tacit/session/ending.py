@@ -95,7 +95,7 @@ class SessionEnd:
         self._backend.abort(error)  # first, because what follows takes time
         try:
             if self._parts is not None:
-                self._rescue(self._parts, error)
+                self._rescue_or_note(self._parts, error)
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}"
                 self.complete_run([self._parts.recorder.packed()], status)
                 if isinstance(error, RunError | Interrupted):
@@ -121,6 +121,13 @@ class SessionEnd:
         finally:
             self.close(None if is_complete else error)
 
+    def _rescue_or_note(self, parts: SessionParts, error: BaseException) -> None:
+        """Write a rescue checkpoint if one is due; say so if it cannot be written."""
+        try:
+            self._rescue(parts, error)
+        except Exception as second:  # noqa: BLE001 - the first error is the one to report
+            error.add_note(f"No checkpoint was written into {self._options.rescue_folder}: {second}")
+
     def _rescue(self, parts: SessionParts, error: BaseException) -> None:
         """Write a rescue checkpoint after the loss of a worker, a time-out or SIGTERM."""
         folder = self._options.rescue_folder
@@ -136,8 +143,8 @@ class SessionEnd:
             which = "all" if isinstance(error, Interrupted) else "the remaining"
             if written is not None:
                 error.add_note(f"The state of {which} workers is in {written}; the same command resumes from it.")
-        elif parts.server.is_here:
-            written = parts.server.checkpoint(folder)
+        elif parts.server.can_rescue:
+            written = parts.server.checkpoint(folder, parts.hooks)
             error.add_note(f"The server's model is in {written}; the same command resumes from it.")
 
     def _end_with_process(self) -> None:

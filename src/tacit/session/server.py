@@ -2,7 +2,7 @@
 
 The shards of a server run in the processes of the first ranks, one each. Learners are never in step, so only the end is
 collective: an evaluation asks the server for its model, and a checkpoint holds the server's state; learners that resume
-from one take its model.
+from one take its model. The first shard names the version of a checkpoint, and each shard writes its part at it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tacit.core.specs import current_text
+from tacit.core.network import server_address
 from tacit.core.strategy import ServerStrategy
 from tacit.errors import TacitError
 from tacit.session import checkpoints
@@ -20,6 +20,7 @@ from tacit.session.backend import SessionBackend
 from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.server_model import KeptModel, ServerLoop, ServerModel, packed_models, unpacked_models
 from tacit.session.steps.optimizers import Optimizers
+from tacit.strategies.servers.messages import CheckpointRequest, PartWritten
 
 if TYPE_CHECKING:
     from tacit.session.steps.step_hooks import StepHooks
@@ -96,41 +97,56 @@ class SessionServer:
 
     # Checkpoints.
 
-    def checkpoint(self, folder: Path) -> Path:
-        """Write the server's state, on rank 0, where it runs. Other ranks have no state to write."""
-        self._refuse_shards()
+    def checkpoint(self, folder: Path, hooks: StepHooks) -> Path:
+        """Write the server's state: on rank 0 where it runs, or its shards in their processes.
+
+        Other ranks than 0 return at once.
+        """
         if self._backend.server_is_process:
             raise TacitError(
                 "the server is a process of its own and writes its checkpoints itself; start it with "
                 "tacit serve --checkpoint-every N."
             )
-        if self._loop is None or self._model is None:
+        if self._backend.rank != 0 or self._loop is None or self._model is None:
             return folder
+        if self._strategy.shards > 1:
+            return self._checkpoint_shards(folder, hooks)
         with self._backend.server_hook_lock:
             state, updates = self._loop.state_dict(), self._model.updates
         return checkpoints.write_server(folder, {"strategy": str(self._strategy), **state}, updates)
+
+    def _checkpoint_shards(self, folder: Path, hooks: StepHooks) -> Path:
+        """Let the first shard name a version, at which all shards write their parts, and complete the checkpoint."""
+        if not self._strategy.keeps_shards:
+            raise TacitError(
+                f"{self._strategy} has shards={self._strategy.shards}, and its serve() answers no CheckpointRequest; "
+                f"answer it and set keeps_shards = True, or use shards=1 for runs that must be resumed."
+            )
+        self.start()
+        network = self._backend.network
+        with hooks.in_hook():
+            network.send(server_address(0), CheckpointRequest(str(folder.resolve())))
+            addresses = [server_address(shard) for shard in range(self._strategy.shards)]
+            written = [network.receive(PartWritten, source=address)[1] for address in addresses]
+        failures = [part.failure for part in written]
+        return checkpoints.publish_server(folder, written[0].version, failures, str(self._strategy))
+
+    @property
+    def can_rescue(self) -> bool:
+        """Whether a checkpoint can be written after the run has failed: one server is here."""
+        return self.is_here and self._strategy.shards == 1
 
     def resume(self, folder: Path, hooks: StepHooks) -> int:
         """Continue from the server's checkpoint before the first step, and return its updates.
 
         All workers take the server's model.
         """
-        self._refuse_shards()
-        stored = checkpoints.read_server(folder)
-        if current_text(stored["strategy"]) != str(self._strategy):
-            raise TacitError(
-                f"this checkpoint is of {stored['strategy']}, but the session runs {self._strategy}; attach the "
-                f"strategy that wrote it."
-            )
+        checkpoints.check_strategy(folder, str(self._strategy))
+        checkpoints.check_same(folder, self._backend)
+        stored = checkpoints.read_server(folder, self._backend.rank if self.is_here else 0)
+        checkpoints.check_strategy(folder, str(self._strategy), stored["strategy"])
         if self._loop is not None:
             self._loop.load_state_dict(stored)
         self.start()
         hooks.join()
         return int(stored["model"]["updates"])
-
-    def _refuse_shards(self) -> None:
-        if self._strategy.shards > 1:
-            raise TacitError(
-                f"shards={self._strategy.shards} of {self._strategy} are never at the same update, so a checkpoint "
-                f"would be inconsistent; use shards=1 for runs that must be resumed."
-            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from tacit.core.state_io import restore, store
 from tacit.core.strategy import ServerStrategy
 from tacit.core.worker import Server
+from tacit.session import checkpoint_files
 from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.steps.optimizers import Optimizers
+from tacit.strategies.vector_checks import has_wrong_numbers
 
 
 class KeptModel(NamedTuple):
@@ -164,6 +167,13 @@ class ServerLoop:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of server and model; gradients that learners compute now are not part of it."""
         return {"model": self._model.state_dict(), "state": store(self._state)}
+
+    def write_part(self, folder: str, shard: int, version: int) -> str:
+        """Write the state of ``shard`` for the checkpoint of ``version``; return the error, or an empty text."""
+        path = checkpoint_files.place_of(Path(folder), version) / checkpoint_files.server_file(shard)
+        if has_wrong_numbers(self._model.parameters):
+            return checkpoint_files.NOT_FINITE
+        return checkpoint_files.save_shard(path, {"strategy": str(self._strategy), **self.state_dict()})
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         """Continue from what ``state_dict`` returned. Call it before ``run``."""

@@ -226,7 +226,7 @@ class Session:
         if self._server is not None:
             server = self._server
             with self._end.on_error():
-                return self._attempts.try_to(lambda: server.checkpoint(Path(folder)))
+                return self._attempts.try_to(lambda: server.checkpoint(Path(folder), self._hooks))
         with self._backend.pause(), self._end.on_error():
             return self._attempts.try_to(lambda: self._shard.write(Path(folder)))
 

@@ -264,6 +264,9 @@ class SimulatedServer(Endpoint):
     def note(self, name: str, value: float, about: int | None = None) -> None:
         self.world.trace.note(self.rank, self.world.agenda.now_s, name, value, about)
 
+    def write_part(self, folder: str, version: int) -> str:
+        raise MisplacedCall("a simulated workload writes no checkpoints.")
+
     def live(self) -> None:
         strategy = self.world.strategy
         assert isinstance(strategy, ServerStrategy)

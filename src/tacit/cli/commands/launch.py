@@ -215,7 +215,7 @@ def _exit(outcome: Outcome, workers: int) -> None:
         complain(f"interrupted{again}.")
         raise typer.Exit(_SIGNALLED + outcome.signal)
     if outcome.failed:
-        lost = "; ".join(one.text for one in outcome.failed)
+        lost = "; ".join(one.text for one in sorted(outcome.failed, key=lambda one: one.rank))
         text = f"{finished} of {workers} workers finished{again}; {lost}."
         if not outcome.has_succeeded:
             complain(text)
@@ -226,8 +226,8 @@ def _exit(outcome: Outcome, workers: int) -> None:
 
 
 def _code(failed: list[FailedWorker]) -> int:
-    """Return the exit code of the worker that failed first, as far as it is known; 1 for a signal."""
-    first = min(failed, key=lambda one: (not one.error, one.kind == "PeerLost", one.rank))
+    """Return the exit code of the worker that failed first, and not because another one was lost; 1 for a signal."""
+    first = min(failed, key=lambda one: one.kind == "PeerLost")
     return first.exit_code if first.exit_code is not None and first.exit_code > 0 else FAILED
 
 

@@ -11,9 +11,9 @@ import typer
 
 from tacit.cli import options, units
 from tacit.cli import run_folders as folders
-from tacit.cli.commands.plan_map import check_map, keep_map
 from tacit.cli.exit_messages import INTERRUPTED, complain, explained
 from tacit.cli.option_tables import settings_from
+from tacit.cli.screens.map_screen import check_map, keep_map
 from tacit.cli.screens.plan_screen import PlanScreen, print_next, print_plan
 from tacit.cli.screens.terminal import console
 from tacit.cli.scripts import refuse_options

@@ -33,6 +33,8 @@ from tacit.registry.tables import Table
 from tacit.runtime.launch import launch, torchrun_line
 from tacit.runtime.launcher.machines import RunSettings
 from tacit.runtime.launcher.reports import FailedWorker
+from tacit.runtime.launcher.store import LOOPBACK
+from tacit.runtime.messaging.secret import SECRET_FILE, find_secret
 from tacit.session.checkpoints import step_of
 
 _DEFAULT_WORKERS: Final = 2
@@ -64,6 +66,7 @@ def train_command(
     interface: process_options.Interface = None,
     security: process_options.Security = None,
     server: process_options.Server = None,
+    host: process_options.Host = None,
     nodes: process_options.Nodes = None,
     print_command: process_options.PrintCommand = False,
     out: options.Out = None,
@@ -93,9 +96,9 @@ def train_command(
       tacit train -s LocalSGD --workers 8 --nodes 2 --print-command
     """
     given = {name: value for name, value in locals().items() if name != "context"}
-    restarts = [name for name in ("min_workers", "max_restarts") if given[name] is not None]
-    if restarts and (print_command or is_part()):
-        option = f"--{restarts[0].replace('_', '-')}"
+    launchers = [name for name in ("min_workers", "max_restarts", "host") if given[name] is not None]
+    if launchers and (print_command or is_part()):
+        option = f"--{launchers[0].replace('_', '-')}"
         raise ValueError(f"{option} is an option of the launcher; leave it out, and give it to tacit launch.")
     if print_command:
         _print_command(context, given)
@@ -116,6 +119,7 @@ def _start(given: dict[str, Any]) -> None:
         print_notes(import_notes(given["resume"] / "run.toml"), screen)
     plan = _plan(given)
     launched = RunSettings.new(plan.settings.cluster.workers, given["min_workers"], given["max_restarts"])
+    _check_remote(plan, given["host"])
     is_elastic = launched.max_restarts > 0 or launched.min_workers < launched.total_workers
     if given["json_file"] is not None:
         folders.writable(given["json_file"])
@@ -132,6 +136,7 @@ def _start(given: dict[str, Any]) -> None:
             threads=plan.settings.threads,
             logs=folder / "logs",
             shows_all=given["debug"],
+            host=given["host"] or LOOPBACK,
             say=(lambda text: print_notes([f"{text}."], screen)) if is_elastic else None,
         )
     except KeyboardInterrupt:
@@ -145,6 +150,15 @@ def _start(given: dict[str, Any]) -> None:
             (folder / "run.toml").unlink()  # nothing has run: the corrected command may use the folder
         complain(f"{_what_ended(ended, first, folder)} {what_is_left(folder)}".strip())
         raise typer.Exit(code)
+
+
+def _check_remote(plan: Plan, host: str | None) -> None:
+    """Raise if the server runs on another machine, which could neither reach the store nor know the secret."""
+    require(
+        plan.train.get("server") != "remote" or (host is not None and find_secret() is not None),
+        f"--server remote needs --host ADDRESS, at which the server's machine reaches this one, and a secret that both "
+        f"have: (umask 077; openssl rand -hex 32 > FILE), copy FILE, and set {SECRET_FILE}=FILE for both commands.",
+    )
 
 
 def _notes(plan: Plan, folder: Path, is_resumed: bool) -> list[str]:

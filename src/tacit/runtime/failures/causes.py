@@ -144,8 +144,10 @@ class FailureCauses:
     def error_of(self, cause: Cause, what: str, timeout_s: float) -> RunError | Interrupted:
         """Return the error that a worker raises for ``cause`` while it waits for ``what``."""
         if cause.kind == ASKED:
-            is_me = self._environment.rank in cause.ranks
-            return Interrupted("terminated (SIGTERM)" if is_me else f"worker {cause.ranks[0]} was asked to end")
+            if self._environment.rank not in cause.ranks:
+                return Interrupted(f"worker {cause.ranks[0]} was asked to end")
+            store = f"the store at {self._environment.master} is gone, and the launcher with it"
+            return Interrupted(f"terminated (SIGTERM){f'; {store}' if self._environment.store_is_gone else ''}")
         if cause.kind == TIMED_OUT:
             return TimedOut(what, cause.ranks, timeout_s, cause.reason)
         reason = (cause.reason or "its process exited without reporting an error").rstrip(".")

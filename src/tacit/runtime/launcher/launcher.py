@@ -46,7 +46,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended on this machine. failed: the last life of each of its seats that did not finish."""
+    """How a run ended on this machine.
+
+    failed: the last life of each of its seats that did not finish, in the order in which they ended.
+    """
 
     failed: list[FailedWorker]
     restarts: int
@@ -87,7 +90,7 @@ class Launcher:
             self._guardian.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
         return Outcome(
-            failed=[self._failed[seat] for seat in sorted(self._failed)],
+            failed=list(self._failed.values()),
             restarts=sum(seat.restarts for seat in self._seats.own),
             has_succeeded=self._seats.has_succeeded,
             signal=self._signal,
@@ -189,7 +192,8 @@ class Launcher:
         errors, log = self._errors(process.seat, process.life), self._job.output.file_of(process.seat)
         reason = "it did not end when asked to, so the launcher killed it" if process in self._overdue else ""
         failed = failed_worker(process.seat, process.life, exit_code, errors, log, reason)
-        self._failed[seat.number] = failed
+        self._failed.pop(seat.number, None)
+        self._failed[seat.number] = failed  # in the order in which they ended
         what_next = ""
         if seat.state is State.WAITING:
             limit = self._machine.settings.max_restarts
@@ -207,7 +211,7 @@ class Launcher:
 
     def _take_lost_machine(self, text: str) -> None:
         self._say(text)
-        if self._machine.store_is_gone:
+        if self._machine.is_cut_off:
             self._seats.stop()
             self._end_all(signal.SIGTERM)
 

@@ -15,6 +15,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from hmac import compare_digest
@@ -82,7 +83,8 @@ class Machine:
         self.host, self.port = address
         self._stop = Event()
         self._thread: Thread | None = None
-        self.store_is_gone = False
+        self._said_gone: set[int] = set()
+        self.is_cut_off = False  # the store is gone, or the others have given this machine up
 
     @classmethod
     def first(
@@ -140,15 +142,14 @@ class Machine:
         self._try(partial(publish_end, self.store, seat, life, exit_code))
 
     def say_gone(self, seat: int) -> None:
+        self._said_gone.add(seat)
         self._try(partial(publish_gone, self.store, seat))
 
     def _try(self, call: Callable[[], object]) -> None:
         """Call the store, unless it is gone; the thread that watches it says so."""
-        if not self.store_is_gone:
-            try:
+        if not self.is_cut_off:
+            with suppress(RuntimeError):
                 call()
-            except RuntimeError:
-                self.store_is_gone = True
 
     # What the other machines say.
 
@@ -173,10 +174,14 @@ class Machine:
                 if time.monotonic() >= beat_due_s:
                     beat_due_s = time.monotonic() + _BEAT_S
                     self.store.add(f"{_PREFIX}/beat/{self.number}", 1)
+                    if others.are_gone(set(self.seats) - self._said_gone):
+                        self.is_cut_off = True
+                        lost("the other machines could not reach this one for a while, and go on without it")
+                        return
                     for text in others.lost_machines():
                         lost(text)
         except RuntimeError:
-            self.store_is_gone = True
+            self.is_cut_off = True
             if not self._stop.is_set():
                 lost(
                     f"the store at {self.host}:{self.port} cannot be reached any more: the launcher of the first "
@@ -200,6 +205,10 @@ class _Others:
         changed = [(number, state) for number, state in found.items() if self._states[number] is not state]
         self._states = found
         return changed
+
+    def are_gone(self, seats: set[int]) -> bool:
+        """Whether somebody else has said that one of this machine's own ``seats`` is gone."""
+        return any(self._lives.is_gone(seat) for seat in seats)
 
     def _state(self, seat: int) -> State:
         if self._states[seat] in (State.FINISHED, State.LOST):
@@ -225,7 +234,8 @@ class _Others:
                 for seat in left:
                     publish_end(self._store, seat, self._lives.current_life(seat), LOST_MACHINE)
                     publish_gone(self._store, seat)
-                texts.append(f"machine {number} (workers {first} to {first + count - 1}) has not answered for a while")
+                workers = f"worker {first}" if count == 1 else f"workers {first} to {first + count - 1}"
+                texts.append(f"machine {number} ({workers}) has not answered for {_MISSED_BEATS * _BEAT_S:g} s")
         return texts
 
 

@@ -99,7 +99,7 @@ class _Served:
         self._origin_s, self._received_s = time.perf_counter(), 0.0
         folder, _, every = os.environ.get(CHECKPOINTS, "").rpartition(":")
         self._folder = Path(folder) if folder else None
-        self._every, self._attempts = int(every or 1), checkpoints.Attempts()
+        self._every, self._attempts, self._due = int(every or 1), checkpoints.Attempts(), False
 
     def run(self, endpoint: MessageEndpoint, size: int, steps: int | None, seed: int) -> None:
         _, sent = endpoint.receive(ClockTime, source=0)
@@ -111,7 +111,7 @@ class _Served:
             self._loop.load_state_dict(checkpoints.read_server(self._folder))
         else:
             self.model.parameters.copy_(start.tensor)
-        self.model.updated = self._checkpoint
+        self.model.updated = self._plan_checkpoint
         server = ProcessServer(
             endpoint,
             self.hook_lock,
@@ -124,8 +124,10 @@ class _Served:
             self._trace_rows,
             endpoint.fail,
         )
+        server.network.waits = self._checkpoint
         server.start(self._loop)
         parameters = server.join()
+        self._checkpoint()
         trace = Trace()
         trace.rows.extend(self._trace_rows)
         record, kept = packed(trace, LossCurve(None)), packed_models(self.model.kept)
@@ -141,10 +143,15 @@ class _Served:
         self._received_s = now_s = self.now_s()
         self._trace_rows.receive(SERVER, source, now_s, message.size_bytes, message.kind)
 
-    def _checkpoint(self, updates: int) -> None:
-        if self._folder is not None and updates % self._every == 0:
+    def _plan_checkpoint(self, updates: int) -> None:
+        self._due |= self._folder is not None and updates % self._every == 0
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint if one is due. Called between updates, when state and model belong together."""
+        if self._due and self._folder is not None:
+            self._due = False
             folder, kept = self._folder, {"strategy": str(self._strategy), **self._loop.state_dict()}
-            self._attempts.try_to(lambda: checkpoints.write_server(folder, kept, updates))
+            self._attempts.try_to(lambda: checkpoints.write_server(folder, kept, self.model.updates))
 
 
 def _nothing(source: int, message: Message) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tacit.core.messages import Message
 from tacit.core.network import DeferredMessage, Parts, Pending, shard_at
 from tacit.core.randomness import Streams
-from tacit.errors import MisplacedCall
+from tacit.errors import MisplacedCall, PeerLost
 from tacit.record.trace import EventQueue
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
@@ -48,6 +48,7 @@ class ProcessServer:
         self.network = ServerNetwork(endpoint, size)
         self.random: np.random.Generator = Streams(seed).numpy("strategy", endpoint.address)
         self.failure: BaseException | None = None
+        self._loop: ServerLoop | None = None
         self._thread: Thread | None = None
 
     @property
@@ -64,7 +65,12 @@ class ProcessServer:
     def note(self, name: str, value: float, about: int | None = None) -> None:
         self._trace_rows.note(self.network.rank, self._now_s(), name, value, about)
 
+    def write_part(self, folder: str, version: int) -> str:
+        assert self._loop is not None
+        return self._loop.write_part(folder, self.shard, version)
+
     def start(self, loop: ServerLoop) -> None:
+        self._loop = loop
         self._thread = Thread(target=self._run, args=(loop,), name="tacit-server", daemon=True)
         self._thread.start()
 
@@ -73,8 +79,8 @@ class ProcessServer:
             with self._hook_lock, torch.no_grad():
                 loop.run(self)
         except BaseException as error:  # noqa: BLE001 - the worker of this process raises it
-            self.failure = error
-            self._failed(error)
+            self.failure = error.__cause__ if isinstance(error, _RunOver) and error.__cause__ else error
+            self._failed(self.failure)
 
     def has_ended(self) -> bool:
         """Wait a bounded time for the server's thread; return whether it has ended."""
@@ -91,11 +97,16 @@ class ProcessServer:
         return self.parameters
 
 
+class _RunOver(Exception):
+    """The server's endpoint has failed; the cause is why."""
+
+
 class ServerNetwork:
     """The server's network: messages only."""
 
     def __init__(self, endpoint: MessageEndpoint, size: int) -> None:
         self._endpoint, self.rank, self.size = endpoint, endpoint.address, size
+        self.waits: Callable[[], None] | None = None  # called before the server waits for a message
         self.hosts: Sequence[int] = ()  # unknown here
         self.members: Sequence[int] = tuple(range(size))
 
@@ -105,6 +116,12 @@ class ServerNetwork:
     def receive(
         self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
     ) -> tuple[int, MessageType]:
+        if self.waits is not None:
+            self.waits()
+        try:
+            self._endpoint.raise_if_failed()
+        except PeerLost as failure:  # the run ends; the server must not go on without that one learner
+            raise _RunOver from failure
         return self._endpoint.receive(kind, source, timeout_s=timeout_s)
 
     def all_reduce_mean(

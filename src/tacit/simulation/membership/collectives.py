@@ -162,7 +162,8 @@ class MembersCollectives(Collectives):
             call.group = tuple(member for member in call.group if member != rank)
             for held in (call.joined, call.waiters):
                 held.pop(rank, None)
-        self.interrupt()
+        if self.members_of_run.is_changing:  # else the lost worker had not joined
+            self.interrupt()
 
     def _lose_in_progress(self, call: MembersCollective, rank: int) -> None:
         call.waiters.pop(rank, None)

@@ -231,6 +231,9 @@ class ScriptServer(Endpoint):
     def note(self, name: str, value: float, about: int | None = None) -> None:
         self.network.channel.trace.note(self.rank, self.world.agenda.now_s, name, value, about)
 
+    def write_part(self, folder: str, version: int) -> str:
+        return self._loop.write_part(folder, self.shard, version)
+
     def live(self) -> None:
         self._loop.run(self)
         if self.waiter is not None:

@@ -64,7 +64,7 @@ class AdaSync(ServerStrategy[Any], TakesJoiners):
         )
         known = ", ".join(RULES)
         require(self.rule is None or self.rule in RULES, f"rule={self.rule!r} must be one of {known}, or None.")
-        for name in ("cancels", "handles", "shards"):  # attributes of the kind that a world reads
+        for name in ("cancels", "handles", "shards", "keeps_shards"):  # attributes of the kind that a world reads
             object.__setattr__(self, name, getattr(self.base, name))
 
     # The learner's hooks: those of the kind, but a push carries the loss.

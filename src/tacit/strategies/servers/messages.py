@@ -54,8 +54,13 @@ class ServerLeave(ToServer, wire="leave"):
 
 
 @dataclass(frozen=True)
-class ShardBatch(ToServer, wire="batch"):
-    """The pushes of the next update. The first shard sends it to the others."""
+class ToShards(ToServer, wire="shards"):
+    """Base class of what the first shard sends to the others, which do it in this order."""
+
+
+@dataclass(frozen=True)
+class ShardBatch(ToShards, wire="batch"):
+    """The pushes of the next update."""
 
     ranks: Tensor
     numbers: Tensor
@@ -72,6 +77,24 @@ class ShardReport(ToServer, wire="has"):
 
     rank: int
     number: int
+
+
+@dataclass(frozen=True)
+class CheckpointRequest(ToShards, wire="keep"):
+    """A request to write the server's part of a checkpoint: from worker 0 to the first shard, which sends it on.
+
+    It follows the updates that the first shard has announced, so all shards write at the same version.
+    """
+
+    folder: str
+
+
+@dataclass(frozen=True)
+class PartWritten(Message, wire="kept"):
+    """A shard's answer to worker 0: its part at ``version`` is written, or why not."""
+
+    version: int
+    failure: str = ""
 
 
 @dataclass(frozen=True)

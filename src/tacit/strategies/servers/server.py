@@ -116,6 +116,7 @@ class ParameterServer:
             self._learners.record_k()
         self._answer_after_update()
         self._rates.drop_models(self._learners.held, self._pending)
+        self._shards.write_checkpoints(state.version)
 
     def _apply(self, batch: list[Pushed]) -> None:
         self._server.update(*self._average(batch))

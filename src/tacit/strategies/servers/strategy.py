@@ -37,6 +37,7 @@ class ParameterServerStrategy(ServerStrategy[Any], TakesJoiners):
 
     waits_for_update: ClassVar[bool]  # whether a learner idles from its push to the update; else any mini-batch counts
     has_adjustable_k: ClassVar[bool] = True  # whether AdaSync may change k
+    keeps_shards: ClassVar[bool] = True
 
     k: int
     rate: Rate | None = None

@@ -12,9 +12,9 @@ from tacit.strategies.servers.messages import (
     Pushed,
     ServerLeave,
     ServerPush,
-    ShardBatch,
     ShardReport,
     ToServer,
+    ToShards,
     uncompressed,
 )
 from tacit.strategies.servers.parts.learners import AWAY, Learners
@@ -84,8 +84,8 @@ class ServerInbox:
                 self._shards.leader_has_ended = True
             case ServerLeave():
                 self._remove(source, on_removed)
-            case ShardBatch():
-                self._shards.add(message)
+            case ToShards():
+                self._shards.add(message, self._state.version)
             case ShardReport():
                 self._shards.take_report(source, message)
         return None
@@ -110,6 +110,8 @@ class ServerInbox:
                     self._answer(source, message)
                 case ServerLeave() if source >= 0:
                     self._remove(source, on_removed)
+                case ToShards():
+                    self._shards.add(message, self._state.version)
 
     def _decode(self, source: int, push: ServerPush) -> ServerPush:
         check_push(source, push, self._server, self._state.version if self._shards.is_leader else None)

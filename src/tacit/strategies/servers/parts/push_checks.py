@@ -11,6 +11,7 @@ from tacit.core.network import SERVER, shard_at
 from tacit.core.worker import Server
 from tacit.errors import BadMessage
 from tacit.strategies.servers.messages import (
+    CheckpointRequest,
     ModelRequest,
     ServerLeave,
     ServerPush,
@@ -34,6 +35,8 @@ def check_sender(source: int, message: ToServer, server: Server, shards: int) ->
         case ShardBatch():
             may_send = server.shard > 0 and source == SERVER
             may_send = may_send and all(0 <= rank < server.size for rank in message.ranks.tolist())
+        case CheckpointRequest():
+            may_send = source == (0 if server.shard == 0 else SERVER)
         case ShardReport():
             may_send = server.shard == 0 and source < 0 and 0 < shard_at(source) < shards
             may_send = may_send and 0 <= message.rank < server.size

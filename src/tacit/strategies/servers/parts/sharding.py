@@ -3,7 +3,9 @@
 The first shard is the leader. The others tell it which pushes they have (``ShardReport``). From the pushes that all
 shards have, it decides which make up an update, and sends their ranks and numbers to the other shards (``ShardBatch``).
 So all parts of the model use the same gradients, and a learner that is lost between its sends to two shards stops
-nobody. In the sync kinds the other shards send each new version to all learners, and a learner waits for the version
+nobody. Between two updates the leader lets all shards write their part of a checkpoint (``CheckpointRequest``).
+
+In the sync kinds the other shards send each new version to all learners, and a learner waits for the version
 that belongs to the leader's.
 """
 
@@ -15,7 +17,16 @@ import torch
 
 from tacit.core.network import SERVER, server_address
 from tacit.core.worker import Server
-from tacit.strategies.servers.messages import Pushed, ServerLeave, ShardBatch, ShardReport
+from tacit.strategies.servers.messages import (
+    CheckpointRequest,
+    PartWritten,
+    Pushed,
+    ServerLeave,
+    ShardBatch,
+    ShardReport,
+    ToServer,
+    ToShards,
+)
 
 Named = tuple[int, int]
 """A push by its learner's rank and its number."""
@@ -28,14 +39,14 @@ class ShardGroup:
         self._count, self._server = count, server
         self.is_leader = server.shard == 0
         self.leader_has_ended = self.is_leader
-        self._batches: list[ShardBatch] = []  # from the leader, not yet used
+        self._queue: list[ToShards] = []  # from the leader, not yet used
         self.reports: dict[Named, set[int]] = {}  # at the leader: by push, the other shards that have it
         self._latest: dict[int, int] = {}  # at the leader: by learner, the number of its last push
 
     @property
     def may_update(self) -> bool:
         """Whether the leader may still ask this shard for updates."""
-        return not self.leader_has_ended or bool(self._batches)
+        return not self.leader_has_ended or bool(self._queue)
 
     def announce(self, batch: Sequence[Pushed]) -> None:
         """Let the other shards make the same update. Called by the leader."""
@@ -48,20 +59,30 @@ class ShardGroup:
         """Tell the other shards that no update follows. Called by the leader."""
         self._send(ServerLeave())
 
-    def add(self, batch: ShardBatch) -> None:
-        """Queue an update that the leader has announced."""
-        self._batches.append(batch)
+    def add(self, message: ToShards, version: int) -> None:
+        """Queue an update or a checkpoint of the leader. The leader itself passes on what it was asked for."""
+        if self.is_leader:
+            self._send(message)
+        self._queue.append(message)
+        self.write_checkpoints(version)
+
+    def write_checkpoints(self, version: int) -> None:
+        """Write this shard's part of the checkpoints that are next in the queue, at ``version``, its present one."""
+        while self._queue and isinstance(request := self._queue[0], CheckpointRequest):
+            del self._queue[0]
+            failure = self._server.write_part(request.folder, version)
+            self._server.network.send(0, PartWritten(version, failure))
 
     def next_batch(self, pending: Iterable[Pushed]) -> list[Pushed]:
         """Return the pushes of the oldest announced update, which this shard has reported; nothing if there is none."""
-        if not self._batches:
+        if not self._queue or not isinstance(announced := self._queue[0], ShardBatch):
             return []
         oldest_first = {(source, push.number): (source, push) for source, push in reversed([*pending])}
-        named = zip(self._batches[0].ranks.tolist(), self._batches[0].numbers.tolist(), strict=True)
+        named = zip(announced.ranks.tolist(), announced.numbers.tolist(), strict=True)
         batch = [found for one in named if (found := oldest_first.get(one)) is not None]
-        if len(batch) < len(self._batches[0].ranks):
+        if len(batch) < len(announced.ranks):
             return []
-        del self._batches[0]
+        del self._queue[0]
         return batch
 
     # Which shards have which pushes.
@@ -98,6 +119,6 @@ class ShardGroup:
         for push in [push for push in self.reports if push[0] == source]:
             del self.reports[push]
 
-    def _send(self, message: ShardBatch | ServerLeave) -> None:
+    def _send(self, message: ToServer) -> None:
         for shard in range(1, self._count):
             self._server.network.send(server_address(shard), message)

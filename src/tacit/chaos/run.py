@@ -1,0 +1,223 @@
+"""A run on this machine through ``tacit launch`` while the faults of a plan happen, and the same run without them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tacit.chaos.analysis import analyse
+from tacit.chaos.disk import SmallDisk, small_disk
+from tacit.chaos.hosts import HUB_ADDRESS, Hosts, hosts
+from tacit.chaos.injector import Injector
+from tacit.chaos.plan import ChaosPlan
+from tacit.chaos.records import have_attached, is_running, processes, read_lives, size_of
+from tacit.chaos.report import write_report
+from tacit.chaos.worker import Job
+from tacit.core.strategy import Strategy, shards_of
+from tacit.errors import TacitError, require
+from tacit.strategies import AllReduce, CompressedGradient, LocalSGD
+from tacit.strategies.servers.strategy import ParameterServerStrategy
+
+_LOOK_S: Final = 0.02
+_START_S: Final = 180.0
+_HANGS_S: Final = 45.0
+"""How long no worker takes a step before the run counts as hanging. Longer than any fault, and than any deadline."""
+_LEFT_S: Final = 10.0
+_DISK_MB: Final = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChaosRun:
+    """What became of a run. exit_code: the launcher's; found: the numbers of the report."""
+
+    plan: ChaosPlan
+    strategy: str
+    exit_code: int | None
+    is_hanging: bool
+    left_processes: int
+    found: dict[str, Any] = field(default_factory=dict)
+    undisturbed_loss: float | None = None
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the run finished, with one model on all workers, and nothing is left of it."""
+        is_equal = self.found["final_models"] == 1 and not self.found["unequal_rounds"]
+        return self.exit_code == 0 and not self.is_hanging and is_equal and not self.left_processes
+
+
+def run_chaos(
+    plan: ChaosPlan,
+    strategy: Strategy[Any],
+    out: Path,
+    *,
+    seed: int = 0,
+    step_s: float = 0.02,
+    checkpoint_every: int = 0,
+    undisturbed: bool = True,
+    say: Callable[[str], None] = print,
+) -> ChaosRun:
+    """Train with ``strategy`` while the faults of ``plan`` happen, and write the report into ``out``.
+
+    step_s: the least time of a step; a run has as many steps as fit into ``plan.for_s``. checkpoint_every: steps
+    between checkpoints; the faults of kind "fill" need them. undisturbed: whether the same run is made without faults.
+    """
+    plan.check_hosts(shards_of(strategy))
+    kinds = {fault.kind for fault in plan.faults}
+    require("fill" not in kinds or checkpoint_every > 0, "the plan fills the disk; give checkpoint_every as well.")
+    out = out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    steps = round(plan.for_s / step_s * updates_per_step(strategy, plan.workers))
+    job = Job(
+        strategy=str(strategy),
+        steps=steps,
+        seed=seed,
+        step_s=step_s,
+        records=str(out / "records"),
+        checkpoints=str(out / "checkpoints"),
+        checkpoint_every=checkpoint_every,
+    )
+    plan.write(out / "plan.toml")
+    with _places(kinds, plan.workers, out) as (found_hosts, disk):
+        exit_code, is_hanging, left, faults = _play(plan, job, out, found_hosts, disk, say)
+    lives = read_lives(out / "records")
+    found = analyse(lives, faults, plan.workers, compares_rounds=has_equal_models(strategy))
+    loss = None
+    if undisturbed and exit_code == 0:
+        say("the same run without faults")
+        calm = replace(job, step_s=0.0, records=str(out / "undisturbed" / "records"), checkpoint_every=0)
+        empty = ChaosPlan(workers=plan.workers, for_s=plan.for_s)
+        _play(empty, calm, out / "undisturbed", None, None, say)
+        own = analyse(read_lives(Path(calm.records)), (), plan.workers, compares_rounds=False)
+        loss = own["loss"]
+    run = ChaosRun(
+        plan=plan,
+        strategy=str(strategy),
+        exit_code=exit_code,
+        is_hanging=is_hanging,
+        left_processes=left,
+        found=found,
+        undisturbed_loss=loss,
+    )
+    write_report(run, out)
+    return run
+
+
+def has_equal_models(strategy: Strategy[Any]) -> bool:
+    """Whether all workers have one model after every round."""
+    if isinstance(strategy, LocalSGD):
+        return not strategy.overlap_steps and getattr(strategy, "fragments", 1) == 1
+    return isinstance(strategy, AllReduce | CompressedGradient)
+
+
+def updates_per_step(strategy: Strategy[Any], workers: int) -> float:
+    """Return how many updates the model makes while every worker takes one step."""
+    base = getattr(strategy, "base", strategy)
+    if isinstance(base, ParameterServerStrategy) and not base.cancels:
+        return workers / base.k
+    return 1.0
+
+
+@contextmanager
+def _places(kinds: set[str], workers: int, out: Path) -> Iterator[tuple[Hosts | None, SmallDisk | None]]:
+    """Make what the faults need: network namespaces, a small disk."""
+    with ExitStack() as stack:
+        made = stack.enter_context(hosts(workers)) if "cut" in kinds else None
+        disk = stack.enter_context(small_disk(out / "checkpoints", _DISK_MB)) if "fill" in kinds else None
+        yield made, disk
+
+
+def _play(
+    plan: ChaosPlan,
+    job: Job,
+    out: Path,
+    found_hosts: Hosts | None,
+    disk: SmallDisk | None,
+    say: Callable[[str], None],
+) -> tuple[int | None, bool, int, list[dict[str, Any]]]:
+    """Run a job; return the launcher's exit code, whether it hung, the processes left, and the faults."""
+    records = Path(job.records)
+    records.mkdir(parents=True)
+    if found_hosts is not None:
+        job = replace(job, namespace=found_hosts.prefix)
+    job.write(out / "job.json")
+    words = _command(plan, out, found_hosts)
+    with (out / "launch.txt").open("w") as log:
+        launcher = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+    injector = Injector(plan, records, found_hosts, disk)
+    try:
+        _wait_for_start(launcher, records, plan.workers, out)
+        say(f"{plan.workers} workers train; {len(plan.faults)} faults in {plan.for_s:g} s")
+        injector.start()
+        is_hanging = _follow(launcher, injector, records, plan)
+    finally:
+        injector.end()
+        _end(launcher)
+    left = _count_left(records)
+    return launcher.returncode, is_hanging, left, injector.done
+
+
+def _command(plan: ChaosPlan, out: Path, found_hosts: Hosts | None) -> list[str]:
+    words = [sys.executable, "-m", "tacit", "launch", "--workers", f"{plan.workers}"]
+    words += ["--min-workers", f"{plan.min_workers}", "--max-restarts", f"{plan.max_restarts}"]
+    words += ["--logs", str(out / "logs")]
+    if found_hosts is not None:
+        words += ["--host", HUB_ADDRESS]
+    words += ["-m", "tacit.chaos.worker", str(out / "job.json")]
+    return words if found_hosts is None else found_hosts.command(words)
+
+
+def _wait_for_start(launcher: subprocess.Popen[bytes], records: Path, workers: int, out: Path) -> None:
+    until_s = time.monotonic() + _START_S
+    while not have_attached(records, workers):
+        if launcher.poll() is not None or time.monotonic() > until_s:
+            tail = (out / "launch.txt").read_text()[-1500:]
+            raise TacitError(f"the workers did not start: {tail.strip() or 'no output'} (see {out / 'logs'}).")
+        time.sleep(_LOOK_S)
+
+
+def _follow(launcher: subprocess.Popen[bytes], injector: Injector, records: Path, plan: ChaosPlan) -> bool:
+    """Apply faults until the run ends; return whether it hangs."""
+    size, grown_s = 0, time.monotonic()
+    limit_s = grown_s + 4 * plan.for_s + 120.0
+    while launcher.poll() is None:
+        time.sleep(min(_LOOK_S, injector.poll()))
+        now_s = time.monotonic()
+        if (now_size := size_of(records)) != size:
+            size, grown_s = now_size, now_s
+        if now_s - grown_s > _HANGS_S or now_s > limit_s:
+            for process in processes(records):  # their logs then say where they wait
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGUSR1)
+            time.sleep(1.0)
+            return True
+    return False
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """End the launcher, which ends its workers."""
+    for number, patience_s in ((signal.SIGTERM, 45.0), (signal.SIGKILL, 10.0)):
+        if launcher.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(launcher.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                launcher.wait(patience_s)
+
+
+def _count_left(records: Path) -> int:
+    """Return how many processes of the run are left after ten seconds; end them."""
+    until_s = time.monotonic() + _LEFT_S
+    while any(map(is_running, processes(records))) and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)
+    left = [process for process in processes(records) if is_running(process)]
+    for process in left:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return len(left)

@@ -1,0 +1,121 @@
+"""Faults that happen to processes, and a whole run of ``tacit chaos``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tacit
+from tacit.chaos import ChaosFault, ChaosPlan
+from tacit.chaos.injector import Injector
+from tacit.chaos.report import recovery
+from tacit.chaos.run import has_equal_models, updates_per_step
+from tests.runtime.forked_python import forked_python
+from tests.runtime.processes import Module
+
+
+@pytest.fixture
+def sleepers(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Three processes whose records say that they have attached."""
+    running = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+    for seat, process in enumerate(running):
+        rows = [{"event": "started", "process": process.pid}, {"event": "attached", "step": 0}]
+        (tmp_path / f"seat-{seat}-life-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    yield running
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def state_of(process: subprocess.Popen[bytes]) -> str:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def play(injector: Injector, until: object) -> None:
+    end_s = time.monotonic() + 20
+    while not until() and time.monotonic() < end_s:  # type: ignore[operator]
+        time.sleep(min(0.01, injector.poll()))
+
+
+def test_faults_happen_to_their_processes_and_are_undone(sleepers, tmp_path: Path):
+    plan = ChaosPlan(
+        workers=3,
+        for_s=10.0,
+        faults=(
+            ChaosFault(kind="kill", seats=(0,), at_s=0.0),
+            ChaosFault(kind="stop", seats=(1,), at_s=0.05, for_s=0.3),
+            ChaosFault(kind="kill", seats=(0,), at_s=0.1),
+            ChaosFault(kind="slow", seats=(2,), at_s=0.15, for_s=5.0, factor=4.0),
+        ),
+    )
+    injector = Injector(plan, tmp_path, None, None)
+    injector.start()
+    assert sleepers[0].poll() is None
+    play(injector, lambda: sleepers[0].poll() is not None)
+    assert sleepers[0].returncode == -signal.SIGKILL
+    play(injector, lambda: state_of(sleepers[1]) == "T")
+    play(injector, lambda: state_of(sleepers[1]) != "T")
+    play(injector, lambda: state_of(sleepers[2]) == "T")
+    play(injector, lambda: state_of(sleepers[2]) != "T")
+    play(injector, lambda: state_of(sleepers[2]) == "T")
+    injector.end()
+    assert "T" not in [state_of(process) for process in sleepers[1:]]
+    hit = [(fault["kind"], fault["seats"], fault["missed"]) for fault in injector.done]
+    assert hit == [("kill", [0], []), ("stop", [1], []), ("kill", [], [0]), ("slow", [2], [])]
+
+
+@pytest.mark.slow
+def test_a_run_with_a_stopped_worker_is_reported(tmp_path: Path):
+    plan = ChaosPlan(workers=3, for_s=3.0, faults=(ChaosFault(kind="stop", seats=(2,), at_s=0.5, for_s=0.8),))
+    plan.write(tmp_path / "plan.toml")
+    words = ("chaos", str(tmp_path / "plan.toml"), "-s", "LocalSGD(period=Every(4))", "--out", str(tmp_path / "out"))
+    with forked_python(tmp_path) as python, Module("tacit", *words, "--no-undisturbed", python=python) as command:
+        code, output, errors = command.end(90)
+    assert code == 0, output + errors
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    [fault] = report["faults"]
+    assert fault["seats"] == [2] and fault["recovery_s"] >= 0.7 and fault["others_stalled"] == 2
+    assert report["rounds_compared"] > 20 and report["unequal_rounds"] == [] and report["final_models"] == 1
+    assert report["finished_seats"] == [0, 1, 2] and report["left_processes"] == 0
+    assert "| 1 stop of 2 at 0.5 s for 0.8 s |" in (tmp_path / "out" / "report.md").read_text()
+    simulated = tomllib.loads((tmp_path / "out" / "simulator.toml").read_text())
+    assert simulated["cluster"] == {"workers": 3, "faults": ["Pause(rank=2, at_s=0.5, for_s=0.8)"]}
+    assert ChaosPlan.read(tmp_path / "out" / "plan.toml") == plan
+
+
+def test_what_the_command_refuses(tmp_path: Path):
+    words = {
+        ("--kinds", "kill,flood"): "known kinds are kill, stop, slow, cut, fill",
+        (str(tmp_path / "none.toml"),): "cannot be read: No such file",
+    }
+    for given, message in words.items():
+        with Module("tacit", "chaos", *given, "--out", str(tmp_path / "out")) as command:
+            code, _, errors = command.end(30)
+        assert code not in (0, None) and message in " ".join(errors.split()), (given, errors)
+    assert not (tmp_path / "out").exists()
+
+
+def test_recovery_by_kind_counts_only_faults_that_hit_somebody():
+    faults = [
+        {"kind": "kill", "seats": [1], "recovery_s": 0.2, "return_s": 3.0},
+        {"kind": "kill", "seats": [2], "recovery_s": 0.4, "return_s": None},
+        {"kind": "kill", "seats": [], "recovery_s": 9.0},
+    ]
+    assert recovery(faults) == {
+        "kill": {"count": 2, "median": pytest.approx(0.3), "worst": 0.4, "return_median": 3.0, "return_worst": 3.0}
+    }
+
+
+def test_which_strategies_have_equal_models_and_how_many_updates_a_step_makes():
+    assert has_equal_models(tacit.AllReduce()) and has_equal_models(tacit.LocalSGD(period=tacit.Every(4)))
+    assert not has_equal_models(tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2))
+    assert not has_equal_models(tacit.SwarmSGD()) and not has_equal_models(tacit.KAsync(k=1))
+    assert updates_per_step(tacit.KAsync(k=2), 8) == 4 and updates_per_step(tacit.KSync(k=2), 8) == 1
+    assert updates_per_step(tacit.AllReduce(), 8) == 1
