@@ -64,7 +64,7 @@ class End:
 
     def __init__(self, store, address: int, peers: list[int], handler=None, **rest) -> None:
         self.hook_lock, self.received = HookLock(), []
-        rest = {"host": "127.0.0.1", "security": "token", "timeout_s": TIMEOUT_S} | rest
+        rest = {"host": "127.0.0.1", "security": "token", "timeout_s": TIMEOUT_S, "largest_bytes": 2**28} | rest
         self.endpoint = MessageEndpoint(
             address,
             peers,
@@ -361,7 +361,7 @@ def test_an_outsider_is_counted_receives_nothing_and_does_no_harm(caplog: pytest
     a, b = End(store, 0, [1]), End(store, 1, [0])
     url = url_of(store, 1)
     assert url.startswith("tcp://127.0.0.1:")
-    bodies = [b"", b"hello", os.urandom(21) + b"".join(Note(1).frames()), bytes(16) + b"\0" * 5]
+    bodies = [b"", b"hello", os.urandom(25) + b"".join(Note(1).frames()), bytes(16) + b"\0" * 9]
     with stranger(url) as socket:
         for body in bodies:
             socket.send(body)
@@ -383,7 +383,7 @@ def test_an_outsider_with_the_token_but_not_the_keys_cannot_enter_under_curve():
     a, b = End(store, 0, [1], security="curve"), End(store, 1, [0], security="curve")
     public, secret = zmq.curve_keypair()
     keys = {"curve_publickey": public, "curve_secretkey": secret, "curve_serverkey": zmq.curve_keypair()[0]}
-    forged = bytes.fromhex(store.get("token").decode()) + bytes(5) + b"".join(Note(1).frames())
+    forged = bytes.fromhex(store.get("token").decode()) + bytes(5) + bytes([1, 0, 0, 0]) + b"".join(Note(1).frames())
     with stranger(url_of(store, 1)) as plain, stranger(url_of(store, 1), **keys) as wrong_key:
         plain.send(forged)
         wrong_key.send(forged)
@@ -402,7 +402,7 @@ def test_an_outsider_with_the_token_but_not_the_keys_cannot_enter_under_curve():
 def test_garbage_behind_the_token_is_counted_and_dropped(garbage: list[list[bytes]]):
     store = HashStore()
     a, b = End(store, 0, [1]), End(store, 1, [0])
-    stamp = bytes.fromhex(store.get("token").decode()) + bytes(5)
+    stamp = bytes.fromhex(store.get("token").decode()) + bytes(5) + bytes([1, 0, 0, 0])
     with stranger(url_of(store, 1)) as socket:
         for first, *rest in garbage:
             socket.send_multipart([stamp + first, *rest])

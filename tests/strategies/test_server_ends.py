@@ -19,7 +19,14 @@ import tacit
 from tacit import theory, workloads
 from tacit.compression.feedback.updates import Update
 from tacit.core.messages import Message
-from tacit.strategies.servers.messages import ServedModel, ServerLeave, ServerPush, ShardBatch
+from tacit.strategies.servers.messages import (
+    ModelRequest,
+    ServedModel,
+    ServerLeave,
+    ServerPush,
+    ShardBatch,
+    ShardReport,
+)
 from tacit.strategies.servers.parts.channels import gradient_channel, known_model_state, model_channel
 from tacit.strategies.servers.parts.server_channels import GradientChannels, ModelChannels
 from tacit.strategies.servers.parts.server_state import ServerState
@@ -150,16 +157,65 @@ class LosingServer(ScriptedServer):
         return rank, message
 
 
-def test_a_shard_continues_without_a_push_that_its_lost_learner_sent_to_the_leader_only():
-    """Learner 1 dies between its sends to two shards, and the leader has announced its push already."""
-    shard = LosingServer(3, torch.zeros(4), steps=2, shard=1)
-    both, last = (
-        ShardBatch(torch.tensor([0, 1]), torch.tensor([0, 0])),
-        ShardBatch(torch.tensor([2]), torch.tensor([0])),
-    )
-    shard.coming.extend([(0, push(0)), (-1, both), (2, push(0)), (1, Loss()), (-1, last), (-1, ServerLeave())])
+class SpeakingServer(LosingServer):
+    """Keeps the messages to other shards."""
+
+    sent: list[tuple[int, Message]]
+
+    def send(self, to: int, message: Message) -> None:
+        if to < 0:
+            self.sent = [*getattr(self, "sent", []), (to, message)]
+
+
+def test_an_update_uses_the_pushes_that_all_shards_have():
+    """Learner 1 dies between its sends to two shards: the leader has its push, the other shard never gets it."""
+    leader = SpeakingServer(3, torch.zeros(4), steps=2)
+    reports = [(-3, ShardReport(rank, number)) for rank, number in ((0, 0), (2, 0), (0, 1), (2, 1))]
+    leader.coming.extend([(0, push(0)), (1, push(0)), reports[0], (2, push(0)), (1, Loss()), reports[1]])
+    leader.coming.extend([(0, push(1, 1)), reports[2], reports[3], (2, push(1, 1))])  # a report may come first
+    ParameterServer(tacit.KAsync(k=2, shards=2), leader, ServerState(2, has_left=[False] * 3)).serve()
+    batches = [(one.ranks.tolist(), one.numbers.tolist()) for to, one in leader.sent if isinstance(one, ShardBatch)]
+    assert batches == [([0, 2], [0, 0]), ([0, 2], [1, 1])]
+    assert leader.sent[-1] == (-3, ServerLeave())
+    torch.testing.assert_close(leader.parameters, torch.full((4,), -0.2))
+
+
+def test_a_shard_reports_what_it_has_and_makes_the_updates_of_the_leader():
+    shard = SpeakingServer(3, torch.zeros(4), steps=1, shard=1)
+    both = ShardBatch(torch.tensor([0, 2]), torch.tensor([0, 0]))
+    shard.coming.extend([(0, push(0)), (1, Loss()), (2, replace(push(0), body=torch.full((4,), 3.0))), (-1, both)])
     ParameterServer(tacit.KAsync(k=2, shards=2), shard, ServerState(2, has_left=[False] * 3)).serve()
-    torch.testing.assert_close(shard.parameters, torch.full((4,), -0.05 - 0.1))  # half of learner 0's, then learner 2's
+    assert shard.sent == [(-1, ShardReport(0, 0)), (-1, ShardReport(2, 0))]
+    torch.testing.assert_close(shard.parameters, torch.full((4,), -0.2))
+
+
+def test_a_leader_whose_learners_have_all_left_waits_for_the_last_reports():
+    leader = SpeakingServer(2, torch.zeros(4), steps=1)
+    leader.coming.extend([(0, push(0)), (0, ServerLeave()), (1, ServerLeave()), (-3, ShardReport(0, 0))])
+    ParameterServer(tacit.KAsync(k=2, shards=2), leader, ServerState(2, has_left=[False] * 2)).serve()
+    torch.testing.assert_close(leader.parameters, torch.full((4,), -0.1))
+    assert not leader.coming
+
+
+def test_a_learner_that_returns_counts_its_pushes_anew():
+    """A report of the earlier life does not stand for a push of the new one."""
+    leader = SpeakingServer(2, torch.zeros(4), steps=1)
+    leader.coming.extend([(1, push(0)), (1, Loss()), (1, ModelRequest(is_joining=True)), (-3, ShardReport(1, 0))])
+    leader.coming.extend([(1, push(0, 2**20)), (-3, ShardReport(1, 2**20))])
+    ParameterServer(tacit.KAsync(k=1, shards=2), leader, ServerState(1, has_left=[False] * 2)).serve()
+    assert leader.sent[0][1].numbers.tolist() == [2**20]
+
+
+@pytest.mark.parametrize(
+    ("source", "report"),
+    [(0, ShardReport(0, 0)), (-4, ShardReport(0, 0)), (-1, ShardReport(0, 0)), (-3, ShardReport(9, 0))],
+)
+def test_a_report_that_no_shard_can_send_is_refused(source: int, report: ShardReport, caplog):
+    leader = SpeakingServer(2, torch.zeros(4), steps=1)
+    leader.coming.extend([(1, push(0)), (source, report), (1, ServerLeave()), (0, push(0)), (-3, ShardReport(0, 0))])
+    leader.coming.append((-3, ShardReport(1, 0)))
+    ParameterServer(tacit.KAsync(k=1, shards=2), leader, ServerState(1, has_left=[False] * 2)).serve()
+    assert "the server refused a message" in caplog.text
 
 
 @pytest.mark.parametrize("compressor", [tacit.TopK(k=2), tacit.QSGD(bits=4), tacit.RandomK(k=3)], ids=str)

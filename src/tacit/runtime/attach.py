@@ -18,6 +18,7 @@ from tacit.core.strategy import Strategy
 from tacit.errors import require
 from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.environment import SERVE
+from tacit.runtime.messaging.limits import frame_limit_bytes
 from tacit.session import Session, SessionOptions, check_not_attached, common_table, script_context
 from tacit.session.model.extra_state import MomentsEvery
 from tacit.session.model.wrappers import WAY_OUT
@@ -117,6 +118,7 @@ def attach(
             timeout_s=timeout_s,
             server=server,
             live=live,
+            largest_bytes=frame_limit_bytes(model),
         )
         if simulated is None
         else simulated.open_backend(model, strategy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -13,22 +13,25 @@ from torch import Tensor
 from tacit.core.collective_bytes import tree_broadcast_bytes
 from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
-from tacit.core.network import server_address
-from tacit.core.strategy import Strategy, shards_of
-from tacit.errors import Disagreement, Interrupted, PeerLost, RunError, TimedOut
+from tacit.core.network import server_address, shard_at
+from tacit.core.strategy import Strategy, shards_of, takes_joiners
+from tacit.errors import Disagreement, Interrupted, PeerLost, RunError, TacitError, TimedOut
 from tacit.record.facts import process_facts
 from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
 from tacit.runtime.clock import EventClock, RunClock
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.environment import Environment, machine
-from tacit.runtime.failures.causes import Cause, FailureCauses
+from tacit.runtime.failures.causes import LOST, Cause, FailureCauses
 from tacit.runtime.failures.liveness import Liveness
 from tacit.runtime.failures.signals import TerminationSignal
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
+from tacit.runtime.joining import ProcessStartExchange, StateReply, StateRequest
+from tacit.runtime.launched import LaunchedLives
 from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.network import ProcessNetwork
+from tacit.runtime.participants import Participants
 from tacit.runtime.rendezvous import rendezvous
 from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
 from tacit.runtime.step_context import ProcessStep
@@ -40,6 +43,9 @@ from tacit.strategies import may_send
 
 if TYPE_CHECKING:  # a run without messages does not import zmq
     from tacit.runtime.messaging.endpoint import MessageEndpoint
+
+
+_UNCOUNTED: Final = (ClockTime, Survivors, StateRequest, StateReply)
 
 
 class ProcessBackend:
@@ -59,6 +65,7 @@ class ProcessBackend:
         attach_timeout_s: float = 300.0,
         server: str = "rank0",
         live: bool = False,
+        largest_bytes: int = 0,
     ) -> None:
         keep_memory()
         self._environment = Environment(attach_timeout_s)
@@ -68,8 +75,12 @@ class ProcessBackend:
         self._start_exchanges: list[tuple[float, float, int]] = []  # before the clock starts: begin, end, bytes sent
         self._timeout = AdaptiveTimeout(timeout_s)
         self.collectives: Collectives | None = None  # None in a run of one process
+        self._participants: Participants | None = None  # None where lost workers do not come back
+        self.start_exchange: ProcessStartExchange | None = None
         self._device, self._strategy, self._security = device, strategy, security
+        self._largest_bytes = largest_bytes  # of a frame
         self._backend_name: str | None = None  # of the strategy's groups: "gloo" or "nccl"
+        self._is_late = False  # whether this process has joined a run that was on
         self._handler: Callable[[int, Message], None] | None = None
         self.endpoint: MessageEndpoint | None = None
         self._trace_rows = EventQueue()  # of messages, appended by the threads that send and receive
@@ -96,12 +107,15 @@ class ProcessBackend:
 
     def _connect(self, interface: str | None) -> None:
         """Find the other processes, and open groups and message endpoints."""
+        lives = LaunchedLives(self._environment.store)
+        if lives.is_elastic and not self._has_rounds:
+            self._participants = self._take_part(lives)
         found = rendezvous(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
         )
         self.address, self._backend_name, self.network.hosts = found.address, found.backend, found.hosts
-        self._causes.liveness = Liveness(self._environment, self.address)
-        self.collectives = Collectives(
+        self._causes.liveness = self._participants or Liveness(self._environment, self.address)
+        self.collectives = collectives = Collectives(
             self._environment,
             self._causes,
             self._termination,
@@ -110,14 +124,43 @@ class ProcessBackend:
             address=self.address,
             backend=found.backend,
             now_s=self.now_s,
+            participants=self._participants,
         )
+        if self._participants is not None:
+            self.start_exchange = ProcessStartExchange(
+                self._participants,
+                self.now_s,
+                lambda: collectives.exchanges,
+                lambda missed: setattr(collectives, "exchanges", missed),
+            )
         if may_send(self._strategy):  # at once: a message may arrive before this rank sends or receives one
             self._security = self._security or ("token" if found.is_local else "curve")
             self.endpoint = self._open_endpoint(self.rank, self.hook_lock, self._trace_rows)
+            if self.start_exchange is not None:
+                self.start_exchange.endpoint = self.endpoint
             if self._host.is_here:
                 self._host.endpoint = self._open_endpoint(
                     server_address(self.rank), self._host.hook_lock, self._host.trace_rows
                 )
+
+    def _take_part(self, lives: LaunchedLives) -> Participants:
+        """Take part in the run, or join it if it is on; end it if the server was in an earlier life of this worker."""
+        participants = Participants(self._environment, lives)
+        if participants.joins and self._host.is_here:
+            self._causes.agree(Cause(LOST, [self.rank]))
+            self._environment.skip_ended_runs()
+            participants = Participants(self._environment, lives)
+        if participants.joins and not takes_joiners(self._strategy):
+            raise TacitError(
+                f"this run has begun, and {self._strategy} admits no worker during a run; the others continue "
+                f"without worker {self.rank}."
+            )
+        return participants
+
+    @property
+    def _joins(self) -> bool:
+        """Whether the run is on, and this process has yet to join it."""
+        return self._participants is not None and self._participants.joins
 
     def _open_endpoint(self, address: int, hook_lock: HookLock, rows: EventQueue) -> MessageEndpoint:
         """Return a message endpoint at ``address`` that appends its events to ``rows``."""
@@ -126,14 +169,14 @@ class ProcessBackend:
         peers = [*range(self.size), *(server_address(shard) for shard in range(shards_of(self._strategy)))]
 
         def sent(to: int, message: Message, size_bytes: int) -> None:
-            if isinstance(message, ClockTime | Survivors):
+            if isinstance(message, _UNCOUNTED):
                 return
             rows.send(address, to, self.now_s(), size_bytes, message.kind)
 
         stamp_s = self.clock.stamp_s if address == self.rank else EventClock(self.now_s)
 
         def received(source: int, message: Message) -> None:
-            if isinstance(message, Survivors):
+            if isinstance(message, _UNCOUNTED) and not isinstance(message, ClockTime):
                 return
             now_s = stamp_s()
             if address < 0:
@@ -148,11 +191,14 @@ class ProcessBackend:
             host=self.address,
             security=self._security,
             hook_lock=hook_lock,
-            handles=self._strategy.handles if address >= 0 else (),
+            handles=self._handled if address >= 0 else (),
             handler=self._handle,
             sent=sent,
             received=received,
             timeout_s=self._timeout.timeout_s,
+            largest_bytes=self._largest_bytes,
+            life=1 if self._participants is None else self._participants.life,
+            peers_return=self._participants is not None,
         )
 
     # Steps and trace.
@@ -241,9 +287,16 @@ class ProcessBackend:
         self._host.fail(failure)
         self.endpoint.fail(failure)
 
+    @property
+    def _handled(self) -> tuple[type[Message], ...]:
+        return self._strategy.handles if self.start_exchange is None else (*self._strategy.handles, StateRequest)
+
     def _handle(self, source: int, message: Message) -> None:
         assert self._handler is not None
-        self._handler(source, message)
+        if self.start_exchange is not None and isinstance(message, StateRequest):
+            self.start_exchange.requests.append((source, message.life))
+        else:
+            self._handler(source, message)
 
     # The server.
 
@@ -254,6 +307,8 @@ class ProcessBackend:
 
     def send_initial_model(self, model: Tensor) -> None:
         assert self.endpoint is not None
+        if self._is_late:  # an earlier life has sent it
+            return
         self._host.send_initial_model(model, self.now_s(), self.endpoint)
 
     def join_server(self) -> Tensor | None:
@@ -262,14 +317,14 @@ class ProcessBackend:
         notices.begin_message("the server's last update", self.endpoint.peers, may_be_handled=True)
         try:
             part = self._host.join(self.endpoint)
-            survivors = self._host.survivors(self.endpoint)
+            lives = self._host.survivors(self.endpoint)
         except TimedOut as error:
             raise notices.time_out_of(error) from None
         except PeerLost as error:  # possibly a consequence of the run's end
             raise self.collectives.error_with_cause(error, "the last model") from error
         finally:
             notices.end()
-        self.collectives.living = tuple(survivors)  # only these take part in the last exchanges
+        self.collectives.set_living(lives)  # only these take part in the last exchanges
         return part
 
     # Exchanges among sessions, not counted as traffic.
@@ -278,9 +333,15 @@ class ProcessBackend:
         if self.size == 1:
             return
         environment = self._environment
-        environment.publish("table", own)
+        if not self._joins:
+            environment.publish("table", own)
         [first] = environment.gather("table", [0])
         difference = first_difference(own, first)
+        if self._joins:
+            self._is_late = True
+            if difference is not None:
+                raise Disagreement(*difference, self.rank, at_attach=True)
+            return
         environment.publish("verdict", difference)
         for rank, found in enumerate(environment.gather("verdict")):
             if found is not None:
@@ -290,8 +351,10 @@ class ProcessBackend:
         self.collectives.broadcast(torch.zeros(1), 0)  # all ranks have arrived
 
     def start_clock(self) -> None:
-        if self.collectives is not None:
+        if self.collectives is not None and not self._joins:
             self.collectives.mean(torch.zeros(1))  # all ranks have arrived
+            if self._participants is not None:
+                self._participants.begin()
         self._timeout.start()
         self.clock.start()
         if self._start_exchanges:
@@ -309,7 +372,7 @@ class ProcessBackend:
         return [data] if self.collectives is None else self.collectives.exchange(data)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
-        if self.collectives is None:
+        if self.collectives is None or self._joins:  # a joiner gets its model later
             return
         begun_s = time.perf_counter()
         self.collectives.broadcast(tensor, source)
@@ -328,8 +391,20 @@ class ProcessBackend:
 
     def abort(self, failure: BaseException) -> None:
         if self.collectives is not None:  # a server continues without a learner that failed
-            is_learner = self._strategy.has_server and not self._host.is_here
-            self.collectives.end(failure, ends_run=not is_learner or isinstance(failure, RunError | Interrupted))
+            self.collectives.end(failure, ends_run=self._ends_run(failure))
+
+    def _ends_run(self, failure: BaseException) -> bool:
+        """Whether all workers end because of ``failure``: a server continues without a learner that failed."""
+        if self._joins:
+            return False
+        is_learner = self._strategy.has_server and not self._host.is_here
+        if self._participants is None or not isinstance(failure, PeerLost):
+            return not is_learner or isinstance(failure, RunError | Interrupted)
+        if not is_learner:
+            return failure.rank != self.rank
+        # The server has gone on without this learner if it is there.
+        server_has_ended = self._participants.will_be_gone(shard_at(failure.rank)) if failure.rank < 0 else False
+        return server_has_ended and not self.server_is_process
 
     @property
     def failure_name(self) -> str | None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
 
-from tacit.errors import Interrupted, RunError, TimedOut
+from tacit.errors import Interrupted, PeerLost, RunError, TimedOut
 from tacit.runtime.environment import Environment
 from tacit.runtime.failures.causes import LOST, Cause, FailureCauses
 from tacit.runtime.failures.signals import TerminationSignal
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.failures.wait_notices import WaitNotices
 from tacit.runtime.messaging.hook_lock import HookLock
+from tacit.runtime.participants import Participants
 from tacit.runtime.process_groups import Call, Group
 
 _log: Final = logging.getLogger("tacit")
@@ -27,7 +28,10 @@ _LOOK_AGAIN_S: Final = (0.001, 0.02)  # soon at first, then less often
 
 
 class Collectives:
-    """One process's collectives. address: of this process. backend: of the strategy's groups."""
+    """One process's collectives. address: of this process. backend: of the strategy's groups.
+
+    participants: where lost workers come back as new lives; None elsewhere.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Collectives:
         address: str,
         backend: str,
         now_s: Callable[[], float],
+        participants: Participants | None = None,
     ) -> None:
         self._environment, self._causes, self._termination = environment, causes, termination
         self._hook_lock, self._timeout, self._now_s = hook_lock, timeout, now_s
@@ -48,10 +53,12 @@ class Collectives:
         self._failure: BaseException | None = None  # the error that ended this worker's collectives
         self._everyone = tuple(range(environment.size))
         self.skips_lost = False  # whether collectives of all workers continue without lost ones
-        self.living, self._arrivals = self._everyone, 0
+        self.living, self.exchanges = self._everyone, 0
+        self._participants, self._lives = participants, dict[int, int]()  # lives: by rank, where they may change
         self.notices = WaitNotices(environment, timeout)
-        self.control()
-        self.group(self._everyone)
+        if participants is None or not participants.joins:
+            self.control()
+            self.group(self._everyone)
         self.notices.start()
 
     # Groups.
@@ -65,6 +72,8 @@ class Collectives:
         return self._open("control", self.living, "gloo")
 
     def _open(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
+        if self._lives:  # a group with an earlier life of one of them is no use
+            name += "/" + "-".join(str(self._lives.get(rank, 0)) for rank in ranks)
         if (name, ranks) not in self._groups:
             with self._hook_lock.released():
                 self._groups[name, ranks] = Group(
@@ -104,18 +113,19 @@ class Collectives:
 
     def _gather_living(self, what: str) -> tuple[int, ...]:
         """Wait until all living workers have reached this collective; the first to see that decides who they are."""
-        self._arrivals += 1
-        mark, begun_s, pause_s = f"arrived/{self._arrivals}", time.monotonic(), _LOOK_AGAIN_S[0]
-        self._environment.mark(mark)
-        self.notices.begin(what, "arrived", self._arrivals, self.living)
+        self.exchanges += 1
+        mark, begun_s, pause_s = f"arrived/{self.exchanges}", time.monotonic(), _LOOK_AGAIN_S[0]
+        self._environment.mark(_of_life(mark, 1 if self._participants is None else self._participants.life))
+        self.notices.begin(what, "arrived", self.exchanges, self.living)
         while True:
-            lost = self._causes.lost()
-            present = [rank for rank in self.living if rank not in lost]
-            awaited = [rank for rank in present if not self._environment.has(f"{mark}/{rank}")]
+            present, lost = self._present()
+            awaited = [
+                rank for rank, life in present.items() if not self._environment.has(f"{_of_life(mark, life)}/{rank}")
+            ]
             if self._environment.store_is_gone:  # with its host: the survivors cannot find each other any more
                 self.notices.fail()
                 raise self._ended(self._causes.agree(Cause(LOST, lost or [0])), what)
-            if not awaited:
+            if not awaited and self._present()[0] == present:  # a joiner is admitted before its donor arrives
                 break
             if (cause := self._causes.cause()) is not None:
                 self.notices.fail()
@@ -126,11 +136,29 @@ class Collectives:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
         self.notices.end()
-        decided = self._environment.decide(f"living/{self._arrivals}", json.dumps(present))
-        before, self.living = self.living, tuple(present if decided is None else json.loads(decided))
+        decided = self._environment.decide(f"living/{self.exchanges}", json.dumps([*present.items()]))
+        self.set_living(present if decided is None else dict(json.loads(decided)))
+        if self._rank not in self.living:
+            raise self._fail(PeerLost(self._rank, self._now_s(), what, "the other workers continue without it."))
+        return self.living
+
+    def _present(self) -> tuple[dict[int, int], list[int]]:
+        """Return the lives that take part in this exchange, by rank, and the workers that are lost."""
+        if self._participants is not None:
+            present = self._participants.present(self.exchanges)
+            return present, [rank for rank in self.living if rank not in present]
+        lost = self._causes.lost()
+        return {rank: 1 for rank in self.living if rank not in lost}, lost
+
+    def set_living(self, lives: Mapping[int, int]) -> None:
+        """Continue with these workers, whose lives are given by rank."""
+        before, self.living = self.living, tuple(sorted(lives))
+        if self._participants is not None:
+            self._lives = dict(lives)
         for rank in set(before) - set(self.living):
             _log.warning("worker %d was lost; the run continues without it.", rank)
-        return self.living
+        for rank in set(self.living) - set(before):
+            _log.warning("worker %d takes part again.", rank)
 
     # Exchanges among sessions: uncounted.
 
@@ -207,3 +235,8 @@ class Collectives:
         self._failure = self._failure or failure
         self._causes.leave(failure if ends_run else None)
         self.close_groups()
+
+
+def _of_life(mark: str, life: int) -> str:
+    """Return the mark of a life."""
+    return mark if life == 1 else f"{mark}.{life}"

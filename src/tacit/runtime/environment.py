@@ -22,6 +22,8 @@ from tacit.runtime.launched import LaunchedLives
 _stores: Final[dict[tuple[str, str], Store]] = {}  # kept as long as the process lives: rank 0 may host the store
 SERVE: Final = "TACIT_SERVE"
 """Environment variable of a server process: ``tacit.attach`` serves there and does not return."""
+LIFE: Final = "TACIT_LIFE"
+"""Environment variable of a process that ``tacit launch`` started: the life of its seat."""
 _LOOK_AGAIN_S: Final = (0.001, 0.02)  # soon at first, then less often
 _attached = 0  # number of sessions so far; all ranks attach in the same order
 
@@ -34,9 +36,19 @@ class Environment:
         self.rank, self.size, store = _find(timeout_s)
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.master = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-        self.store = PrefixStore(f"tacit/{restart}/{_attached}", store)
+        self._prefix, self._launched = f"tacit/{restart}/{_attached}", store
+        self.store = PrefixStore(self._prefix, store)
         self.timeout_s, self.store_is_gone = timeout_s, False
         _attached += 1
+        if LIFE in os.environ:
+            self.skip_ended_runs()
+
+    def skip_ended_runs(self) -> None:
+        """Continue with the first run whose end has no cause: all workers that ``tacit launch`` starts again do."""
+        number = 0
+        while self.has("cause"):
+            number += 1
+            self.store = PrefixStore(f"{self._prefix}/{number}", self._launched)
 
     def publish(self, key: str, value: object) -> None:
         self.store.set(f"{key}/{self.rank}", json.dumps(value))

@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.core.strategy import ServerStrategy, Strategy
 from tacit.errors import MisplacedCall
@@ -126,11 +126,15 @@ def _broadcast_start(backend: SessionBackend, module: nn.Module, flat: FlatModel
     """Overwrite parameters, frozen ones too, and buffers with those of rank 0."""
     backend.broadcast(flat.vector())
     flat.write_back()
+    for tensor in untrained_tensors(module, flat):
+        backend.broadcast(tensor)
+
+
+def untrained_tensors(module: nn.Module, flat: FlatModel) -> list[Tensor]:
+    """Return the frozen parameters and the buffers of ``module`` that are not empty."""
     trained = {id(p) for p in flat.parameters}
     frozen = (p.data for p in module.parameters() if id(p) not in trained)
-    for tensor in (*frozen, *module.buffers()):
-        if tensor.numel():
-            backend.broadcast(tensor)
+    return [tensor for tensor in (*frozen, *module.buffers()) if tensor.numel()]
 
 
 def _warn_of_full_vectors(backend: SessionBackend, strategy: Strategy[Any], steps: int | None, flat: FlatModel) -> None:

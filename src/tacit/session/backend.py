@@ -6,7 +6,7 @@ exchanges of its own, which are not part of the strategy's traffic and not count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -35,6 +35,35 @@ StepEnded = Callable[[int, float, "float | Tensor | None", float], None]
 """A callback with the number of a worker's step, the time of its end, its loss if it was observed, and its weight."""
 
 
+class Start(NamedTuple):
+    """What a worker needs that joins a run, besides the trained model: frozen parameters, then buffers."""
+
+    step: int
+    time_s: float
+    tensors: Sequence[Tensor]
+
+
+class StartExchange(Protocol):
+    """How workers join a run that has begun, where the strategy sends messages: what a donor gives, a joiner gets."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this worker has yet to join."""
+
+    @property
+    def requests(self) -> Sized:
+        """The workers that wait to join."""
+
+    def give(self, start: Callable[[], Start]) -> None:
+        """Give what ``start`` returns to the workers that wait, at the beginning of a step."""
+
+    def fetch(self) -> Start:
+        """Return what another worker gives."""
+
+    def end(self) -> None:
+        """Take part from now on."""
+
+
 class SessionBackend(Protocol):
     """One worker's world during one session."""
 
@@ -49,6 +78,10 @@ class SessionBackend(Protocol):
 
     @property
     def network(self) -> Network: ...
+
+    @property
+    def start_exchange(self) -> StartExchange | None:
+        """How workers join this run; None where nobody can."""
 
     @property
     def is_handling(self) -> bool:

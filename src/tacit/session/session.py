@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ from tacit.session.attaching import make_parts
 from tacit.session.backend import LiveRound, SessionBackend
 from tacit.session.checkpoints import Attempts
 from tacit.session.ending import SessionEnd
+from tacit.session.joining import give_start, join_run
 from tacit.session.model.reported_model import ModelSwap
 from tacit.session.model.wrappers import refuse_wrappers
 from tacit.session.options import SessionOptions
@@ -62,7 +64,11 @@ class Session:
             after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
             self._end.attached(self, parts, [*before, *after])
             backend.start_clock()
-            backend.listen(self, self._hooks.handle)
+            listen = partial(backend.listen, self, self._hooks.handle)
+            if backend.start_exchange is not None and backend.start_exchange.is_due:
+                join_run(backend, backend.start_exchange, parts, listen)
+            else:
+                listen()
 
     def _refuse_wrappers(self, parameters: Sequence[nn.Parameter]) -> None:
         """Refuse wrappers that communicate: at attach and, for later ones, in the first step.
@@ -291,6 +297,9 @@ class Session:
                 self._has_stepped = True
             if self._server is not None:
                 self._server.start()
+            exchange = self._backend.start_exchange
+            if exchange is not None and exchange.requests:
+                give_start(exchange, self._module, self._flat, self.step)
             return self._hooks.before(optimizer, args, kwargs)
         except BaseException as error:
             self._end.fail(error)

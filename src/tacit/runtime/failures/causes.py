@@ -19,6 +19,7 @@ from typing import Final
 from tacit.errors import Interrupted, PeerLost, RunError, TimedOut
 from tacit.runtime.environment import Environment
 from tacit.runtime.failures.liveness import Liveness
+from tacit.runtime.participants import Participants
 
 _CAUSE_S: Final = 15.0
 """How long a worker whose collective failed waits for a cause: a lost worker, or a published error."""
@@ -53,7 +54,8 @@ class FailureCauses:
     """
 
     def __init__(self, environment: Environment, now_s: Callable[[], float], liveness: Liveness | None = None) -> None:
-        self._environment, self._now_s, self.liveness = environment, now_s, liveness
+        self._environment, self._now_s = environment, now_s
+        self.liveness: Liveness | Participants | None = liveness
         self._own: Cause | None = None  # used if the store cannot be reached any more
         self._watch: Thread | None = None
         self._stop = Event()

@@ -19,10 +19,11 @@ _LOOK_AGAIN_S: Final = 0.005
 
 
 class Address(NamedTuple):
-    """Address of one endpoint: the URL of its socket, and its public key under CURVE."""
+    """Address of one endpoint: the URL of its socket, its public key under CURVE, and the life of its seat."""
 
     url: str
     public_key: bytes
+    life: int = 1
 
 
 class AddressBook:
@@ -34,15 +35,15 @@ class AddressBook:
         self.token = bytes.fromhex(store.compare_set("token", "", secrets.token_hex(_TOKEN_BYTES)).decode())
 
     def publish(self, address: int, entry: Address) -> None:
-        self._store.set(_key(address), f"{entry.url} {entry.public_key.decode()}")
+        self._store.set(_key(address), f"{entry.url} {entry.public_key.decode()} {entry.life}")
 
     def find(self, address: int) -> Address | None:
         """Return the entry of ``address``; None if it is not published yet."""
         # Not store.get, which waits and blocks the store for other threads meanwhile.
         if not self._store.check([_key(address)]):
             return None
-        url, _, key = self._store.get(_key(address)).decode().partition(" ")
-        return Address(url, key.encode())
+        url, key, life = self._store.get(_key(address)).decode().split(" ")
+        return Address(url, key.encode(), int(life))
 
     def wait_for(self, addresses: Iterable[int], timeout_s: float) -> dict[int, Address]:
         """Return the entries of ``addresses`` once all are published."""

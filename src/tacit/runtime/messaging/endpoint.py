@@ -25,6 +25,7 @@ from tacit.runtime.messaging import sent_buffers
 from tacit.runtime.messaging.address_book import Address, AddressBook
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.inbox import Inbox, Received
+from tacit.runtime.messaging.limits import check_frames
 from tacit.runtime.messaging.reader import LOOK_S, RETRY_S, Reader
 from tacit.runtime.messaging.receiver import Purpose, Receiver, stamp
 from tacit.runtime.messaging.security import check_security, make_keys
@@ -44,8 +45,11 @@ class MessageEndpoint:
     the addresses of all peers. On a server's endpoint (negative address), ``receive`` raises ``PeerLost`` once for each
     lost peer, so that the server can continue without it.
 
-    sent: called for every message, in the thread that sends it. received: called when a message is delivered, with the
-    hook lock held, so its calls come in the order in which messages take effect. Neither may block.
+    life: of this process; messages of a peer's earlier lives are dropped, and a new life of a peer is connected to.
+    peers_return: whether ``send`` looks for a new life of a lost peer.
+    largest_bytes: of a frame; larger ones are refused unread. sent: called for every message, in the thread that sends
+    it. received: called when a message is delivered, with the hook lock held, so its calls come in the order in which
+    messages take effect. Neither may block.
     """
 
     def __init__(
@@ -62,9 +66,12 @@ class MessageEndpoint:
         sent: Callable[[int, Message, int], None] | None = None,
         received: Callable[[int, Message], None] | None = None,
         timeout_s: float,
+        largest_bytes: int,
+        life: int = 1,
+        peers_return: bool = False,
     ) -> None:
         check_security(security, host)
-        self.address, self.peers = address, tuple(peers)
+        self.address, self.peers, self._peers_return = address, tuple(peers), peers_return
         self._hook_lock, self._handler, self._timeout_s = hook_lock, handler, timeout_s
         self._sent, self._received = sent, received
         sent_buffers.add_endpoint()
@@ -72,24 +79,33 @@ class MessageEndpoint:
         address_book, keys = AddressBook(store), make_keys(security)
         if keys.secret:
             keep_memory()
-        self._receiver = Receiver(self._context, host, address_book.token, self.peers, keys)
+        self._receiver = Receiver(self._context, host, address_book.token, self.peers, keys, largest_bytes)
+        self._largest_bytes = largest_bytes
         self._senders = Senders(self._context, address_book, self.peers, keys)
-        stamps = {purpose: stamp(address_book.token, address, purpose) for purpose in Purpose}
+        stamps = {purpose: stamp(address_book.token, address, purpose, life) for purpose in Purpose}
         self._stamp, self._large_stamp = stamps[Purpose.MESSAGE], stamps[Purpose.LARGE_MESSAGE]
         self._goodbye = stamps[Purpose.GOODBYE]
         self._inbox = Inbox(handles)
-        acknowledgement = stamps[Purpose.GOODBYE_ACK]
         self._reader = Reader(
-            address, self.peers, self._receiver, self._senders, self._inbox, acknowledgement, timeout_s
+            address,
+            self.peers,
+            self._receiver,
+            self._senders,
+            self._inbox,
+            acknowledgement=stamps[Purpose.GOODBYE_ACK],
+            notice=stamps[Purpose.LOST],
+            renewed=self._forget_sent,
+            timeout_s=timeout_s,
         )
         self.sent: Counter[int] = Counter()  # messages sent, by peer
+        self._asked: dict[int, int] = {}  # the life of each peer that the last message was sent to
         self._receiving_since_s: float | None = None
         self._received_s = 0.0  # when receive last returned
         self._replies_left = 0  # of the handler that runs
         self._failure: BaseException | None = None
         self._is_closing = False
         self._wake = Event()
-        address_book.publish(address, Address(self._receiver.url, keys.public))
+        address_book.publish(address, Address(self._receiver.url, keys.public, life))
         self._thread = Thread(target=self._read_in_background, name=f"tacit-endpoint-{address}", daemon=True)
         self._thread.start()
 
@@ -103,17 +119,21 @@ class MessageEndpoint:
         if self._failure is not None:
             raise self._failure
         peer = self._senders.open.get(to) or self._connect_to(to)
+        if self._peers_return and peer.is_lost and self.address >= 0:  # a server hears of the loss first
+            peer = self._reader.connect_to_new_life(to)
         if to < 0 and peer.gone_s is not None and not peer.sent_goodbye:
             raise PeerLost(to, self._reader.now_s, f"send({type(message).__name__})", _ITS_OUTPUT, need="needs it")
         is_reply = self._hook_lock.is_handling
         if is_reply:
             self._replies_left = count_reply(self._replies_left, to, message)
         frames = message.frames(self._stamp, self._large_stamp)
+        check_frames(message, frames, self._largest_bytes)
         self._reader.awaits_large = is_large = len(frames) > 1
         if self._sent is not None:  # before it is sent: the reply may arrive before ``offer`` returns
             stamp_bytes = len(self._large_stamp if is_large else self._stamp)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
         self.sent[to] += 1
+        self._asked[to] = peer.life
         alone = message.one_under_way and not is_reply
         if not peer.offer(frames, may_queue=is_reply, alone=alone):
             with self._hook_lock.released():
@@ -172,7 +192,7 @@ class MessageEndpoint:
 
     @property
     def lost(self) -> list[int]:
-        """The peers whose loss ``receive`` has reported, on a server's endpoint."""
+        """The peers whose loss ``receive`` has reported, on a server's endpoint, and that have no new life."""
         return self._reader.lost
 
     @property
@@ -240,6 +260,7 @@ class MessageEndpoint:
                     if isinstance(found, tuple):
                         return found
                     if not found:
+                        self._raise_if_replaced(kind, source)
                         reader.raise_if_in_vain(kind, source, time.monotonic() - begun_s, timeout_s)
                 if inbox.due:
                     self._handle_due()
@@ -249,6 +270,22 @@ class MessageEndpoint:
             self._receiving_since_s, self._received_s = None, time.monotonic()
             if self._received_s - begun_s > LOOK_S:
                 self._wake.set()
+
+    def _raise_if_replaced(self, kind: type[Message], source: int | None) -> None:
+        """Raise if ``source`` has a new life since the last message to it, which knows nothing of that message."""
+        peer = None if source is None else self._senders.open.get(source)
+        if peer is not None and source is not None and self._asked.get(source, peer.life) < peer.life:
+            self._asked[source] = peer.life
+            what = f"receive({kind.__name__}, source={source})"
+            raise PeerLost(source, self._reader.now_s, what, _ITS_OUTPUT, need="needs a message from it")
+
+    def _forget_sent(self, peer: int) -> None:
+        """Count messages to a new life of ``peer`` from 0."""
+        self.sent[peer] = 0
+
+    def life_of(self, peer: int) -> int:
+        """Return the latest known life of ``peer``."""
+        return max(1, self._senders.life_of(peer))
 
     # Reading and handling while the worker computes.
 

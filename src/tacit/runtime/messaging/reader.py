@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Final
@@ -13,7 +13,7 @@ from tacit.core.messages import Message
 from tacit.errors import PeerLost, RunError, TimedOut
 from tacit.runtime.messaging.inbox import Inbox, Received
 from tacit.runtime.messaging.receiver import Purpose, Receiver
-from tacit.runtime.messaging.senders import Senders
+from tacit.runtime.messaging.senders import Sender, Senders
 
 _INBOX_MESSAGES: Final = 1024
 """Messages and replies that may wait here. Then nothing is read from the socket, and zmq stops the senders."""
@@ -26,7 +26,8 @@ RETRY_S: Final = 0.001
 class Reader:
     """Reads for one endpoint; ``lock`` is held by the thread that reads, until what it has read is stored.
 
-    address, peers: of the endpoint. acknowledgement: the frame that answers a goodbye.
+    address, peers: of the endpoint. acknowledgement: the frame that answers a goodbye. notice: the frame for a peer
+    that is lost and does not know it. renewed: called with a peer of which a new life has sent a message.
     """
 
     def __init__(
@@ -37,11 +38,14 @@ class Reader:
         senders: Senders,
         inbox: Inbox,
         acknowledgement: bytes,
+        notice: bytes,
+        renewed: Callable[[int], None],
         timeout_s: float,
     ) -> None:
         self._address, self._peers = address, peers
         self._receiver, self._senders, self._inbox = receiver, senders, inbox
-        self._acknowledgement, self._timeout_s = acknowledgement, timeout_s
+        self._acknowledgement, self._notice, self._timeout_s = acknowledgement, notice, timeout_s
+        self._renewed = renewed
         self.lock = Lock()
         self.awaits_large = False  # the reply to a large message takes longer than active waiting is worth
         self._begun_s = self._looked_s = time.monotonic()
@@ -49,6 +53,7 @@ class Reader:
         self.arrived: Counter[int] = Counter()  # messages read, by sender
         self.arrived_s = 0.0  # when the last one was read, by ``time.perf_counter``
         self._gone: list[int] = []  # unreported peers whose connection has broken, or who sent a goodbye
+        self._replaced: dict[int, list[Message]] = {}  # new lives, with their messages; the loss is reported first
 
     @property
     def lost(self) -> list[int]:
@@ -75,16 +80,56 @@ class Reader:
         came = self._receiver.read(RETRY_S if queued or inbox.due else LOOK_S, eagerly=is_eager)
         if came is None:
             return False
-        if isinstance(came[1], Message):
-            self.arrived[came[0]] += 1
-            self.arrived_s = time.perf_counter()
-        if kind is not None and inbox.is_for(came, kind, source):
-            return came
         sender, message = came
+        if not self._is_of_latest_life(sender):
+            return True
         if isinstance(message, Purpose):
-            self._take_goodbye(sender, message)
+            self._take_purpose(sender, message)
+            return True
+        self.arrived[sender] += 1
+        self.arrived_s = time.perf_counter()
+        if sender in self._replaced:
+            self._replaced[sender].append(message)
+        elif kind is not None and inbox.is_for(came, kind, source):
+            return came
         else:
             inbox.add((sender, message))
+        return True
+
+    def _is_of_latest_life(self, sender: int) -> bool:
+        """Whether the message read last is not of an earlier life, nor of one that this end has lost."""
+        life, known = self._receiver.life, self._senders.life_of(sender)
+        if life > known:
+            try:
+                return self._take_new_life(sender, life, is_first=not known)
+            except RuntimeError:  # the store is gone
+                return False
+        if life == known and sender in self._senders.open and self._senders.open[sender].is_lost:
+            with suppress(RuntimeError):
+                self._senders.tell_lost(sender, self._notice)
+        return life == known
+
+    def connect_to_new_life(self, peer: int) -> Sender:
+        """Connect to a new life of a lost peer if there is one; return the connection."""
+        with suppress(RuntimeError):  # the store is gone
+            life = self._senders.published_life(peer)
+            if life > self._senders.life_of(peer):
+                with self.lock:
+                    self._take_new_life(peer, life, is_first=False)
+        return self._senders.open[peer]
+
+    def _take_new_life(self, sender: int, life: int, *, is_first: bool) -> bool:
+        if not self._senders.renew(sender, life, self.now_s):
+            return False
+        if is_first:
+            return True
+        self.arrived[sender] = 0
+        self._renewed(sender)
+        self._gone = [rank for rank in self._gone if rank != sender]
+        if self._address < 0 and sender in self._unreported:
+            self._replaced[sender] = []
+        elif self._address < 0:
+            self._unreported.append(sender)
         return True
 
     def _check_peers(self, now_s: float) -> None:
@@ -93,14 +138,18 @@ class Reader:
         senders = self._senders.open
         self._gone = [p for p in self._unreported if p in senders and senders[p].gone_s is not None]
 
-    def _take_goodbye(self, sender: int, purpose: Purpose) -> None:
-        """Acknowledge a peer's goodbye, or note that it has acknowledged ours."""
+    def _take_purpose(self, sender: int, purpose: Purpose) -> None:
+        """Acknowledge a peer's goodbye, note that it has acknowledged ours, or that it has gone on without this end."""
         with suppress(RuntimeError):  # the store is gone
             peer = self._senders.to(sender)
-            if peer is not None and purpose is Purpose.GOODBYE:
+            if peer is None:
+                return
+            if purpose is Purpose.GOODBYE:
                 peer.depart((self._acknowledgement,), self.now_s)
-            elif peer is not None:
+            elif purpose is Purpose.GOODBYE_ACK:
                 peer.goodbye_ack = True
+            else:
+                peer.lose(self.now_s)
 
     def awaits(self, sent: Mapping[int, int]) -> bool:
         """Whether messages of living peers are missing, of which each has sent as many as ``sent`` says."""
@@ -110,13 +159,17 @@ class Reader:
         return any(self.arrived[rank] < count for rank, count in sent.items() if rank not in gone)
 
     def raise_if_lost(self, kind: type[Message]) -> None:
-        """On a server: raise ``PeerLost`` once for each lost peer, after all its messages have been received."""
+        """On a server: raise ``PeerLost`` once for each lost life, between its messages and those of the next life."""
+        need = "may need a message from it"
+        for rank in [*self._replaced]:
+            for message in self._replaced.pop(rank):
+                self._inbox.add((rank, message))
+            raise PeerLost(rank, self.now_s, f"receive({kind.__name__})", need=need)
         for rank in self._gone:
             peer = self._senders.open[rank]
             if peer.is_silent(self.now_s):
                 self._unreported.remove(rank)
                 self._gone = [other for other in self._gone if other != rank]
-                need = "may need a message from it"
                 raise PeerLost(rank, peer.gone_s or 0.0, f"receive({kind.__name__})", need=need)
 
     def raise_if_in_vain(
@@ -128,7 +181,8 @@ class Reader:
             raise RunError(f"{what} cannot be reached: {len(self._inbox)} messages wait before it; receive them first.")
         silent = {rank: peer for rank, peer in self._senders.open.items() if peer.is_silent(self.now_s)}
         awaited = self._peers if source is None else [source]
-        if awaited and all(rank in silent for rank in awaited):
+        is_to_report = source is None and any(rank in self._unreported for rank in silent)  # by raise_if_lost
+        if awaited and not is_to_report and all(rank in silent for rank in awaited):
             last = max(awaited, key=lambda rank: silent[rank].gone_s or 0.0)
             why = "it had closed its session." if silent[last].sent_goodbye else "its own output says why."
             need = "needs a message and no peer is left" if source is None else "needs a message from it"

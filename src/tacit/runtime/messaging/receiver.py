@@ -16,23 +16,28 @@ import zmq
 from tacit.core.message_reading import unpack_frames
 from tacit.core.messages import Message
 from tacit.errors import BadMessage
+from tacit.runtime.messaging.limits import limit_connections
 from tacit.runtime.messaging.security import Keys, guard_receiver
 
 
 class Purpose(IntEnum):
-    """Purpose of a first frame. A peer sends GOODBYE last, and leaves when all peers have acknowledged it."""
+    """Purpose of a first frame. A peer sends GOODBYE last, and leaves when all peers have acknowledged it.
+
+    LOST: the sender has lost its connection to the receiver, has gone on without it, and drops what it sends.
+    """
 
     MESSAGE = 0
     LARGE_MESSAGE = 1  # several frames
     GOODBYE = 2
     GOODBYE_ACK = 3
+    LOST = 4
 
 
 Incoming = tuple[int, Message | Purpose]
-"""Source and message, or source and GOODBYE or GOODBYE_ACK."""
+"""Source and message, or source and one of the other purposes."""
 
-_STAMP: Final = struct.Struct("<16siB")
-_LARGE_STAMP: Final = struct.Struct("<16siB107x")
+_STAMP: Final = struct.Struct("<16siBI")
+_LARGE_STAMP: Final = struct.Struct("<16siBI103x")
 """zmq passes the first 8 KB to the kernel separately, then the rest of a large tensor. After a first frame of 54 to 68
 bytes the rest begins up to 15 bytes before a page, and copying it takes twice as long (4 KB aliasing). The padding of
 this stamp makes the first frame longer.
@@ -48,24 +53,32 @@ _QUEUE_MESSAGES: Final = 16
 _log = logging.getLogger(__name__)
 
 
-def stamp(token: bytes, source: int, purpose: Purpose = Purpose.MESSAGE) -> bytes:
-    """Return the header of a message's first frame: token · source i32 · purpose u8."""
-    return (_LARGE_STAMP if purpose == Purpose.LARGE_MESSAGE else _STAMP).pack(token, source, purpose)
+def stamp(token: bytes, source: int, purpose: Purpose = Purpose.MESSAGE, life: int = 1) -> bytes:
+    """Return the header of a message's first frame: token · source i32 · purpose u8 · life of the source u32."""
+    return (_LARGE_STAMP if purpose == Purpose.LARGE_MESSAGE else _STAMP).pack(token, source, purpose, life)
 
 
 class Receiver:
     """A bound PULL socket. A process that connects receives nothing, and its messages count only with the token.
 
-    Used by one thread at a time.
+    Used by one thread at a time. largest_bytes: of a frame; zmq closes a connection that announces a larger one.
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], host: str, token: bytes, peers: Collection[int], keys: Keys
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        host: str,
+        token: bytes,
+        peers: Collection[int],
+        keys: Keys,
+        largest_bytes: int,
     ) -> None:
         self._token, self._peers = token, frozenset(peers)
         self.bad_messages = 0
+        self.life = 1  # of the sender of the message read last
         self._socket = context.socket(zmq.PULL)
         self._socket.rcvhwm = _QUEUE_MESSAGES
+        limit_connections(self._socket, largest_bytes)
         self._wait_s, self._is_more = -1.0, False  # whether frames of the message read last remain
         guard_receiver(self._socket, keys)
         self._socket.bind(f"tcp://{host}:*")
@@ -105,7 +118,7 @@ class Receiver:
 
     def _open(self, head: bytes) -> Incoming:
         try:
-            token, source, code = _STAMP.unpack_from(head)
+            token, source, code, self.life = _STAMP.unpack_from(head)
         except struct.error:
             raise BadMessage(f"{len(head)} bytes are fewer than the header's {_STAMP.size}.") from None
         if not compare_digest(token, self._token):

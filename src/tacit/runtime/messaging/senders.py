@@ -25,6 +25,10 @@ _COPY_BYTES: Final = 2**19
 """Frames up to this size are copied by zmq, which is cheaper than a notification when they are sent."""
 _LAST_MESSAGES_S: Final = 0.1
 """How long a lost peer's last messages may still be on their way through zmq after its connection has broken."""
+_UNACKNOWLEDGED_MS: Final = 30_000
+"""How long the network may take to acknowledge data before the connection counts as broken: a cut is noticed then, as
+it is by probes where nothing is sent.
+"""
 _CONNECT_ATTEMPTS: Final = 20
 """Refused connections, 100 ms apart, after which a peer is lost: it binds before it publishes its address."""
 
@@ -69,7 +73,7 @@ class Sender:
     """Connection to one peer. The calling thread sends to the socket, under the lock."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], entry: Address, mine: Keys, window: Window) -> None:
-        self._lock, self._window = Lock(), window
+        self._lock, self._window, self.life = Lock(), window, entry.life
         self._queue: deque[Frames] = deque()  # replies of handlers, which may not block
         self._alone: list[ref[memoryview]] = []  # large frames of the last message that others wait for
         self._refusals = 0
@@ -82,6 +86,7 @@ class Sender:
         # that reads nothing as dead.
         self._socket.tcp_keepalive, self._socket.tcp_keepalive_idle = 1, 10
         self._socket.tcp_keepalive_intvl, self._socket.tcp_keepalive_cnt = 5, 3
+        self._socket.tcp_maxrt = _UNACKNOWLEDGED_MS
         guard_sender(self._socket, mine, entry.public_key)
         self._events = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
         self._socket.connect(entry.url)
@@ -126,12 +131,22 @@ class Sender:
             event = recv_monitor_message(self._events)["event"]
             self._refusals += event == zmq.EVENT_CONNECT_RETRIED
             if event == zmq.EVENT_DISCONNECTED or self._refusals >= _CONNECT_ATTEMPTS:
-                with self._lock:
-                    self.gone_s = self.gone_s or now_s
-                    self._clear_queue()
-                    self._socket.disable_monitor()
-                    self._events.close(linger=0)
-                    self._socket.close(linger=0)
+                self.lose(now_s)
+
+    def lose(self, now_s: float) -> None:
+        """Close the connection: the peer is lost, or a new life has taken its place."""
+        with self._lock:
+            self.gone_s = self.gone_s or now_s
+            self._clear_queue()
+            if not self._events.closed:
+                self._socket.disable_monitor()
+                self._events.close(linger=0)
+                self._socket.close(linger=0)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the peer is gone without a goodbye."""
+        return self.gone_s is not None and not self.sent_goodbye
 
     def is_silent(self, now_s: float) -> bool:
         """Whether nothing more can arrive from this peer."""
@@ -179,6 +194,8 @@ class Senders:
         self._context, self._address_book, self._peers, self._mine = context, address_book, tuple(peers), mine
         self._lock, self.window, self.is_complete = Lock(), Window(), False
         self.open: dict[int, Sender] = {}  # never changed in place: other threads iterate over it
+        self._lives: dict[int, int] = {}  # of peers that have sent a message before this end has connected to them
+        self._notices: dict[tuple[int, int], Sender | None] = {}  # to lives that are lost
 
     def open_all(self, timeout_s: float) -> None:
         """Connect to all peers; wait for those that have not published their address yet."""
@@ -195,6 +212,40 @@ class Senders:
             self._connect({peer: entry})
         return self.open.get(peer)
 
+    def life_of(self, peer: int) -> int:
+        """Return the latest known life of ``peer``; 0 if none is known."""
+        return self.open[peer].life if peer in self.open else self._lives.get(peer, 0)
+
+    def published_life(self, peer: int) -> int:
+        """Return the life of ``peer`` that has published its address last."""
+        entry = self._address_book.find(peer)
+        return 0 if entry is None else entry.life
+
+    def renew(self, peer: int, life: int, now_s: float) -> bool:
+        """Connect anew: ``life`` of ``peer`` has sent a message. Return False if it has not published its address."""
+        if peer not in self.open:
+            self._lives[peer] = life
+            return True
+        entry = self._address_book.find(peer)
+        if entry is None or entry.life != life:
+            return False
+        with self._lock:
+            earlier = self.open[peer]
+            self.open = {**self.open, peer: self._made(entry)}
+        earlier.lose(now_s)
+        return True
+
+    def tell_lost(self, peer: int, notice: bytes) -> None:
+        """Tell a peer whose connection has broken that it is lost to this end, once."""
+        life = self.open[peer].life
+        if (peer, life) in self._notices:
+            return
+        self._notices[peer, life] = None
+        entry = self._address_book.find(peer)
+        if entry is not None and entry.life == life:
+            self._notices[peer, life] = sender = self._made(entry)
+            sender.offer((notice,), may_queue=True)
+
     def check(self, now_s: float) -> None:
         """Send queued replies, and check which peers are lost."""
         for sender in self.open.values():
@@ -204,5 +255,7 @@ class Senders:
     def _connect(self, entries: dict[int, Address]) -> None:
         with self._lock:
             new = entries.keys() - self.open.keys()
-            made = {p: Sender(self._context, entries[p], self._mine, self.window) for p in sorted(new)}
-            self.open = {**self.open, **made}
+            self.open = {**self.open, **{peer: self._made(entries[peer]) for peer in sorted(new)}}
+
+    def _made(self, entry: Address) -> Sender:
+        return Sender(self._context, entry, self._mine, self.window)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -31,9 +31,30 @@ class ServerResult(Message, wire="state"):
     """
 
     parameters: Tensor
-    record: bytes  # the server's part of the trace
-    kept: bytes  # intermediate models, as ``packed_models`` packs them
+    record_bytes: int  # of the server's part of the trace
+    kept_bytes: int  # of the intermediate models, as ``packed_models`` packs them
     lost: Tensor  # ranks of the learners that were lost
+    lives: Tensor  # of all learners
+
+
+@dataclass(frozen=True)
+class ResultPart(Message, wire="part"):
+    """A part of the trace and of the intermediate models, which follow a ``ServerResult``: no frame is too large."""
+
+    content: bytes
+
+
+_PART_BYTES: Final = 2**22
+
+
+def send_result(endpoint: MessageEndpoint, parameters: Tensor, record: bytes, kept: bytes) -> None:
+    """Send the result of a server process to worker 0."""
+    lost = torch.tensor(endpoint.lost, dtype=torch.int64)
+    lives = torch.tensor([endpoint.life_of(rank) for rank in endpoint.peers])
+    endpoint.send(0, ServerResult(parameters, len(record), len(kept), lost, lives))
+    content = record + kept
+    for begin in range(0, len(content), _PART_BYTES):
+        endpoint.send(0, ResultPart(content[begin : begin + _PART_BYTES]))
 
 
 @dataclass(frozen=True)
@@ -48,6 +69,7 @@ class Survivors(Message, wire="alive"):
     """Ranks that close the run together, sent by worker 0 when the server is done; not counted as traffic."""
 
     ranks: Tensor
+    lives: Tensor
 
 
 class ServerHost:
@@ -58,6 +80,7 @@ class ServerHost:
 
     def __init__(self, strategy: Strategy[Any], rank: int, *, server: str) -> None:
         self._rank, self._shards, self._lost = rank, shards_of(strategy), set[int]()
+        self._lives: list[int] = []  # of all learners, as the server knows them
         self.is_process = self._shards > 0 and server == "process"
         self.is_here = rank < self._shards and not self.is_process
         self.hook_lock = HookLock()
@@ -102,23 +125,32 @@ class ServerHost:
         if self._server is not None:
             assert self.endpoint is not None
             part = self._server.join()
-            self._lost.update(self.endpoint.lost)
+            self._lost.update(rank for rank in self.endpoint.lost if rank >= 0)
+            self._lives = [self.endpoint.life_of(rank) for rank in self.endpoint.peers if rank >= 0]
             return part
         return self._receive_result(endpoint) if self.is_process and self._rank == 0 else None
 
     def _receive_result(self, endpoint: MessageEndpoint) -> Tensor:
         """Receive the result of a server process; return its model."""
         _, result = endpoint.receive(ServerResult, source=SERVER)
-        self.trace_rows.extend(unpacked(result.record)[0])
-        self.models.extend(unpacked_models(result.kept))
+        content = bytearray()
+        while len(content) < result.record_bytes + result.kept_bytes:
+            content += endpoint.receive(ResultPart, source=SERVER)[1].content
+        self.trace_rows.extend(unpacked(bytes(content[: result.record_bytes]))[0])
+        self.models.extend(unpacked_models(bytes(content[result.record_bytes :])))
         self._lost.update(result.lost.tolist())
+        self._lives = result.lives.tolist()
         return result.parameters
 
-    def survivors(self, endpoint: MessageEndpoint) -> list[int]:
-        """Return the ranks that the first server has not lost; worker 0 sends them to others. Call after ``join``."""
+    def survivors(self, endpoint: MessageEndpoint) -> dict[int, int]:
+        """Return the ranks that the first server has not lost, with their lives. Call after ``join``.
+
+        Worker 0 sends them to the others.
+        """
         if self._rank != 0:
             try:
-                return [int(rank) for rank in endpoint.receive(Survivors, source=0)[1].ranks]
+                received = endpoint.receive(Survivors, source=0)[1]
+                return dict(zip(received.ranks.tolist(), received.lives.tolist(), strict=True))
             except PeerLost as lost:
                 way_out = "start the run again; the server resumes from its checkpoint if it wrote one."
                 need = "passes through that worker"
@@ -129,9 +161,10 @@ class ServerHost:
                 raise PeerLost(
                     shard, 0.0, f"shard {shard} of the model", "start the run again.", need="was in its process"
                 )
+        lives = [self._lives[rank] for rank in ranks]
         for rank in ranks[1:]:
-            endpoint.send(rank, Survivors(torch.tensor(ranks)))
-        return ranks
+            endpoint.send(rank, Survivors(torch.tensor(ranks), torch.tensor(lives)))
+        return dict(zip(ranks, lives, strict=True))
 
     def fail(self, failure: BaseException) -> None:
         """Let the server that runs here raise ``failure`` when it next sends or receives."""

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from torch import nn
 
 from tacit.core.messages import Message, TensorMessage
@@ -23,8 +22,9 @@ from tacit.record.trace import EventQueue, Trace
 from tacit.runtime.environment import Environment, address_towards, machine, own_address
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
+from tacit.runtime.messaging.limits import frame_limit_bytes
 from tacit.runtime.rendezvous import are_local
-from tacit.runtime.server.host import ClockTime, ServerResult
+from tacit.runtime.server.host import ClockTime, send_result
 from tacit.runtime.server.thread import ProcessServer
 from tacit.session import checkpoints
 from tacit.session.agreement import first_difference
@@ -76,6 +76,7 @@ def serve(
         sent=life.sent,
         received=life.received,
         timeout_s=timeout_s or 1800.0,
+        largest_bytes=frame_limit_bytes(model),
     )
     try:
         life.run(endpoint, environment.size, steps, seed)
@@ -130,7 +131,7 @@ class _Served:
         trace = Trace()
         trace.rows.extend(self._trace_rows)
         record, kept = packed(trace, LossCurve(None)), packed_models(self.model.kept)
-        endpoint.send(0, ServerResult(parameters.cpu(), record, kept, torch.tensor(endpoint.lost, dtype=torch.int64)))
+        send_result(endpoint, parameters.cpu(), record, kept)
 
     def now_s(self) -> float:
         return time.perf_counter() - self._origin_s

@@ -89,6 +89,7 @@ class StepHooks:
         if isinstance(self._strategy, TakesJoiners):
             with self.in_hook():
                 self._strategy.join(self._worker, self.state)
+                self.hook_free_steps = self._count_hook_free_steps()
 
     def reported(self) -> Tensor:
         """Return this worker's share of the model to report; in server strategies the whole model. Call in a hook."""

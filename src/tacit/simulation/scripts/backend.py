@@ -43,6 +43,7 @@ class ScriptBackend:
     server_models: ClassVar[list[KeptModel]] = []
     live_round = totals = None
     step_ended: StepEnded | None = None
+    start_exchange = None
 
     def __init__(self, worker: ScriptWorker, channel: Channel) -> None:
         self._worker, self.channel, self.rank, self.size = worker, channel, worker.rank, worker.size

@@ -34,6 +34,7 @@ from tacit.core.strategy import MergesStates, Strategy
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, PeerLost, require
 from tacit.strategies.gossip.neighbours import average_over_all, check_topology
+from tacit.strategies.vector_checks import received_model
 from tacit.theory.overlaps import CROSSING_WEIGHT, OVERLAPPING_WEIGHT
 from tacit.topology import Complete, Topology
 
@@ -100,7 +101,7 @@ class AsynchronousDPSGD(Strategy[AsynchronousState], MergesStates):
 
     def on_message(self, worker: Worker, state: AsynchronousState, source: int, message: Message) -> None:
         assert isinstance(message, AverageRequest)
-        own, theirs = state.buffer.clone(), _checked(message.model, state.buffer)
+        own, theirs = state.buffer.clone(), received_model(message.model, state.buffer)
         overlapping = CROSSING_WEIGHT if state.requested == source else OVERLAPPING_WEIGHT
         weight = 1 / 2 if state.requested < 0 else overlapping
         state.buffer.add_((theirs - own).mul_(weight))
@@ -133,16 +134,11 @@ class AsynchronousDPSGD(Strategy[AsynchronousState], MergesStates):
         try:
             while (response := network.receive(AverageResponse, partner)[1]).number != number:
                 pass  # a late response to an earlier, abandoned request
-        except PeerLost:
+            theirs = received_model(response.model, own)
+        except (PeerLost, BadMessage):
             worker.note("skipped", 1)
             return
         finally:
             state.requested = -1
-        state.buffer.add_((_checked(response.model, own) - own).mul_(response.weight))
+        state.buffer.add_((theirs - own).mul_(response.weight))
         worker.note("met", partner)
-
-
-def _checked(model: Tensor, own: Tensor) -> Tensor:
-    if model.shape != own.shape:
-        raise BadMessage(f"received a model of {model.numel()} numbers; expected {own.numel()}.")
-    return model.to(own)

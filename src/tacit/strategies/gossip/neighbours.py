@@ -25,6 +25,7 @@ from tacit.compression.compressor import Compressed
 from tacit.core.messages import Message
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, RunError, require
+from tacit.strategies.vector_checks import received_model
 from tacit.topology import Topology
 from tacit.topology.among import among
 
@@ -93,12 +94,12 @@ def exchange(
 
 def mix(worker: Worker, state: GossipState, topology: Topology, vector: Tensor) -> Tensor:
     """Return Σ_j W_ij v_j over this worker, i, and all workers that send to it in this round."""
-    mixed = torch.zeros_like(vector)
-    for weight, theirs in exchange(worker, state, topology, vector.clone()):
+    mixed, own = torch.zeros_like(vector), vector.clone()
+    for weight, theirs in exchange(worker, state, topology, own):
         if not isinstance(theirs, Tensor) or theirs.shape != vector.shape:
             kind = f"{theirs.numel()} numbers" if isinstance(theirs, Tensor) else type(theirs).__name__
             raise BadMessage(f"received {kind}; expected a vector of {vector.numel()} numbers.")
-        mixed.add_(theirs.to(mixed), alpha=weight)
+        mixed.add_(own if theirs is own else received_model(theirs, mixed), alpha=weight)
     return mixed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
@@ -24,9 +24,13 @@ from tacit.strategies.servers.messages import (
     uncompressed,
 )
 from tacit.strategies.servers.parts.channels import gradient_channel, known_model_state, model_channel
+from tacit.strategies.servers.parts.model_checks import check_model, check_numbers, check_restart, check_vector
 
 if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy
+
+_PUSHES_BITS: Final = 20
+"""A learner's pushes are fewer than 2 to that power for each update of the model."""
 
 
 @dataclass
@@ -80,10 +84,13 @@ class Learner:
         if strategy.answers_pushes:
             self._receive([0] if strategy.cancels else range(strategy.shards))
 
-    def restart(self, message: ServerRestart) -> None:
+    def restart(self, source: int, message: ServerRestart) -> None:
         """Abandon the step in progress. ``apply_restarts`` applies the new model after it."""
-        self._state.restarts.append(message)
-        if message.version > self._state.versions[0]:
+        state, (begin, end) = self._state, self._worker.layout.cut(self._strategy.shards)[0]
+        earliest = state.restarts[-1].version if state.restarts else state.versions[0]
+        check_restart(source, message, self._worker, end - begin, earliest)
+        state.restarts.append(message)
+        if message.version > state.versions[0]:
             self._worker.abandon_step()
 
     def apply_restarts(self) -> None:
@@ -97,6 +104,8 @@ class Learner:
         for shard in range(self._strategy.shards):
             self._worker.network.send(server_address(shard), ModelRequest(is_joining=True))
         self._receive(range(self._strategy.shards))
+        state = self._state
+        state.pushes = min(state.versions) << _PUSHES_BITS  # reports of an earlier life's pushes may still arrive
 
     def leave(self) -> None:
         """Tell the server that no push follows."""
@@ -108,7 +117,11 @@ class Learner:
         network, shards = self._worker.network, range(self._strategy.shards)
         for shard in shards:
             network.send(server_address(shard), ModelRequest())
-        return torch.cat([network.receive(ModelReply, source=server_address(shard))[1].body for shard in shards])
+        parts = [network.receive(ModelReply, source=server_address(shard))[1].body for shard in shards]
+        for part, (begin, end) in zip(parts, self._worker.layout.cut(self._strategy.shards), strict=True):
+            check_vector(part, end - begin)
+            check_numbers(part, self._worker, self._worker.parameters.dtype)
+        return torch.cat(parts)
 
     def _receive(self, shards: Iterable[int]) -> None:
         """Receive the next model of ``shards``; in the sync kinds also other shards', up to the first's version."""
@@ -133,12 +146,15 @@ class Learner:
 
     def _apply(self, shard: int, model: ServedModel | ServerRestart) -> None:
         """Write a part of the model into the parameters; an empty one leaves them unchanged."""
-        self._state.versions[shard], self._state.local_steps = model.version, 0
-        if isinstance(model.body, Tensor) and not model.body.numel():
-            return
         whole, (begin, end) = self._worker.parameters, self._worker.layout.cut(self._strategy.shards)[shard]
-        (whole if self._strategy.shards == 1 else whole[begin:end]).copy_(self._decode(shard, model.body))
-        self._worker.spend("flatten", end - begin)
+        check_model(model, self._worker, end - begin)
+        is_empty = isinstance(model.body, Tensor) and not model.body.numel()
+        if not is_empty:
+            decoded = self._decode(shard, model.body)
+            check_numbers(decoded, self._worker, whole.dtype)
+            (whole if self._strategy.shards == 1 else whole[begin:end]).copy_(decoded)
+            self._worker.spend("flatten", end - begin)
+        self._state.versions[shard], self._state.local_steps = model.version, 0
 
     def _decode(self, shard: int, body: Tensor | Update) -> Tensor:
         if self._strategy.model_compressor is None:

@@ -72,6 +72,14 @@ class ShardBatch(ToShards, wire="batch"):
 
 
 @dataclass(frozen=True)
+class ShardReport(ToServer, wire="has"):
+    """A push that has arrived at a shard, which tells the first one. An update uses pushes that all shards have."""
+
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True)
 class CheckpointRequest(ToShards, wire="keep"):
     """A request to write the server's part of a checkpoint: from worker 0 to the first shard, which sends it on.
 

@@ -127,8 +127,8 @@ class RingleaderServer(ParameterServer):
         for rank, push in idle.items():
             self._continue(rank, push)
 
-    def _remove(self, rank: int) -> None:
-        super()._remove(rank)
+    def _remove(self, rank: int, *, is_lost: bool) -> None:
+        super()._remove(rank, is_lost=is_lost)
         for entries in (self._table, self._next_table, self._idle):
             entries.pop(rank, None)
         self._end_round()

@@ -18,6 +18,7 @@ from tacit.strategies.servers.parts.inbox import ServerInbox
 from tacit.strategies.servers.parts.learner_speeds import SpeedBiasCheck
 from tacit.strategies.servers.parts.learners import Learners
 from tacit.strategies.servers.parts.model_sender import ModelSender
+from tacit.strategies.servers.parts.pending_pushes import PendingPushes
 from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.parts.sharding import ShardGroup
 from tacit.strategies.servers.parts.staleness import StalenessBound
@@ -45,13 +46,14 @@ class ParameterServer:
         self._learners = Learners(strategy, server, state)
         self._models = ModelSender(strategy, server, state, self._learners, self._rates)
         self._inbox = ServerInbox(strategy, server, state, self._shards, self._learners, self._models, self._rates)
-        self._pending, self._waiting = list[Pushed](), dict[int, None]()  # to use, to answer; in order of arrival
+        self._pending = PendingPushes(self._shards)  # gradients for the next updates, in order of arrival
+        self._waiting: dict[int, None] = {}  # learners to answer, in order of arrival
         self._answers_pushes = strategy.answers_pushes and (self._shards.is_leader or not strategy.cancels)
 
     def serve(self) -> None:
         """Receive and update until the last update, or until all learners have left."""
         self._learners.record_k()
-        while not self._is_complete and (self._learners.count or self._shards.may_update):
+        while not self._is_complete and (self._learners.count or self._shards.may_update or self._pending.incomplete):
             if (received := self._inbox.receive(self._remove)) is not None:
                 self._add_gradient(*received)
             while not self._is_complete and (batch := self._next_batch()):
@@ -59,7 +61,7 @@ class ParameterServer:
             self._answer_before_update()
         if self._shards.is_leader:
             if self._pending and not self._is_complete:  # all learners have left: use their last gradients
-                self._update(self._pending[:])
+                self._update([*self._pending])
             self._shards.announce_end()
         for rank in self._waiting:  # no update follows
             self._models.send(rank)
@@ -77,10 +79,12 @@ class ParameterServer:
         if is_late := self._strategy.drops(self._state.version - push.version):
             self._learners.record_late(source)
         if not push.is_skipped and not is_late:
-            self._pending.append((source, push))
+            self._pending.add(source, push)
             if self._answers_pushes:
                 self._waiting[source] = None
-        elif self._answers_pushes:
+            return
+        self._shards.forget(source, push.number)
+        if self._answers_pushes:
             self._models.send(source)
         elif self._learners.has_lost_model(source):
             self._models.send(source, cancels_step=True)
@@ -88,8 +92,12 @@ class ParameterServer:
     def _next_batch(self) -> list[Pushed]:
         """Return the gradients of the next update; nothing until there are enough."""
         if not self._shards.is_leader:
-            return self._shards.next_batch(self._pending, self._learners.is_present)
-        return self._bound.select(self._pending, self._learners.k, self._state.version, self._learners.held)
+            return self._shards.next_batch(self._pending)
+        pending = self._pending
+        held = (
+            [*self._learners.held, *pending.incomplete_versions] if self._strategy.shards > 1 else self._learners.held
+        )
+        return self._bound.select(pending.complete, self._learners.k, self._state.version, held)
 
     def _update(self, batch: list[Pushed]) -> None:
         server, state = self._server, self._state
@@ -102,8 +110,7 @@ class ParameterServer:
         self._apply(sorted(batch, key=lambda one: one[0]))
         state.version += 1
         self._models.drop_model()
-        used = {id(push) for _, push in batch}
-        self._pending = [] if self._strategy.cancels else [one for one in self._pending if id(one[1]) not in used]
+        self._pending.remove([*self._pending] if self._strategy.cancels else batch)
         if self._k_policy is not None and self._shards.is_leader:
             state.k = min(server.size, max(1, self._k_policy.next_k(server, state, batch)))
             self._learners.record_k()
@@ -126,7 +133,7 @@ class ParameterServer:
 
     def _answer_before_update(self) -> None:
         """K-batch-async: send the current model to learners that pushed, unless the staleness bound holds them."""
-        is_held = self._shards.is_leader and self._bound.holds_learners(self._pending, self._state.k)
+        is_held = self._shards.is_leader and self._bound.holds_learners(self._pending.complete, self._state.k)
         if self._answers_pushes and not self._strategy.waits_for_update and not is_held:
             for rank in self._waiting:
                 self._models.send(rank)
@@ -144,7 +151,9 @@ class ParameterServer:
                 del self._waiting[rank]
                 self._models.send(rank)
 
-    def _remove(self, rank: int) -> None:
-        """Remove a learner that has left or was lost."""
+    def _remove(self, rank: int, *, is_lost: bool) -> None:
+        """Remove a learner that has left, or was lost: what it has not sent to all shards never arrives there."""
         self._waiting.pop(rank, None)
+        if is_lost:
+            self._pending.remove([one for one in self._pending.incomplete if one[0] == rank])
         self._rates.drop_models(self._learners.held, self._pending)

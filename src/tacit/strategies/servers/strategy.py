@@ -109,7 +109,7 @@ class ParameterServerStrategy(ServerStrategy[Any], TakesJoiners):
 
     def on_message(self, worker: Worker, state: LearnerState, source: int, message: Message) -> None:
         assert isinstance(message, ServerRestart)
-        Learner(self, worker, state).restart(message)
+        Learner(self, worker, state).restart(source, message)
 
     def join(self, worker: Worker, state: LearnerState) -> None:
         Learner(self, worker, state).join()

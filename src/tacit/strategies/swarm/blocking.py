@@ -16,13 +16,15 @@ from __future__ import annotations
 from typing import Final
 
 from tacit.core.worker import Worker
-from tacit.errors import LatticeOverflow, MisplacedCall, PeerLost
+from tacit.errors import BadMessage, LatticeOverflow, MisplacedCall, PeerLost
 from tacit.strategies.swarm.codec import ModelCodec, bits_and_side, decode, distance
 from tacit.strategies.swarm.local_steps import Geometric
 from tacit.strategies.swarm.messages import SwarmDecoded, SwarmModel
 from tacit.strategies.swarm.state import SwarmState
 from tacit.topology.topology import Topology
 
+_MOST_BITS: Final = 64
+"""Models with more bits are sent uncompressed, so that they can always be decoded."""
 _UNKNOWN_STEPS: Final = (
     "steps=None: SwarmSGD(blocking=True) needs the number of steps of the run to know its last exchange; "
     "use tacit.attach(…, steps=1000) or blocking=False."
@@ -50,10 +52,10 @@ def draw_partner(worker: Worker, topology: Topology, local_steps: int | Geometri
 
 
 def average_with(worker: Worker, state: SwarmState, codec: ModelCodec, partner: int) -> None:
-    """Average with ``partner``; skip the exchange if the partner is lost."""
+    """Average with ``partner``; skip the exchange if the partner is lost, or sends no model."""
     try:
         _average(worker, state, codec, partner)
-    except PeerLost:
+    except (PeerLost, BadMessage):
         worker.note("skipped", 1)
 
 
@@ -74,12 +76,16 @@ def _average(worker: Worker, state: SwarmState, codec: ModelCodec, partner: int)
                 worker.note("overflow", bits_and_side(message.body)[0])
                 codec.observe(2 * overflow.radius)
         if codec.lattice is None:
+            if theirs is None:
+                raise BadMessage(f"worker {partner} sent a lattice vector where models are sent uncompressed.")
             break
         network.send(partner, SwarmDecoded(theirs is not None))
         is_decoded = network.receive(SwarmDecoded, source=partner)[1].is_decoded
         if is_decoded and theirs is not None:
             break
         if not is_decoded:
+            if bits > _MOST_BITS:
+                raise BadMessage(f"worker {partner} could not decode an uncompressed model.")
             encoded, bits = codec.encode_again(encoded.points, bits, side), 2 * bits
             network.send(partner, SwarmModel(state.exchanges, encoded.body, encoded.outdated).owned())
     assert theirs is not None

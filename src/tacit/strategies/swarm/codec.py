@@ -18,10 +18,14 @@ from tacit.compression.compressor import Memory
 from tacit.compression.lattice import LatticeVector
 from tacit.errors import BadMessage
 from tacit.strategies.swarm.messages import SwarmMessage
+from tacit.strategies.vector_checks import received_model
 
 _MOST_BITS: Final = 16
 _MARGIN: Final = 1.01
 """Factor by which a lattice reaches farther than a known distance, so that its own rounding does not matter."""
+
+_FARTHEST: Final = 2.0**96
+"""Largest distance that is recorded: a wild message may claim more than any lattice reaches."""
 
 
 class Encoded(NamedTuple):
@@ -67,7 +71,7 @@ class ModelCodec(NamedTuple):
     def observe(self, distance: float) -> None:
         """Record the distance between two models."""
         if self.lattice is not None:
-            self.lattice.observe(self.memory, distance)
+            self.lattice.observe(self.memory, min(distance, _FARTHEST))
 
     def _encode_vector(self, x: Tensor, reference: Tensor | None) -> tuple[LatticeVector, Tensor]:
         """Return x as a lattice vector, and its points.
@@ -87,14 +91,12 @@ def decode(message: SwarmMessage, reference: Tensor) -> Tensor:
     Raise ``LatticeOverflow`` if the reference is too far from the model.
     """
     if isinstance(message.body, Tensor):
-        if message.body.shape != reference.shape:
-            raise BadMessage(f"received a model of {message.body.numel()} numbers; expected {reference.numel()}.")
-        return message.body.to(reference)
+        return received_model(message.body, reference)
     if _lattice_vector(message.body).is_nominal:
         return reference
     if message.outdated is not None:
         reference = _lattice_vector(message.outdated).of_length(reference.numel()).dense(reference)
-    return _lattice_vector(message.body).of_length(reference.numel()).dense(reference)
+    return received_model(_lattice_vector(message.body).of_length(reference.numel()).dense(reference), reference)
 
 
 def bits_and_side(body: Tensor | LatticeVector) -> tuple[int, float]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tacit.core.messages import Message
 from tacit.core.worker import Worker
-from tacit.errors import LatticeOverflow
+from tacit.errors import BadMessage, LatticeOverflow
 from tacit.strategies.swarm.codec import ModelCodec, bits_and_side, decode, distance
 from tacit.strategies.swarm.messages import (
     SwarmAcknowledgement,
@@ -58,6 +58,7 @@ class Exchanges(NamedTuple):
     def handle(self, source: int, message: Message) -> None:
         """Handle one message; send at most one message back."""
         state, worker = self.state, self.worker
+        self._check(source, message)
         if source in state.unresponsive:
             state.unresponsive.remove(source)
         match message:
@@ -74,6 +75,19 @@ class Exchanges(NamedTuple):
             case SwarmJoinRequest():
                 has_trained = state.is_ready and worker.step > 0
                 worker.network.send(source, SwarmJoinResponse(state.buffer if has_trained else state.buffer[:0]))
+
+    def _check(self, source: int, message: Message) -> None:
+        """Raise ``BadMessage`` if ``message`` belongs to an exchange of others than this node and ``source``."""
+        state, size, is_theirs = self.state, self.worker.size, True
+        if not isinstance(message, SwarmJoinRequest):
+            number = message.number  # type: ignore[attr-defined]
+            if number in state.requested:
+                is_theirs = state.requested[number] == source and not isinstance(message, SwarmRequest)
+            elif isinstance(message, SwarmRequest) or number in state.points:
+                is_repeated = isinstance(message, SwarmRequest) and number in state.points
+                is_theirs = number >= 0 and number % size == source and not is_repeated  # they have started it
+        if not is_theirs or not 0 <= source < size or source == self.worker.rank:
+            raise BadMessage(f"a {type(message).__name__} of {source} belongs to no exchange with it.")
 
     def _respond(self, source: int, request: SwarmRequest) -> None:
         """X_j ← X_j + w (Q(X_i) − Q(X_j)); send Q(X_j) and w."""
@@ -133,7 +147,10 @@ class Exchanges(NamedTuple):
         state, number = self.state, resend.number
         if number not in state.points:
             return
-        body, outdated, _ = self.codec.encode_again(state.points[number], resend.bits, resend.side)
+        try:
+            body, outdated, _ = self.codec.encode_again(state.points[number], resend.bits, resend.side)
+        except ValueError as error:  # no lattice has these bits and this side
+            raise BadMessage(f"received a request for other points: {error}") from error
         message: SwarmMessage = SwarmRequest(number, body, outdated)
         if number not in state.requested:
             message = SwarmResponse(number, body, outdated, state.weights[number])

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from tacit.compression import Lattice
 from tacit.core.worker import Worker
-from tacit.errors import PeerLost, TimedOut
+from tacit.errors import BadMessage, PeerLost, TimedOut
 from tacit.strategies.swarm.messages import SwarmJoinRequest, SwarmJoinResponse
 from tacit.strategies.swarm.state import SwarmState
+from tacit.strategies.vector_checks import received_model
 from tacit.topology import Complete, Topology
 
 _MOST_SKIPPED: Final = 8
@@ -56,7 +57,8 @@ def request_trained_model(worker: Worker, topology: Topology) -> Tensor | None:
 
     def ask(neighbour: int, timeout_s: float) -> Tensor:
         network.send(neighbour, SwarmJoinRequest())
-        return network.receive(SwarmJoinResponse, source=neighbour, timeout_s=timeout_s)[1].model
+        model = network.receive(SwarmJoinResponse, source=neighbour, timeout_s=timeout_s)[1].model
+        return received_model(model, worker.parameters) if model.numel() else model
 
     return first_model(worker, topology.neighbours(worker.size)[worker.rank], ask)
 
@@ -74,7 +76,7 @@ def first_model(worker: Worker, neighbours: Sequence[int], ask: Callable[[int, f
         for neighbour in asked:
             try:
                 model = ask(neighbour, FIRST_WAIT_S * 2**number)
-            except PeerLost:
+            except (PeerLost, BadMessage):
                 continue
             except TimedOut as timed_out:
                 silent.append(neighbour)

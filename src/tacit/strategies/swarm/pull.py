@@ -20,10 +20,11 @@ from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, Strategy, TakesJoiners
 from tacit.core.worker import Worker
-from tacit.errors import PeerLost, require
+from tacit.errors import BadMessage, PeerLost, require
 from tacit.strategies.swarm.local_steps import Geometric, check_local_steps, draw_steps, mean_steps
 from tacit.strategies.swarm.partners import first_model
 from tacit.strategies.swarm.reconcile import mean_of_all
+from tacit.strategies.vector_checks import received_model
 from tacit.topology import Complete, Topology
 
 
@@ -93,18 +94,19 @@ class PullSwarm(Strategy[PullSwarmState], TakesJoiners, MergesStates):
             state.exchanges += 1
             theirs = self._pull(worker, neighbours[int(worker.random.integers(len(neighbours)))])
             if theirs is not None:
-                model.add_(theirs.to(model)).div_(2)
+                model.add_(theirs).div_(2)
         state.snapshot.copy_(model)
 
     def _pull(self, worker: Worker, partner: int, timeout_s: float | None = None) -> Tensor | None:
-        """Return a copy of the partner's model; None if the partner is lost or has no trained model."""
+        """Return a copy of the partner's model; None if it is lost, has not trained or sends no model."""
         worker.network.send(partner, PullRequest())
         try:
             _, response = worker.network.receive(PullResponse, source=partner, timeout_s=timeout_s)
-        except PeerLost:
+            model = received_model(response.model, worker.parameters) if response.model.numel() else None
+        except (PeerLost, BadMessage):
             return None
         worker.note("met", partner)
-        return response.model if response.model.numel() else None
+        return model
 
     def on_message(self, worker: Worker, state: PullSwarmState, source: int, message: Message) -> None:
         worker.note("met", source)

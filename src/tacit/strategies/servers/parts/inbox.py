@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tacit.core.worker import Server
 from tacit.errors import BadMessage, PeerLost
-from tacit.strategies.servers.messages import ModelRequest, Pushed, ServerLeave, ServerPush, ToServer, ToShards
+from tacit.strategies.servers.messages import (
+    ModelRequest,
+    Pushed,
+    ServerLeave,
+    ServerPush,
+    ShardReport,
+    ToServer,
+    ToShards,
+    uncompressed,
+)
 from tacit.strategies.servers.parts.learners import AWAY, Learners
 from tacit.strategies.servers.parts.model_sender import ModelSender
-from tacit.strategies.servers.parts.push_checks import check_push, check_sender
+from tacit.strategies.servers.parts.push_checks import check_gradient, check_push, check_sender
 from tacit.strategies.servers.parts.server_channels import GradientChannels
 from tacit.strategies.servers.parts.server_state import ServerState
 from tacit.strategies.servers.parts.sharding import ShardGroup
@@ -21,7 +29,12 @@ if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 _log: Final = logging.getLogger("tacit")
-OnRemoved = Callable[[int], None]
+
+
+class OnRemoved(Protocol):
+    """Called for each learner that has left or was lost."""
+
+    def __call__(self, rank: int, *, is_lost: bool) -> None: ...
 
 
 class ServerInbox:
@@ -55,7 +68,7 @@ class ServerInbox:
             self._check_learners_left(lost)
             return None
         try:
-            check_sender(source, message, self._server)
+            check_sender(source, message, self._server, self._strategy.shards)
             return self._take(source, message, on_removed)
         except BadMessage as error:
             self._refuse(source, error, on_removed)
@@ -73,6 +86,8 @@ class ServerInbox:
                 self._remove(source, on_removed)
             case ToShards():
                 self._shards.add(message, self._state.version)
+            case ShardReport():
+                self._shards.take_report(source, message)
         return None
 
     def dismiss_learners(self, on_removed: OnRemoved, *, answers_pushes: bool) -> None:
@@ -84,7 +99,7 @@ class ServerInbox:
                 self._lose(lost, on_removed)
                 continue
             try:
-                check_sender(source, message, self._server)
+                check_sender(source, message, self._server, self._strategy.shards)
             except BadMessage as error:
                 self._refuse(source, error, on_removed)
                 continue
@@ -103,6 +118,8 @@ class ServerInbox:
         if not self._strategy.cancels and not self._rates.has_model(push.version):
             raise BadMessage(f"learner {source} pushed a gradient at version {push.version}, which no learner has.")
         decoded = self._gradients.decode(source, push)
+        if decoded is not push:
+            check_gradient(source, uncompressed(decoded.body), push.rate)
         self._learners.held[source] = AWAY
         return decoded
 
@@ -130,6 +147,7 @@ class ServerInbox:
             return
         self._learners.add(source)
         self._gradients.reset(source)
+        self._shards.forget_learner(source)
         self._models.reset(source)
         self._learners.record_k()
         self._models.send(source)
@@ -139,10 +157,10 @@ class ServerInbox:
         if lost.rank < 0:
             raise lost
         was_present, k_before = self._learners.is_present[lost.rank], self._learners.k
-        self._remove(lost.rank, on_removed)
+        self._remove(lost.rank, on_removed, is_lost=True)
         if was_present:
             self._learners.report_lost(lost.rank, k_before)
 
-    def _remove(self, rank: int, on_removed: OnRemoved) -> None:
+    def _remove(self, rank: int, on_removed: OnRemoved, *, is_lost: bool = False) -> None:
         self._learners.remove(rank)
-        on_removed(rank)
+        on_removed(rank, is_lost=is_lost)

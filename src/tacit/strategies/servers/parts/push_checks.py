@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
-from tacit.core.network import SERVER
+from tacit.core.network import SERVER, shard_at
 from tacit.core.worker import Server
 from tacit.errors import BadMessage
 from tacit.strategies.servers.messages import (
@@ -15,21 +15,34 @@ from tacit.strategies.servers.messages import (
     ModelRequest,
     ServerLeave,
     ServerPush,
+    ShardBatch,
+    ShardReport,
     ToServer,
-    ToShards,
 )
-from tacit.strategies.vector_checks import has_wrong_numbers
+from tacit.strategies.vector_checks import is_too_large
 
 _LARGEST: Final = 1e12
 """Largest weight and learning rate of a push. With larger ones an update overflows."""
 
 
-def check_sender(source: int, message: ToServer, server: Server) -> None:
-    """Raise ``BadMessage`` unless ``source`` may send a message of this kind to ``server``."""
-    is_learners = isinstance(message, ServerPush | ModelRequest | ServerLeave) and 0 <= source < server.size
-    is_leaders = isinstance(message, ToShards | ServerLeave) and server.shard > 0 and source == SERVER
-    is_keeper = isinstance(message, CheckpointRequest) and server.shard == 0 and source == 0
-    if not (is_learners or is_leaders or is_keeper):
+def check_sender(source: int, message: ToServer, server: Server, shards: int) -> None:
+    """Raise ``BadMessage`` unless ``source`` may send this message to ``server``."""
+    match message:
+        case ServerPush() | ModelRequest():
+            may_send = 0 <= source < server.size
+        case ServerLeave():
+            may_send = 0 <= source < server.size or (server.shard > 0 and source == SERVER)
+        case ShardBatch():
+            may_send = server.shard > 0 and source == SERVER
+            may_send = may_send and all(0 <= rank < server.size for rank in message.ranks.tolist())
+        case CheckpointRequest():
+            may_send = source == (0 if server.shard == 0 else SERVER)
+        case ShardReport():
+            may_send = server.shard == 0 and source < 0 and 0 < shard_at(source) < shards
+            may_send = may_send and 0 <= message.rank < server.size
+        case _:
+            may_send = False
+    if not may_send:
         raise BadMessage(f"a {type(message).__name__} arrived from {source}, which may not send it.")
 
 
@@ -47,5 +60,10 @@ def check_push(source: int, push: ServerPush, server: Server, version: int | Non
         return
     if push.body.dtype != server.parameters.dtype:
         raise BadMessage(f"a gradient of {push.body.dtype} arrived for parameters of {server.parameters.dtype}.")
-    if has_wrong_numbers(push.body):
-        raise BadMessage(f"learner {source} pushed a gradient that contains NaN or infinity.")
+    check_gradient(source, push.body, push.rate)
+
+
+def check_gradient(source: int, gradient: Tensor, rate: float) -> None:
+    """Raise ``BadMessage`` if ``gradient``, uncompressed, contains numbers that make an update overflow."""
+    if type(gradient) is Tensor and not gradient.is_meta and is_too_large(gradient, rate):
+        raise BadMessage(f"learner {source} pushed a gradient that contains NaN, infinity or too large numbers.")

@@ -1,30 +1,35 @@
 """Sharding: the model is divided among several servers, which all make the same updates.
 
-The first shard is the leader. It decides which pushes make up an update and sends their ranks and numbers to the other
-shards (``ShardBatch``), so that all parts of the model use the same gradients. Between two updates it lets all shards
-write their part of a checkpoint (``CheckpointRequest``). In the sync kinds the other shards send each new version to
-all learners, and a learner waits for the version that belongs to the leader's.
+The first shard is the leader. The others tell it which pushes they have (``ShardReport``). From the pushes that all
+shards have, it decides which make up an update, and sends their ranks and numbers to the other shards (``ShardBatch``).
+So all parts of the model use the same gradients, and a learner that is lost between its sends to two shards stops
+nobody. Between two updates the leader lets all shards write their part of a checkpoint (``CheckpointRequest``).
+
+In the sync kinds the other shards send each new version to all learners, and a learner waits for the version
+that belongs to the leader's.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from tacit.core.network import server_address
+from tacit.core.network import SERVER, server_address
 from tacit.core.worker import Server
 from tacit.strategies.servers.messages import (
     CheckpointRequest,
     PartWritten,
     Pushed,
     ServerLeave,
-    ServerPush,
     ShardBatch,
+    ShardReport,
     ToServer,
     ToShards,
 )
+
+Named = tuple[int, int]
+"""A push by its learner's rank and its number."""
 
 
 class ShardGroup:
@@ -35,6 +40,8 @@ class ShardGroup:
         self.is_leader = server.shard == 0
         self.leader_has_ended = self.is_leader
         self._queue: list[ToShards] = []  # from the leader, not yet used
+        self.reports: dict[Named, set[int]] = {}  # at the leader: by push, the other shards that have it
+        self._latest: dict[int, int] = {}  # at the leader: by learner, the number of its last push
 
     @property
     def may_update(self) -> bool:
@@ -66,26 +73,51 @@ class ShardGroup:
             failure = self._server.write_part(request.folder, version)
             self._server.network.send(0, PartWritten(version, failure))
 
-    def next_batch(self, pending: Sequence[Pushed], is_present: Sequence[bool]) -> list[Pushed]:
-        """Return the pushes of the oldest announced update; nothing until all of them have arrived.
-
-        A learner may be lost after its push to the leader and before its push to this shard. A gradient of 0 takes the
-        place of the one that will never arrive: this part of the model makes as many updates as the others.
-        """
+    def next_batch(self, pending: Iterable[Pushed]) -> list[Pushed]:
+        """Return the pushes of the oldest announced update, which this shard has reported; nothing if there is none."""
         if not self._queue or not isinstance(announced := self._queue[0], ShardBatch):
             return []
-        oldest_first = {(source, push.number): (source, push) for source, push in reversed(pending)}
-        batch = []
-        for source, number in zip(announced.ranks.tolist(), announced.numbers.tolist(), strict=True):
-            found = oldest_first.get((source, number))
-            if found is None and is_present[source]:
-                return []
-            batch.append(found or (source, self._empty_push(number)))
+        oldest_first = {(source, push.number): (source, push) for source, push in reversed([*pending])}
+        named = zip(announced.ranks.tolist(), announced.numbers.tolist(), strict=True)
+        batch = [found for one in named if (found := oldest_first.get(one)) is not None]
+        if len(batch) < len(announced.ranks):
+            return []
         del self._queue[0]
         return batch
 
-    def _empty_push(self, number: int) -> ServerPush:
-        return ServerPush(number, 0, 0.0, 1.0, math.nan, torch.zeros_like(self._server.parameters))
+    # Which shards have which pushes.
+
+    def arrived(self, source: int, number: int) -> None:
+        """Note a push that this shard has, and tell the leader."""
+        if not self.is_leader:
+            self._server.network.send(SERVER, ShardReport(source, number))
+        elif self._count > 1:
+            self._latest[source] = number
+            self.reports.setdefault((source, number), set())
+
+    def take_report(self, shard: int, report: ShardReport) -> None:
+        """Note that another shard has a push. Called by the leader, for pushes that it will get or has not used yet."""
+        push = report.rank, report.number
+        if push in self.reports or report.number > self._latest.get(report.rank, -1):
+            self.reports.setdefault(push, set()).add(shard)
+
+    def complete(self, pending: Sequence[Pushed]) -> Sequence[Pushed]:
+        """Return the pushes that all shards have."""
+        if not self.reports:
+            return pending
+        return [one for one in pending if len(self.reports.get((one[0], one[1].number), ())) == self._count - 1]
+
+    def forget(self, source: int, number: int) -> None:
+        """Drop what is known of a push that is used now, or never."""
+        if self._count > 1 and self.is_leader:
+            self._latest[source] = max(number, self._latest.get(source, -1))
+            self.reports.pop((source, number), None)
+
+    def forget_learner(self, source: int) -> None:
+        """Drop what is known of the pushes of a learner that has joined: it counts them anew."""
+        self._latest.pop(source, None)
+        for push in [push for push in self.reports if push[0] == source]:
+            del self.reports[push]
 
     def _send(self, message: ToServer) -> None:
         for shard in range(1, self._count):

@@ -1,0 +1,89 @@
+"""Participants: which lives of which seats take part, in a run whose strategy sends messages.
+
+Such a run goes on without lost workers. Under ``tacit launch`` they come back as new lives, which take part from an
+exchange of all workers on that nobody has decided on: a worker that has yet to reach it admits them.
+
+    begun/0            the run is on: a process that attaches now joins it
+    joined/RANK        [life, exchange]: the life that takes part, and its first exchange of all workers
+    living/NUMBER      [[rank, life], …]: who takes part in an exchange, as decided by the first to see who has come
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from typing import Final
+
+from tacit.runtime.environment import Environment
+from tacit.runtime.launched import LaunchedLives
+
+_BEGUN: Final = "begun/0"
+_MOMENT_S: Final = 1.0
+"""How long the launcher may take to say that a process has ended, whose connections have broken."""
+_LOOK_AGAIN_S: Final = 0.01
+
+
+class Participants:
+    """One process's view. Its liveness is what the launcher says, so no socket to each process is needed."""
+
+    def __init__(self, environment: Environment, lives: LaunchedLives) -> None:
+        self._environment, self._lives = environment, lives
+        self.life = lives.life
+        self.joins = environment.has(_BEGUN)  # the run is on, and this process has not got its model yet
+        self.run_name = environment.decide("run name", secrets.token_hex(4)) or "lost"
+        if not self.joins:
+            environment.publish("joined", [self.life, 1])
+
+    def begin(self) -> None:
+        """Note that all workers have attached."""
+        self._environment.decide(_BEGUN, "1")
+
+    def prepare_to_join(self) -> None:
+        """Remove what an earlier life has left."""
+        if self._environment.has(f"leaving/{self._environment.rank}"):
+            self._environment.store.delete_key(f"leaving/{self._environment.rank}")
+
+    def admit(self, rank: int, life: int, exchanges: int) -> None:
+        """Let ``life`` of ``rank`` take part from the exchange on that follows the last one of this worker.
+
+        Called at a step: nobody has decided on that exchange, because all wait for this worker.
+        """
+        self._environment.store.set(f"joined/{rank}", json.dumps([life, exchanges + 1]))
+
+    # Who takes part.
+
+    def present(self, exchange: int) -> dict[int, int]:
+        """Return the lives that take part in an exchange, by rank."""
+        found = {}
+        for rank in range(self._environment.size):
+            life, first = self._joined(rank)
+            if first <= exchange and not self._has_ended(rank, life):
+                found[rank] = life
+        return found
+
+    def is_gone(self, rank: int) -> bool:
+        """Whether the process of the life of ``rank`` that takes part has ended."""
+        return not self._environment.store_is_gone and self._has_ended(rank, self._joined(rank)[0])
+
+    def will_be_gone(self, rank: int) -> bool:
+        """Whether the process of ``rank`` has ended, or ends within a moment: its connections broke before."""
+        until_s = time.monotonic() + _MOMENT_S
+        while not self.is_gone(rank) and time.monotonic() < until_s and not self._environment.store_is_gone:
+            time.sleep(_LOOK_AGAIN_S)
+        return self.is_gone(rank)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _joined(self, rank: int) -> tuple[int, int]:
+        text = self._environment.find(f"joined/{rank}")
+        life, first = (1, 1) if text is None else json.loads(text)
+        return life, first
+
+    def _has_ended(self, rank: int, life: int) -> bool:
+        try:
+            return self._lives.dead(rank, life) is not None
+        except RuntimeError:
+            self._environment.store_is_gone = True
+            return False

@@ -1,0 +1,87 @@
+"""A peer that comes back as a new life: words of earlier lives are dropped, connections are made anew."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from tacit.core.messages import TensorMessage
+from tacit.core.network import SERVER
+from tacit.errors import PeerLost, TimedOut
+from tests.runtime.test_endpoint import End, Enquiry, Note, close, ends, wait_until
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_a_server_hears_of_the_loss_between_the_messages_of_two_lives():
+    store = HashStore()
+    server, first = End(store, SERVER, [0]), End(store, 0, [SERVER])
+    first.endpoint.send(SERVER, Note(1))
+    assert server.endpoint.receive(Note) == (0, Note(1))
+    first.endpoint.send(SERVER, Note(2))
+    second = End(store, 0, [SERVER], life=2)
+    second.endpoint.send(SERVER, Note(3))
+    wait_until(lambda: server.endpoint.life_of(0) == 2)
+    assert server.endpoint.receive(Note) == (0, Note(2))
+    with pytest.raises(PeerLost, match="worker 0 was lost"):
+        server.endpoint.receive(Note)
+    assert server.endpoint.receive(Note) == (0, Note(3)) and server.endpoint.lost == []
+    first.endpoint.send(SERVER, Note(4))  # of the earlier life: dropped
+    second.endpoint.send(SERVER, Note(5))
+    assert server.endpoint.receive(Note) == (0, Note(5))
+    server.endpoint.send(0, Note(6))
+    assert second.endpoint.receive(Note) == (SERVER, Note(6))
+    with pytest.raises(TimedOut):
+        first.endpoint.receive(Note, timeout_s=0.1)
+    second.endpoint.fail(RuntimeError("it is lost, too"))
+    close(second)
+    with pytest.raises(PeerLost):
+        server.endpoint.receive(Note)
+    assert server.endpoint.lost == [0]
+    third = End(store, 0, [SERVER], life=3)  # after its loss was reported
+    third.endpoint.send(SERVER, Note(7))
+    assert server.endpoint.receive(Note) == (0, Note(7))
+    close(server, third, first)
+
+
+def test_an_answer_that_an_earlier_life_owes_is_not_waited_for():
+    store = HashStore()
+    asker, first = End(store, 0, [1]), End(store, 1, [0])
+    asker.endpoint.send(1, Enquiry(1))  # which the first life never handles
+    second = End(store, 1, [0], life=2)
+    second.endpoint.start_handling()
+    second.endpoint.send(0, TensorMessage(torch.zeros(1)))
+    assert asker.endpoint.receive(TensorMessage)[0] == 1
+    with pytest.raises(PeerLost, match=r"worker 1 was lost at .* receive\(Note, source=1\) needs a message from it"):
+        asker.endpoint.receive(Note, source=1)
+    asker.endpoint.send(1, Enquiry(2))
+    assert asker.endpoint.receive(Note, source=1) == (1, Note(2))
+    close(asker, first, second)
+
+
+def test_who_waits_for_an_answer_of_an_earlier_life_is_woken_by_the_new_one():
+    store = HashStore()
+    asker, first = End(store, 0, [1]), End(store, 1, [0])
+    asker.endpoint.send(1, Enquiry(1))
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(asker.endpoint.receive, Note, 1)
+        second = End(store, 1, [0], life=2)
+        second.endpoint.send(0, TensorMessage(torch.zeros(1)))
+        with pytest.raises(PeerLost):
+            waiting.result(10.0)
+    close(asker, first, second)
+
+
+def test_a_life_that_others_have_lost_hears_of_it_when_it_speaks():
+    with ends(0, SERVER) as (worker, server):
+        worker.endpoint.send(SERVER, Note(1))
+        assert server.endpoint.receive(Note) == (0, Note(1))
+        server.endpoint._senders.open[0].lose(1.0)  # as after a cut of the network that only this end has noticed
+        with pytest.raises(PeerLost):
+            server.endpoint.receive(Note)
+        worker.endpoint.send(SERVER, Note(2))
+        with pytest.raises(PeerLost, match="the server was lost"):
+            worker.endpoint.receive(Note, source=SERVER)

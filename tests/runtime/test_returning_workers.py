@@ -1,0 +1,125 @@
+"""Servers and gossip on real processes go on without lost workers, and with those that come back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import tacit
+from tests.runtime.elastic import Launch
+from tests.runtime.processes import Failed
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+WORKERS = 4
+SERVERS = [
+    tacit.KAsync(k=1),
+    tacit.KSync(k=WORKERS),
+    tacit.KBatchSync(k=3),
+    tacit.KAsync(k=2, shards=2),
+]
+GOSSIP = [tacit.SwarmSGD(local_steps=2), tacit.PullSwarm(local_steps=2), tacit.AsynchronousDPSGD()]
+
+
+def train(tell: Any, strategy: tacit.Strategy, steps: int, pause_s: float = 0.01, every: int = 0) -> dict[str, Any]:
+    """Train until the session is done; tell each fifth step."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 1))
+    model[0].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=40.0)
+    draw, begun = torch.Generator().manual_seed(tacit.rank()), session.step
+    tell(("attached", session.step, session.updates))
+    while not session.is_done:
+        x = torch.randn(8, 4, generator=draw)
+        optimizer.zero_grad()
+        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        time.sleep(pause_s)
+        optimizer.step()
+        if session.step % 5 == 0:
+            tell(("step", session.step, session.updates))
+        if every and session.step % every == 0 and not session.is_done:
+            with session.reported_model():
+                pass
+    run = session.close()
+    trained = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    return {"model": trained, "updates": session.updates, "begun": begun, "step": session.step, "status": run.status}
+
+
+def check_equal(results: list[Any]) -> None:
+    for result in results:
+        assert not isinstance(result, Failed), str(result)
+        assert torch.equal(result["model"], results[0]["model"])
+
+
+@pytest.mark.parametrize("strategy", SERVERS, ids=str)
+def test_learners_that_are_killed_come_back_and_end_with_the_servers_model(strategy: tacit.Strategy):
+    """K-sync with all learners waits for each of them, so it goes on only if their loss and their return are heard."""
+    with Launch(WORKERS, train, strategy, 250) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        launch.kill(3)
+        launch.until_heard([3], 2)  # its next life trains
+        _, _, updates = launch.present[3].heard[0]
+        assert updates > 0, "it has joined from the server"
+        launch.kill(2, 3)
+        results = launch.end()
+        assert [life.number for life in launch.present] == [1, 1, 2, 3]
+    check_equal(results)
+    assert {result["updates"] for result in results} == {250}
+
+
+@pytest.mark.parametrize("strategy", GOSSIP[:2], ids=str)
+def test_gossip_peers_that_are_killed_come_back_with_a_trained_model(strategy: tacit.Strategy):
+    """Evaluations and the last mean are over the lives that take part; a joiner continues at the others' step."""
+    with Launch(WORKERS, train, strategy, 300, 0.01, 60) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        launch.kill(0, 3)
+        launch.until_heard([0, 3], 2)
+        assert all(launch.present[seat].heard[0][1] > 0 for seat in (0, 3)), "they continue at the others' step"
+        results = launch.end()
+        assert [life.number for life in launch.present] == [2, 1, 1, 2]
+    check_equal(results)
+    assert {result["step"] for result in results} == {300}
+
+
+def test_gossip_that_admits_nobody_goes_on_without_the_lost_and_refuses_its_next_life():
+    with Launch(WORKERS, train, tacit.AsynchronousDPSGD(), 150, restarts=1) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        launch.kill(3)
+        *results, refused = launch.end()
+    check_equal(results)
+    assert isinstance(refused, Failed) and "admits no worker during a run; the others continue" in refused.text
+
+
+def test_without_the_worker_that_hosts_the_server_all_hear_of_it_and_begin_anew():
+    strategy = tacit.KAsync(k=1)
+    with Launch(WORKERS, train, strategy, 120) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        first, killed_s = launch.present, time.monotonic()
+        launch.kill(0)
+        launch.until(lambda: all(life.ended_s is not None for life in first), "the end of the first lives")
+        for life in first[1:]:
+            assert life.result.name == "PeerLost" and "the server was lost" in life.result.text, life.result.text
+            assert life.ended_s - killed_s < 20.0  # it takes 0.3 s where the machine is idle
+        results = launch.end()
+        assert [life.number for life in launch.present] == [2] * WORKERS
+    check_equal(results)
+    assert {result["updates"] for result in results} == {120}
+
+
+def test_a_learner_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on():
+    with Launch(WORKERS, train, tacit.KAsync(k=1), 400) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        stopped = launch.present[2]
+        stopped.kill(signal.SIGSTOP)
+        launch.watch()
+        counts = [len(life.heard) for life in launch.present]
+        launch.until_heard([0, 1, 3], max(counts) + 4)
+        assert len(stopped.heard) <= counts[2] + 1
+        stopped.kill(signal.SIGCONT)
+        results = launch.end()
+        assert [life.number for life in launch.present] == [1] * WORKERS
+    check_equal(results)
