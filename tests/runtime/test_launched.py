@@ -7,7 +7,7 @@ import os
 import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from tacit.errors import TacitError
+from tacit.errors import Interrupted, PeerLost, TacitError
 from tacit.runtime.environment import Environment
 from tacit.runtime.launched import Ended, LaunchedLives, publish_end, publish_gone, publish_life
 from tacit.runtime.launcher.store import hosted_store
@@ -86,7 +86,9 @@ def test_one_process_has_a_seat_and_life() -> None:
         LaunchedLives(store, VARIABLES).claim()
 
 
-def test_attach_refuses_a_seat_and_life_that_another_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attach_refuses_a_seat_that_another_process_has_and_does_not_wait_for_one_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = hosted_store()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     for name, value in {**VARIABLES, **where}.items():
@@ -94,6 +96,20 @@ def test_attach_refuses_a_seat_and_life_that_another_process_has(monkeypatch: py
     store.set("tacit/launch/claim/1/2", "another process")
     with pytest.raises(TacitError, match="another process already has RANK=1 with TACIT_LIFE=2"):
         Environment(5.0)
+    store.delete_key("tacit/launch/claim/1/2")
+    environment = Environment(60.0)
+    environment.publish("place", "here")
+    publish_end(store, 2, 1, 0)
+    publish_gone(store, 2)
+    why = (
+        "worker 2 was lost at 0 s and tacit.attach needs every worker; its own output says why. Every worker must call"
+    )
+    with pytest.raises(PeerLost, match=why):  # and not after a minute
+        environment.gather("place")
+    environment.is_asked_to_end = lambda: True
+    with pytest.raises(Interrupted, match="terminated"):
+        environment.gather("place", [0])
+    assert environment.gather("place", [1]) == ["here"]
 
 
 @pytest.mark.parametrize(

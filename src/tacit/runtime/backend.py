@@ -96,6 +96,7 @@ class ProcessBackend:
             strategy.handles or strategy.has_server or strategy.keeps_models_apart
         )
         self._termination = TerminationSignal(waits_for_collective=self._has_rounds)
+        self._environment.is_asked_to_end = lambda: self._termination.asked_s is not None
         if self.size > 1:
             try:
                 self._connect(interface)

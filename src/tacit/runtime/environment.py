@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from tacit.errors import TacitError, TimedOut
+from tacit.errors import Interrupted, PeerLost, TacitError, TimedOut
 from tacit.runtime.launched import LaunchedLives
 
 _stores: Final[dict[tuple[str, str], Store]] = {}  # kept as long as the process lives: rank 0 may host the store
@@ -39,6 +39,8 @@ class Environment:
         self._prefix, self._launched = f"tacit/{restart}/{_attached}", store
         self.store = PrefixStore(self._prefix, store)
         self.timeout_s, self.store_is_gone = timeout_s, False
+        self.is_asked_to_end: Callable[[], bool] = lambda: False  # by a signal
+        self._lives = LaunchedLives(store)
         _attached += 1
         if LIFE in os.environ:
             self.skip_ended_runs()
@@ -58,20 +60,33 @@ class Environment:
         ranks = range(self.size) if ranks is None else ranks
         names = [f"{key}/{rank}" for rank in ranks]
         try:
-            self._wait(names)
+            self._wait(ranks, names)
         except (RuntimeError, TimeoutError) as error:
             missing = [rank for rank, name in zip(ranks, names, strict=True) if not self.has(name)]
             raise TimedOut("tacit.attach", missing, self.timeout_s) from error
         return [json.loads(self.store.get(name)) for name in names]
 
-    def _wait(self, names: list[str]) -> None:
-        """Wait until ``names`` are in the store; unlike ``store.wait``, Python handles signals meanwhile."""
+    def _wait(self, ranks: Sequence[int], names: list[str]) -> None:
+        """Wait until ``names`` are in the store; unlike ``store.wait``, Python handles signals meanwhile.
+
+        Raise if the run is asked to end, or if one of ``ranks`` has ended and will not be started again.
+        """
         deadline_s, pause_s = time.monotonic() + self.timeout_s, _LOOK_AGAIN_S[0]
         while not self.store.check(names):
             if time.monotonic() > deadline_s:
                 raise TimeoutError
+            if self.is_asked_to_end():
+                raise Interrupted("terminated (SIGTERM)")
+            self._raise_if_gone(ranks, names)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
+
+    def _raise_if_gone(self, ranks: Sequence[int], names: list[str]) -> None:
+        gone = [rank for rank in ranks if self._lives.is_gone(rank)]
+        absent = [rank for rank in gone if not self.store.check([names[ranks.index(rank)]])]
+        if absent:
+            way_out = "its own output says why. Every worker must call tacit.attach."
+            raise PeerLost(absent[0], 0.0, "tacit.attach", way_out, ranks=absent)
 
     def published(self, key: str) -> list[Any]:
         """Return what ranks have published under ``key`` so far, in rank order; do not wait."""
