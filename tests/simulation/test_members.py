@@ -38,10 +38,10 @@ RETURN, LATE = tacit.Crash(rank=2, at_s=20.5, for_s=4.0), tacit.Join(rank=1, at_
 SCHEDULE = [RETURN, tacit.Crash(rank=0, at_s=10.2), LATE, tacit.Crash(rank=2, at_s=34.9, for_s=0.1)]
 
 
-def simulate(strategy: tacit.Strategy, faults=(), steps: int = 48, host: str | None = None, **cluster) -> tacit.Run:
+def simulate(strategy: tacit.Strategy, faults=(), steps: int = 40, **cluster) -> tacit.Run:
     cluster = {"compute": tacit.Exponential(mean_s=1.0), "latency_s": 0.01, "min_workers": 2, **cluster}
     place = tacit.Cluster(workers=5, faults=list(faults), **cluster)
-    return tacit.simulate(QUADRATIC, strategy, cluster=place, steps=steps, lr=0.1, seed=1, host=host)
+    return tacit.simulate(QUADRATIC, strategy, cluster=place, steps=steps, lr=0.1, seed=1)
 
 
 def watched(strategy: tacit.Strategy, told: list) -> tacit.Strategy:
@@ -58,14 +58,13 @@ def watched(strategy: tacit.Strategy, told: list) -> tacit.Strategy:
 
 
 @pytest.mark.parametrize("strategy", [*COMMON, *OVERLAPPED, *APART], ids=str)
-def test_a_run_goes_on_with_other_members_alike_on_both_hosts(strategy):
+def test_a_run_goes_on_with_other_members(strategy):
     told: list = []
     run = simulate(watched(strategy, told), SCHEDULE)
-    assert run.status == "finished" and run.history[-1]["step"] == 48
+    assert run.status == "finished" and run.history[-1]["step"] == 40
     assert run.history[-1]["loss"] < 0.8 * run.history[0]["loss"]
     members = [row[2] for row in sorted(told, key=lambda row: row[0])]
     assert members[0] == (0, 2, 3, 4) and members[-1] == (1, 2, 3, 4)
-    assert run.digest == simulate(strategy, SCHEDULE, host="thread").digest
     sent = sum(event.size_bytes for event in run.trace.of("exchange", "send"))
     assert sent == run.summary()["bytes_sent"]
 
@@ -207,6 +206,8 @@ def test_errors_of_lost_workers_are_lost_and_a_joiner_owes_nothing():
     state.own["error"] += 1.0
     feedback.regrouped(state, 0, [0, 2], None)
     assert (state.rank, state.ranks, state.own["error"].sum()) == (0, [0, 2], 4.0)
+    resumed = feedback.merged([state, state], 1, 2)  # by two workers, which are all there are
+    assert (resumed.rank, resumed.ranks) == (1, [0, 1])
     feedback.regrouped(state, 1, [0, 1, 2], None)  # a copy of rank 0's, on rank 1
     assert (state.rank, state.ranks, state.own["error"].sum()) == (1, [0, 1, 2], 0.0)
 

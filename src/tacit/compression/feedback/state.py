@@ -64,7 +64,7 @@ def rebalanced(
     """Return ``state`` for ``rank`` of ``size`` ranks that all hold ``own`` and have the mean of the old weights."""
     weights = [sum(state.weights) / len(state.weights)] * size
     own = {name: value.clone() for name, value in own.items()}
-    return replace(state, rank=rank, weights=weights, own=own, shared=shared)
+    return replace(state, rank=rank, weights=weights, own=own, shared=shared, members=[], sent=None)
 
 
 def regroup(state: FeedbackState, rank: int, members: Sequence[int]) -> list[int | None]:
