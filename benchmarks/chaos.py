@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/chaos"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the launcher, and with it the workers
     names, seeds = options.only or [*FAMILIES], [int(seed) for seed in options.seeds.split(",")]
     runs = [(name, seed) for seed in seeds for name in names]
     missing = [run for run in runs if not (options.folder / f"{run[0]}-{run[1]}" / "report.json").exists()]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tacit.chaos.records import Life
 
-_SHORTEST_PAUSE_S: Final = 0.15
+_SHORTEST_PAUSE_S: Final = 0.08
 _NOTICED_WITHIN_S: Final = 3.0
 """A pause that begins later than this after a fault has another cause."""
 
@@ -96,7 +96,7 @@ def stall_after(life: Life, at_s: float, before_s: float = math.inf) -> float | 
     pauses = [b - a for a, b in itertools.pairwise(times_s)]
     if not pauses:
         return None
-    limit_s = max(_SHORTEST_PAUSE_S, 6 * statistics.median(pauses))
+    limit_s = max(_SHORTEST_PAUSE_S, 4 * statistics.median(pauses))
     for begin_s, end_s in itertools.pairwise(times_s):
         if end_s > at_s and begin_s < min(before_s, at_s + _NOTICED_WITHIN_S) and end_s - begin_s > limit_s:
             return float(end_s - at_s)

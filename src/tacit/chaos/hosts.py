@@ -74,7 +74,7 @@ class Hosts:
 @contextmanager
 def hosts(workers: int) -> Iterator[Hosts]:
     """Make the namespaces of a run, and remove them at its end."""
-    made = Hosts(f"tacit-chaos-{os.getpid()}", workers)
+    made = Hosts(f"chaos-{os.getpid()}", workers)
     try:
         made.make()
         yield made

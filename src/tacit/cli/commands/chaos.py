@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -107,6 +108,7 @@ def chaos_command(
         plan.write(folder / "plan.toml")
         typer.echo(f"{len(plan.faults)} faults in {folder / 'plan.toml'}")
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: ends the launcher, and with it the workers
     fills = any(fault.kind == "fill" for fault in plan.faults)
     run = run_chaos(
         plan,
