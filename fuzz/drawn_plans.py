@@ -23,7 +23,7 @@ _FEEDBACK = {
     "EF21+": tacit.EF21Plus(),
     "EF14": tacit.ErrorFeedback(decay=0.9),
 }
-COLLECTIVE: dict[str, tacit.Strategy] = {
+COLLECTIVE: dict[str, tacit.Strategy[Any]] = {
     "AllReduce": tacit.AllReduce(),
     "DDP": tacit.DDP(),
     "LocalSGD": tacit.LocalSGD(period=tacit.Every(3)),
@@ -49,14 +49,14 @@ COLLECTIVE: dict[str, tacit.Strategy] = {
     ),
     "Hierarchical": tacit.Hierarchical(outer=tacit.LocalSGD(period=tacit.Every(4)), groups=2),
 }
-NEIGHBOURS: dict[str, tacit.Strategy] = {
+NEIGHBOURS: dict[str, tacit.Strategy[Any]] = {
     "DPSGD": tacit.DPSGD(topology=tacit.Ring()),
     "DPSGD-star": tacit.DPSGD(topology=tacit.Star()),
     "SGP": tacit.SGP(topology=tacit.OnePeer()),
     "SGP-exponential": tacit.SGP(topology=tacit.ExponentialGraph()),
     "CHOCO": tacit.CHOCO(topology=tacit.Ring(), compressor=tacit.QSGD(bits=8), gamma=0.5),
 }
-SWARM: dict[str, tacit.Strategy] = {
+SWARM: dict[str, tacit.Strategy[Any]] = {
     "SwarmSGD": tacit.SwarmSGD(local_steps=2),
     "SwarmSGD-ring": tacit.SwarmSGD(local_steps=tacit.Geometric(mean=2), topology=tacit.Ring()),
     "SwarmSGD-lattice": tacit.SwarmSGD(local_steps=2, compressor=tacit.Lattice(bits=8)),
@@ -65,7 +65,7 @@ SWARM: dict[str, tacit.Strategy] = {
     "PullSwarm": tacit.PullSwarm(local_steps=2),
     "AsynchronousDPSGD": tacit.AsynchronousDPSGD(topology=tacit.Complete()),
 }
-SERVERS: dict[str, tacit.Strategy] = {
+SERVERS: dict[str, tacit.Strategy[Any]] = {
     "KSync": tacit.KSync(k=2),
     "KBatchSync": tacit.KBatchSync(k=3),
     "KAsync": tacit.KAsync(k=1),
@@ -105,7 +105,7 @@ class DrawnPlan:
     keeps_models: bool = False
 
     @property
-    def strategy(self) -> tacit.Strategy:
+    def strategy(self) -> tacit.Strategy[Any]:
         return STRATEGIES[self.name]
 
     @property
@@ -148,7 +148,12 @@ def draw(name: str, seed: int) -> DrawnPlan:
         regroup_s=chance.choice([0.0, 0.01, 0.2]),
     )
     keeps_models = name in SWARM | NEIGHBOURS and "CHOCO" not in name and chance.random() < 0.3
-    settings = {"steps": steps, "seed": chance.randrange(2**30), "lr": 0.05, "momentum": chance.choice([0.0, 0.9])}
+    settings: dict[str, Any] = {
+        "steps": steps,
+        "seed": chance.randrange(2**30),
+        "lr": 0.05,
+        "momentum": chance.choice([0.0, 0.9]),
+    }
     if keeps_models:
         settings["schedule"] = _nothing
     elif name in COLLECTIVE and chance.random() < 0.2:

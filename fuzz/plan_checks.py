@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -27,25 +27,25 @@ class Seen:
     members: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by generation
 
 
-def watched(plan: DrawnPlan) -> tuple[tacit.Strategy, Seen]:
+def watched(plan: DrawnPlan) -> tuple[tacit.Strategy[Any], Seen]:
     """Return the strategy of ``plan``, which tells what it does; with different initial models, if the plan says so."""
     strategy, kind = plan.strategy, type(plan.strategy)
     drawn = np.random.default_rng(plan.seed).standard_normal((plan.cluster.workers, 7))
     seen = Seen(torch.from_numpy(drawn).float())
     begun: set[int] = set()
 
-    def init(self, worker):
+    def init(self: Any, worker: Any) -> Any:
         if plan.keeps_models and worker.rank not in begun:
             worker.parameters.copy_(seen.starts[worker.rank])
         begun.add(worker.rank)
         seen.states[worker.rank] = kind.init(self, worker)
         return seen.states[worker.rank]
 
-    def finish(self, worker, state):
+    def finish(self: Any, worker: Any, state: Any) -> None:
         kind.finish(self, worker, state)
         seen.ends[worker.rank], seen.states[worker.rank] = worker.parameters.clone(), state
 
-    def regrouped(self, worker, state, members):
+    def regrouped(self: Any, worker: Any, state: Any, members: Sequence[int]) -> None:
         generation = worker.world.members.generation
         seen.regrouped.setdefault(generation, {})[worker.rank] = worker.parameters.clone()
         seen.members[generation] = tuple(members)

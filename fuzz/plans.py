@@ -36,7 +36,7 @@ class Hang(BaseException):
     """A run that has not ended within ``LIMIT_S``."""
 
 
-def outcome(plan: DrawnPlan, strategy: tacit.Strategy, host: str | None) -> tuple[str, Any, BaseException | None]:
+def outcome(plan: DrawnPlan, strategy: tacit.Strategy[Any], host: str | None) -> tuple[str, Any, BaseException | None]:
     """Run ``plan``; return how it ended, the run as far as it went, and the error."""
     try:
         run = tacit.simulate(plan.workload, strategy, cluster=plan.cluster, host=host, **plan.settings)
