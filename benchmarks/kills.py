@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 import tacit
 from tacit.session import checkpoint_files, checkpoints
@@ -86,7 +86,7 @@ def train(family: Family, folder: Path, pipe: int) -> None:
         rows = torch.randint(0, 512, (32,), generator=torch.Generator().manual_seed(7919 * rank + session.updates))
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         session.observe(loss)
         optimizer.step()
         if session.updates >= written + EVERY and not session.is_done:
