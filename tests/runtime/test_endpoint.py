@@ -27,11 +27,10 @@ from tacit.core.message_reading import unpack_frames
 from tacit.core.messages import Message, TensorMessage
 from tacit.core.network import SERVER
 from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
-from tacit.runtime.messaging.address_book import Address
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
-from tacit.runtime.messaging.receiver import Purpose, stamp
-from tacit.runtime.messaging.security import make_keys
+from tacit.runtime.messaging.receiver import Purpose, Stamps, stamp
+from tacit.runtime.messaging.security import Address, Keys
 from tacit.runtime.messaging.senders import Sender, Window
 from tests.runtime.processes import start_fork_server
 
@@ -524,7 +523,7 @@ def test_a_message_that_is_sent_alone_waits_for_the_one_before():
     context = zmq.Context()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = Address(f"tcp://127.0.0.1:{silent.getsockname()[1]}", b"")
-        sender = Sender(context, address, make_keys("plain"), Window())
+        sender = Sender(context, address, Keys(), Window(), Stamps(*[b""] * len(Purpose)))
         large = lambda: (b"stamp", memoryview(bytearray(2**20)))  # noqa: E731
         assert sender.offer(large(), may_queue=False, alone=True)
         assert not sender.offer(large(), may_queue=False, alone=True)

@@ -30,6 +30,7 @@ from tacit.runtime.joining import ProcessStartExchange, StateReply, StateRequest
 from tacit.runtime.launched import LaunchedLives
 from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.messaging.hook_lock import HookLock
+from tacit.runtime.messaging.secret import find_secret
 from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.participants import Participants
 from tacit.runtime.rendezvous import rendezvous
@@ -191,6 +192,7 @@ class ProcessBackend:
             self._environment.store,
             host=self.address,
             security=self._security,
+            secret=find_secret(),
             hook_lock=hook_lock,
             handles=self._handled if address >= 0 else (),
             handler=self._handle,

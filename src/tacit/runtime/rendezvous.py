@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from tacit.errors import TacitError
 from tacit.runtime.environment import Environment, address_towards, gpu, machine, own_address
+from tacit.runtime.messaging.secret import SECRET_FILE, find_secret, fingerprint
 
 _log: Final = logging.getLogger("tacit")
 
@@ -31,13 +32,13 @@ def rendezvous(
 ) -> Rendezvous:
     """Publish where this process runs, and wait for all workers and, if ``waits_for_server``, the server process."""
     is_cuda = device.type == "cuda"
-    mine = {"machine": machine(), "gpu": gpu() if is_cuda else None, "interface": interface}
-    environment.publish("place", mine)
+    environment.publish("place", place(interface, gpu() if is_cuda else None))
     if waits_for_server and environment.rank == 0:
         _log.info(
             "waiting for the server: tacit serve … --master %s --workers %d", environment.master, environment.size
         )
     places = environment.gather("place", range(environment.size + waits_for_server))
+    check_secrets(places)
     is_local = are_local(places)
     machines = [place["machine"] for place in places[: environment.size]]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(machines))}
@@ -48,6 +49,29 @@ def rendezvous(
         is_local=is_local,
         backend="nccl" if has_own_gpus else "gloo",
         hosts=tuple(numbers[name] for name in machines),
+    )
+
+
+def place(interface: str | None, gpu: str | None = None) -> dict[str, Any]:
+    """Return what a process publishes of the place where it runs, and a public trace of the secret that it has."""
+    return {"machine": machine(), "gpu": gpu, "interface": interface, "secret": fingerprint(find_secret())}
+
+
+def check_secrets(places: Sequence[dict[str, Any]]) -> None:
+    """Raise if one of the processes has another secret than process 0, or none."""
+    first = places[0]["secret"]
+    others = [number for number, place in enumerate(places) if place["secret"] != first]
+    if not others:
+        return
+    without = [number for number, place in enumerate(places) if place["secret"] is None]
+    what = (
+        f"process {without[0]} has no secret, and others have one"
+        if without
+        else f"process {others[0]} has another secret than process 0"
+    )
+    raise TacitError(
+        f"{what}; set {SECRET_FILE} on every machine to a copy of the same file, or start all processes with "
+        f"tacit launch."
     )
 
 

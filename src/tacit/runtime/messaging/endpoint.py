@@ -22,13 +22,13 @@ from tacit.core.messages import Message
 from tacit.core.network import count_reply
 from tacit.errors import BadMessage, MisplacedCall, PeerLost, TimedOut
 from tacit.runtime.messaging import sent_buffers
-from tacit.runtime.messaging.address_book import Address, AddressBook
+from tacit.runtime.messaging.address_book import AddressBook
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.inbox import Inbox, Received
 from tacit.runtime.messaging.limits import check_frames
 from tacit.runtime.messaging.reader import LOOK_S, RETRY_S, Reader
-from tacit.runtime.messaging.receiver import Purpose, Receiver, stamp
-from tacit.runtime.messaging.security import check_security, make_keys
+from tacit.runtime.messaging.receiver import Receiver
+from tacit.runtime.messaging.security import Address, Credentials, check_security
 from tacit.runtime.messaging.senders import Frames, Sender, Senders
 
 MessageType = TypeVar("MessageType", bound=Message)
@@ -45,6 +45,7 @@ class MessageEndpoint:
     the addresses of all peers. On a server's endpoint (negative address), ``receive`` raises ``PeerLost`` once for each
     lost peer, so that the server can continue without it.
 
+    secret: of the run; None: tokens and public keys are in the store.
     life: of this process; messages of a peer's earlier lives are dropped, and a new life of a peer is connected to.
     peers_return: whether ``send`` looks for a new life of a lost peer.
     largest_bytes: of a frame; larger ones are refused unread. sent: called for every message, in the thread that sends
@@ -60,6 +61,7 @@ class MessageEndpoint:
         *,
         host: str = "127.0.0.1",
         security: str = "token",
+        secret: bytes | None = None,
         hook_lock: HookLock,
         handles: tuple[type[Message], ...] = (),
         handler: Callable[[int, Message], None],
@@ -76,15 +78,13 @@ class MessageEndpoint:
         self._sent, self._received = sent, received
         sent_buffers.add_endpoint()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        address_book, keys = AddressBook(store), make_keys(security)
+        self._credentials = Credentials(address, life, security, store, secret)
+        address_book, keys = AddressBook(store, self._credentials), self._credentials.keys
         if keys.secret:
             keep_memory()
-        self._receiver = Receiver(self._context, host, address_book.token, self.peers, keys, largest_bytes)
+        self._receiver = Receiver(self._context, host, self.peers, self._credentials, largest_bytes)
         self._largest_bytes = largest_bytes
-        self._senders = Senders(self._context, address_book, self.peers, keys)
-        stamps = {purpose: stamp(address_book.token, address, purpose, life) for purpose in Purpose}
-        self._stamp, self._large_stamp = stamps[Purpose.MESSAGE], stamps[Purpose.LARGE_MESSAGE]
-        self._goodbye = stamps[Purpose.GOODBYE]
+        self._senders = Senders(self._context, address, address_book, self.peers, self._credentials)
         self._inbox = Inbox(handles)
         self._reader = Reader(
             address,
@@ -92,8 +92,6 @@ class MessageEndpoint:
             self._receiver,
             self._senders,
             self._inbox,
-            acknowledgement=stamps[Purpose.GOODBYE_ACK],
-            notice=stamps[Purpose.LOST],
             renewed=self._forget_sent,
             timeout_s=timeout_s,
         )
@@ -126,11 +124,12 @@ class MessageEndpoint:
         is_reply = self._hook_lock.is_handling
         if is_reply:
             self._replies_left = count_reply(self._replies_left, to, message)
-        frames = message.frames(self._stamp, self._large_stamp)
+        stamps = peer.stamps
+        frames = message.frames(stamps.message, stamps.large_message)
         check_frames(message, frames, self._largest_bytes)
         self._reader.awaits_large = is_large = len(frames) > 1
         if self._sent is not None:  # before it is sent: the reply may arrive before ``offer`` returns
-            stamp_bytes = len(self._large_stamp if is_large else self._stamp)
+            stamp_bytes = len(stamps.large_message if is_large else stamps.message)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
         self.sent[to] += 1
         self._asked[to] = peer.life
@@ -202,8 +201,11 @@ class MessageEndpoint:
 
     @property
     def bad_messages(self) -> int:
-        """Number of messages that did not parse, did not carry the token, or did not fit their handler."""
-        return self._receiver.bad_messages
+        """Number of messages that did not parse, did not carry the token, or did not fit their handler.
+
+        Addresses in the store that are not their owner's count too.
+        """
+        return self._receiver.bad_messages + self._credentials.refusals
 
     def close(self) -> None:
         """Send goodbye, wait a bounded time until peers have read all messages, and end the thread and the sockets."""
@@ -348,7 +350,7 @@ class MessageEndpoint:
         """Send goodbye to all peers and read until each has acknowledged it, left or been lost."""
         peers = self._senders.open.values()
         for peer in peers:
-            peer.offer((self._goodbye,), may_queue=True)
+            peer.offer((peer.stamps.goodbye,), may_queue=True)
         deadline_s = time.monotonic() + min(_GOODBYE_S, self._timeout_s)
         while time.monotonic() < deadline_s and not all(p.goodbye_ack or p.gone_s is not None for p in peers):
             self._inbox.clear()

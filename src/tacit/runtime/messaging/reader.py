@@ -26,8 +26,7 @@ RETRY_S: Final = 0.001
 class Reader:
     """Reads for one endpoint; ``lock`` is held by the thread that reads, until what it has read is stored.
 
-    address, peers: of the endpoint. acknowledgement: the frame that answers a goodbye. notice: the frame for a peer
-    that is lost and does not know it. renewed: called with a peer of which a new life has sent a message.
+    address, peers: of the endpoint. renewed: called with a peer of which a new life has sent a message.
     """
 
     def __init__(
@@ -37,14 +36,12 @@ class Reader:
         receiver: Receiver,
         senders: Senders,
         inbox: Inbox,
-        acknowledgement: bytes,
-        notice: bytes,
         renewed: Callable[[int], None],
         timeout_s: float,
     ) -> None:
         self._address, self._peers = address, peers
         self._receiver, self._senders, self._inbox = receiver, senders, inbox
-        self._acknowledgement, self._notice, self._timeout_s = acknowledgement, notice, timeout_s
+        self._timeout_s = timeout_s
         self._renewed = renewed
         self.lock = Lock()
         self.awaits_large = False  # the reply to a large message takes longer than active waiting is worth
@@ -106,7 +103,7 @@ class Reader:
                 return False
         if life == known and sender in self._senders.open and self._senders.open[sender].is_lost:
             with suppress(RuntimeError):
-                self._senders.tell_lost(sender, self._notice)
+                self._senders.tell_lost(sender)
         return life == known
 
     def connect_to_new_life(self, peer: int) -> Sender:
@@ -145,7 +142,7 @@ class Reader:
             if peer is None:
                 return
             if purpose is Purpose.GOODBYE:
-                peer.depart((self._acknowledgement,), self.now_s)
+                peer.depart(self.now_s)
             elif purpose is Purpose.GOODBYE_ACK:
                 peer.goodbye_ack = True
             else:

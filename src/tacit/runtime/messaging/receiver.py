@@ -7,9 +7,8 @@ import os
 import struct
 from collections.abc import Collection, Iterator
 from enum import IntEnum
-from hmac import compare_digest
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 
 import zmq
 
@@ -17,7 +16,7 @@ from tacit.core.message_reading import unpack_frames
 from tacit.core.messages import Message
 from tacit.errors import BadMessage
 from tacit.runtime.messaging.limits import limit_connections
-from tacit.runtime.messaging.security import Keys, guard_receiver
+from tacit.runtime.messaging.security import Credentials, guard_receiver
 
 
 class Purpose(IntEnum):
@@ -58,6 +57,21 @@ def stamp(token: bytes, source: int, purpose: Purpose = Purpose.MESSAGE, life: i
     return (_LARGE_STAMP if purpose == Purpose.LARGE_MESSAGE else _STAMP).pack(token, source, purpose, life)
 
 
+class Stamps(NamedTuple):
+    """Headers of the messages to one peer."""
+
+    message: bytes
+    large_message: bytes
+    goodbye: bytes
+    goodbye_ack: bytes
+    lost: bytes
+
+    @classmethod
+    def to(cls, peer: int, peer_life: int, source: int, credentials: Credentials) -> Stamps:
+        token = credentials.token_to(peer, peer_life)
+        return cls(*(stamp(token, source, purpose, credentials.life) for purpose in Purpose))
+
+
 class Receiver:
     """A bound PULL socket. A process that connects receives nothing, and its messages count only with the token.
 
@@ -68,19 +82,18 @@ class Receiver:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         host: str,
-        token: bytes,
         peers: Collection[int],
-        keys: Keys,
+        credentials: Credentials,
         largest_bytes: int,
     ) -> None:
-        self._token, self._peers = token, frozenset(peers)
+        self._credentials, self._peers = credentials, frozenset(peers)
         self.bad_messages = 0
         self.life = 1  # of the sender of the message read last
         self._socket = context.socket(zmq.PULL)
         self._socket.rcvhwm = _QUEUE_MESSAGES
         limit_connections(self._socket, largest_bytes)
         self._wait_s, self._is_more = -1.0, False  # whether frames of the message read last remain
-        guard_receiver(self._socket, keys)
+        guard_receiver(self._socket, credentials.keys)
         self._socket.bind(f"tcp://{host}:*")
         self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
@@ -121,10 +134,10 @@ class Receiver:
             token, source, code, self.life = _STAMP.unpack_from(head)
         except struct.error:
             raise BadMessage(f"{len(head)} bytes are fewer than the header's {_STAMP.size}.") from None
-        if not compare_digest(token, self._token):
-            raise BadMessage("it does not carry this run's token.")
         if source not in self._peers or code >= len(_PURPOSES):
             raise BadMessage(f"source {source} or purpose {code} is unknown.")
+        if not self._credentials.is_token_of(token, source, self.life):
+            raise BadMessage("it does not carry the token of its sender.")
         if not code:
             return source, unpack_frames(head, _STAMP.size)
         if code == _LARGE:

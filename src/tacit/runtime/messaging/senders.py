@@ -12,8 +12,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tacit.core.message_fields import Bytes
-from tacit.runtime.messaging.address_book import Address, AddressBook
-from tacit.runtime.messaging.security import Keys, guard_sender
+from tacit.runtime.messaging.address_book import AddressBook
+from tacit.runtime.messaging.receiver import Stamps
+from tacit.runtime.messaging.security import Address, Credentials, Keys, guard_sender
 
 _WINDOW_MESSAGES: Final = 64
 """Messages to one peer that may wait before ``send`` from a hook blocks."""
@@ -70,10 +71,12 @@ class Window:
 
 
 class Sender:
-    """Connection to one peer. The calling thread sends to the socket, under the lock."""
+    """Connection to one peer. The calling thread sends to the socket, under the lock. stamps: for messages to it."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], entry: Address, mine: Keys, window: Window) -> None:
-        self._lock, self._window, self.life = Lock(), window, entry.life
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], entry: Address, mine: Keys, window: Window, stamps: Stamps
+    ) -> None:
+        self._lock, self._window, self.life, self.stamps = Lock(), window, entry.life, stamps
         self._queue: deque[Frames] = deque()  # replies of handlers, which may not block
         self._alone: list[ref[memoryview]] = []  # large frames of the last message that others wait for
         self._refusals = 0
@@ -116,14 +119,14 @@ class Sender:
         with self._lock:
             self._send_queue()
 
-    def depart(self, acknowledgement: Frames, now_s: float) -> None:
+    def depart(self, now_s: float) -> None:
         """Note the peer's goodbye and acknowledge it; the peer reads nothing else any more."""
         with self._lock:
             self.sent_goodbye, self.gone_s = True, self.gone_s or now_s
             if not self._socket.closed:
                 self._clear_queue()
-                if not self._send(acknowledgement):
-                    self._enqueue(acknowledgement)
+                if not self._send((self.stamps.goodbye_ack,)):
+                    self._enqueue((self.stamps.goodbye_ack,))
 
     def check(self, now_s: float) -> None:
         """Check whether the peer is lost. A broken connection may have lost messages, so it is not opened again."""
@@ -189,9 +192,15 @@ class Senders:
     """Senders to all peers, opened when they are first needed."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address_book: AddressBook, peers: Sequence[int], mine: Keys
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: int,
+        address_book: AddressBook,
+        peers: Sequence[int],
+        credentials: Credentials,
     ) -> None:
-        self._context, self._address_book, self._peers, self._mine = context, address_book, tuple(peers), mine
+        self._context, self._address, self._address_book = context, address, address_book
+        self._peers, self._credentials = tuple(peers), credentials
         self._lock, self.window, self.is_complete = Lock(), Window(), False
         self.open: dict[int, Sender] = {}  # never changed in place: other threads iterate over it
         self._lives: dict[int, int] = {}  # of peers that have sent a message before this end has connected to them
@@ -231,11 +240,11 @@ class Senders:
             return False
         with self._lock:
             earlier = self.open[peer]
-            self.open = {**self.open, peer: self._made(entry)}
+            self.open = {**self.open, peer: self._made(peer, entry)}
         earlier.lose(now_s)
         return True
 
-    def tell_lost(self, peer: int, notice: bytes) -> None:
+    def tell_lost(self, peer: int) -> None:
         """Tell a peer whose connection has broken that it is lost to this end, once."""
         life = self.open[peer].life
         if (peer, life) in self._notices:
@@ -243,8 +252,8 @@ class Senders:
         self._notices[peer, life] = None
         entry = self._address_book.find(peer)
         if entry is not None and entry.life == life:
-            self._notices[peer, life] = sender = self._made(entry)
-            sender.offer((notice,), may_queue=True)
+            self._notices[peer, life] = sender = self._made(peer, entry)
+            sender.offer((sender.stamps.lost,), may_queue=True)
 
     def check(self, now_s: float) -> None:
         """Send queued replies, and check which peers are lost."""
@@ -255,7 +264,8 @@ class Senders:
     def _connect(self, entries: dict[int, Address]) -> None:
         with self._lock:
             new = entries.keys() - self.open.keys()
-            self.open = {**self.open, **{peer: self._made(entries[peer]) for peer in sorted(new)}}
+            self.open = {**self.open, **{peer: self._made(peer, entries[peer]) for peer in sorted(new)}}
 
-    def _made(self, entry: Address) -> Sender:
-        return Sender(self._context, entry, self._mine, self.window)
+    def _made(self, peer: int, entry: Address) -> Sender:
+        stamps = Stamps.to(peer, entry.life, self._address, self._credentials)
+        return Sender(self._context, entry, self._credentials.keys, self.window, stamps)

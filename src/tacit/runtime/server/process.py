@@ -19,11 +19,12 @@ from tacit.core.strategy import ServerStrategy, Strategy
 from tacit.errors import Disagreement, TacitError
 from tacit.record.merge import LossCurve, packed
 from tacit.record.trace import EventQueue, Trace
-from tacit.runtime.environment import Environment, address_towards, machine, own_address
+from tacit.runtime.environment import Environment, address_towards, own_address
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.limits import frame_limit_bytes
-from tacit.runtime.rendezvous import are_local
+from tacit.runtime.messaging.secret import find_secret
+from tacit.runtime.rendezvous import are_local, check_secrets, place
 from tacit.runtime.server.host import ClockTime, send_result
 from tacit.runtime.server.thread import ProcessServer
 from tacit.session import checkpoints
@@ -57,8 +58,9 @@ def serve(
         server = "shards in its workers' processes" if strategy.has_server else "no server"
         raise TacitError(f"{strategy} has {server}; tacit serve needs a strategy with one server.")
     environment = Environment(300.0)
-    environment.publish("place", {"machine": machine(), "gpu": None, "interface": interface})
+    environment.publish("place", place(interface))
     places = environment.gather("place", range(environment.size + 1))
+    check_secrets(places)
     is_local = are_local(places)
     address = "127.0.0.1" if is_local else own_address(interface) or address_towards(os.environ["MASTER_ADDR"])
     [first] = environment.gather("table", [0])
@@ -71,6 +73,7 @@ def serve(
         environment.store,
         host=address,
         security=security or ("token" if is_local else "curve"),
+        secret=find_secret(),
         hook_lock=life.hook_lock,
         handler=_nothing,
         sent=life.sent,
