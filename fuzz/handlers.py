@@ -160,7 +160,7 @@ class Wild:
         if self.draw.random() < 0.6:
             return self.tensor()
         compressed = None if self.draw.random() < 0.1 else self.compressed()
-        return Update(self.real(1.0), compressed, self.draw.random() < 0.2)  # type: ignore[arg-type]
+        return Update(self.real(1.0), compressed, self.draw.random() < 0.2)
 
     def lattice(self) -> LatticeVector:
         made = compression.Lattice(bits=self.draw.choice([2, 4, 8, 16])).compress(self.floats(), self.random, {})
