@@ -81,6 +81,15 @@ bench-kills: $(VENV)/.installed  ## kill runs at random moments while they write
 bench-chaos: $(VENV)/.installed  ## run every family with eight workers under drawn faults, about 8 minutes each; continues build/chaos
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos --out benchmarks/results/chaos.json
 
+bench-recovery: OUT = benchmarks/results/recovery.json
+bench-recovery: $(VENV)/.installed  ## kill, stop and restart workers while they train, about 12 minutes on two idle cores
+	rm -f $(OUT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.recovery --out $(OUT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.recovery --strategy "AllReduce()" --out $(OUT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.recovery --strategy "CompressedGradient(compressor=TopK(fraction=0.1),feedback=EF21())" --out $(OUT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.recovery --healthy --strategy "AllReduce()" --out $(OUT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.recovery --seats 3 --faults 8 --numbers 11000000 --out $(OUT)
+
 bench-server-pace: $(VENV)/.installed  ## measure updates per second of servers on four processes beside theory and simulator, about 4 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/server_pace.py --out benchmarks/results/server_pace.json
 

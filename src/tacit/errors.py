@@ -8,6 +8,7 @@ here:
     │   ├── PeerLost          a worker that others wait for was lost
     │   ├── TimedOut          a worker that others wait for did not answer in time
     │   ├── MembersChanged    other workers take part, and an exchange must begin anew
+    │   ├── LeftOut           the other workers continue without this one
     │   ├── Deadlock          workers wait, and no event is pending that could wake them
     │   ├── ReplayDiverged    a replay does something else than the recorded run
     │   ├── NotFinite         a loss or a gradient became NaN or infinite
@@ -99,6 +100,18 @@ class MembersChanged(RunError):
         self.interrupted = interrupted
         super().__init__(
             f"the members changed during {interrupted}; catch tacit.MembersChanged and begin the exchange anew."
+        )
+
+
+class LeftOut(RunError):
+    """The other workers continue without worker ``rank``, this one, which did not answer in time."""
+
+    def __init__(self, rank: int, members: Iterable[int]) -> None:
+        self.rank, self.members = rank, tuple(members)
+        super().__init__(
+            f"worker {rank} was left out of the run because it did not answer in time; "
+            f"{_all_of(self.members)} {'continue' if len(self.members) > 1 else 'continues'} without it. "
+            f"tacit launch --max-restarts starts such a worker again."
         )
 
 

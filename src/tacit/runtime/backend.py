@@ -15,7 +15,7 @@ from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
 from tacit.core.network import server_address, shard_at
 from tacit.core.strategy import Strategy, shards_of, takes_joiners
-from tacit.errors import Disagreement, Interrupted, PeerLost, RunError, TacitError, TimedOut
+from tacit.errors import Interrupted, PeerLost, RunError, TacitError, TimedOut
 from tacit.record.facts import process_facts
 from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
@@ -29,15 +29,17 @@ from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.joining import ProcessStartExchange, StateReply, StateRequest
 from tacit.runtime.launched import LaunchedLives
 from tacit.runtime.live_times import LiveTimes
+from tacit.runtime.membership.launched_liveness import LaunchedLiveness
+from tacit.runtime.membership.members import Membership
+from tacit.runtime.membership.setup import goes_on, membership_of
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.secret import find_secret
 from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.participants import Participants
-from tacit.runtime.rendezvous import rendezvous
+from tacit.runtime.rendezvous import agree, compare_with_members, rendezvous
 from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
-from tacit.session.agreement import first_difference
 from tacit.session.backend import LiveRound, StepEnded
 from tacit.session.server_model import ServerLoop, ServerModel
 from tacit.strategies import may_send
@@ -116,7 +118,11 @@ class ProcessBackend:
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
         )
         self.address, self._backend_name, self.network.hosts = found.address, found.backend, found.hosts
-        self._causes.liveness = self._participants or Liveness(self._environment, self.address)
+        is_elastic = goes_on(self._strategy, lives, found.backend)
+        if is_elastic:
+            self._causes.liveness = LaunchedLiveness(self._environment, lives)
+        else:
+            self._causes.liveness = self._participants or Liveness(self._environment, self.address)
         self.collectives = collectives = Collectives(
             self._environment,
             self._causes,
@@ -128,6 +134,7 @@ class ProcessBackend:
             now_s=self.now_s,
             participants=self._participants,
         )
+        collectives.start(membership_of(self._environment, lives, collectives, self.address) if is_elastic else None)
         if self._participants is not None:
             self.start_exchange = ProcessStartExchange(
                 self._participants,
@@ -333,32 +340,23 @@ class ProcessBackend:
     # Exchanges among sessions, not counted as traffic.
 
     def agree(self, own: dict[str, Any]) -> None:
-        if self.size == 1:
+        if self.collectives is None:
             return
-        environment = self._environment
-        if not self._joins:
-            environment.publish("table", own)
-        [first] = environment.gather("table", [0])
-        difference = first_difference(own, first)
-        if self._joins:
-            self._is_late = True
-            if difference is not None:
-                raise Disagreement(*difference, self.rank, at_attach=True)
+        if self._joins or self.joins:
+            self._is_late = self._joins
+            compare_with_members(self._environment, own)
             return
-        environment.publish("verdict", difference)
-        for rank, found in enumerate(environment.gather("verdict")):
-            if found is not None:
-                what, theirs, expected = found
-                raise Disagreement(what, theirs, expected, rank, at_attach=True)
-        assert self.collectives is not None
+        agree(self._environment, own)
         self.collectives.broadcast(torch.zeros(1), 0)  # all ranks have arrived
 
     def start_clock(self) -> None:
-        if self.collectives is not None and not self._joins:
+        if self.collectives is not None and not (self._joins or self.joins):
             self.collectives.mean(torch.zeros(1))  # all ranks have arrived
             if self._participants is not None:
                 self._participants.begin()
         self._timeout.start()
+        if self.membership is not None:
+            self.membership.start_clock()
         self.clock.start()
         if self._start_exchanges:
             begins, ends, sent = zip(*self._start_exchanges, strict=True)
@@ -375,7 +373,7 @@ class ProcessBackend:
         return [data] if self.collectives is None else self.collectives.exchange(data)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
-        if self.collectives is None or self._joins:  # a joiner gets its model later
+        if self.collectives is None or self._joins or self.joins:  # a joiner gets the model later
             return
         begun_s = time.perf_counter()
         self.collectives.broadcast(tensor, source)
@@ -389,6 +387,15 @@ class ProcessBackend:
     @property
     def live_ranks(self) -> Sequence[int]:
         return (0,) if self.collectives is None else self.collectives.living
+
+    @property
+    def membership(self) -> Membership | None:
+        return None if self.collectives is None else self.collectives.membership
+
+    @property
+    def joins(self) -> bool:
+        """Whether the run is on, and this process has not got its model yet."""
+        return self.membership is not None and not self.membership.holds
 
     # The end.
 
@@ -426,6 +433,8 @@ class ProcessBackend:
         if self.endpoint is not None:
             self.endpoint.close()
             self._host.close(failure)
+        if self.membership is not None:
+            self.membership.close(run_is_over=failure is None)
         if self.collectives is not None:
             self.collectives.close_groups()
         self._causes.close()

@@ -25,6 +25,8 @@ _TAIL: Final = struct.Struct("<2d")
 class LiveTimes:
     """The compute and hook seconds of all ranks since the round before. ``latest``: None before the first round."""
 
+    tail_bytes = _TAIL.size
+
     def __init__(self, step: ProcessStep, rank: int, size: int) -> None:
         self._step, self._rank = step, rank
         self._taken = (0.0, 0.0)

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from tacit.runtime.exchanges import BackgroundTransfer, TransferThread, exchange_bytes, transfer_by_pairs
 
 _OPEN_S: Final = 300.0
-"""How long members wait for each other to open a group."""
+"""How long members wait for each other to open a group, unless told otherwise."""
 _CLOSED: Final = "the group is closed"
 _SIGNALS_S: Final = timedelta(seconds=1)
 """How long a wait may keep Python from handling signals."""
@@ -54,6 +54,14 @@ class Call:
 
     def is_completed(self) -> bool:
         return self._work is not None and self._work.is_completed()
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the call has ended without an error."""
+        try:
+            return self._work is not None and self._work.is_completed() and bool(self._work.wait())
+        except RuntimeError:
+            return False
 
     def wait(self, gives_up: Callable[[], bool] | None = None) -> bool:
         """Wait until the call ends; raise ``RuntimeError`` if it fails or takes longer than its time-out.
@@ -108,6 +116,7 @@ class Group:
         address: str,
         backend: str,
         timeout_s: Callable[[], float],
+        open_s: float = _OPEN_S,
     ) -> None:
         self._timeout_s, self._name, self._begun = timeout_s, name, 0
         self._calls: WeakSet[Call] = WeakSet()
@@ -115,7 +124,7 @@ class Group:
         self._thread = TransferThread() if backend == "gloo" else None
         prefixed = PrefixStore(name, store)
         self._group: Any = (
-            _gloo(prefixed, self.place, self.size, address)
+            _gloo(prefixed, self.place, self.size, address, open_s)
             if backend == "gloo"
             else _nccl(prefixed, self.place, self.size)
         )
@@ -177,6 +186,12 @@ class Group:
         return call
 
 
+def is_time_out(error: RuntimeError) -> bool:
+    """Whether a call has failed because it took longer than its time-out."""
+    text = str(error).lower()
+    return "timed out" in text or "timeout" in text
+
+
 def _never_destroy(process_group: Any) -> None:
     """Keep ``process_group`` until the process exits, also while the interpreter shuts down.
 
@@ -185,10 +200,10 @@ def _never_destroy(process_group: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(process_group))
 
 
-def _gloo(store: Store, place: int, size: int, address: str) -> Any:
+def _gloo(store: Store, place: int, size: int, address: str, open_s: float) -> Any:
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    options._timeout = timedelta(seconds=_OPEN_S)
+    options._timeout = timedelta(seconds=open_s)
     options._threads = 2
     return dist.ProcessGroupGloo(store, place, size, options)
 

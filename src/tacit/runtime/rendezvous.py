@@ -10,9 +10,10 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from tacit.errors import TacitError
+from tacit.errors import Disagreement, TacitError
 from tacit.runtime.environment import Environment, address_towards, gpu, machine, own_address
 from tacit.runtime.messaging.secret import SECRET_FILE, find_secret, fingerprint
+from tacit.session.agreement import first_difference
 
 _log: Final = logging.getLogger("tacit")
 
@@ -94,3 +95,23 @@ def _address_between_machines(environment: Environment, interface: str | None) -
             "tacit.attach(…, interface=…)."
         )
     return own or address_towards(offered[0])
+
+
+def agree(environment: Environment, own: dict[str, Any]) -> None:
+    """Raise ``Disagreement`` on every rank, with the first difference, unless the tables of all ranks are equal."""
+    environment.publish("table", own)
+    [first] = environment.gather("table", [0])
+    environment.publish("verdict", first_difference(own, first))
+    for rank, found in enumerate(environment.gather("verdict")):
+        if found is not None:
+            what, theirs, expected = found
+            raise Disagreement(what, theirs, expected, rank, at_attach=True)
+
+
+def compare_with_members(environment: Environment, own: dict[str, Any]) -> None:
+    """Raise ``Disagreement`` on this process alone, which joins a run, if its table differs from that of the run."""
+    [first] = environment.gather("table", [0])  # equal on all ranks, so that a life of rank 0 compares with its former
+    difference = first_difference(own, first)
+    if difference is not None:
+        what, theirs, expected = difference
+        raise Disagreement(what, theirs, expected, environment.rank, at_attach=True)

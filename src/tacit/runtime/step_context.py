@@ -8,8 +8,8 @@ from typing import Final
 
 from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, SEND, WAIT, PlainEvent, Trace
 from tacit.runtime.clock import RunClock
+from tacit.runtime.membership.means import Mean
 from tacit.runtime.messaging.hook_lock import HookLock
-from tacit.runtime.network import Mean
 
 _STEPS_BETWEEN_PACKING: Final = 256
 _UPDATE: Final = "update"
@@ -114,7 +114,7 @@ class ProcessStep:
             self._end_computation(self._step)
         self.boundaries += 1
         for mean in self.means_in_progress:
-            mean.look()
+            mean.look_now()
         self.collect_rows()
         if self.boundaries % _STEPS_BETWEEN_PACKING == 0:
             self._trace.pack_if_long()

@@ -64,6 +64,36 @@ class StartExchange(Protocol):
         """Take part from now on."""
 
 
+class Joining(Protocol):
+    """What members of a run call in a session: see ``Regrouping``."""
+
+    def everything(self) -> bytes: ...
+
+    def adopt(self, everything: bytes) -> None: ...
+
+    def members_changed(self, members: Sequence[int]) -> None: ...
+
+
+class Members(Protocol):
+    """The members of a run that goes on without lost workers, and with joiners."""
+
+    session: Joining | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether this worker holds the model of the run; otherwise it is to join."""
+
+    def join(self) -> None:
+        """Wait until the members take this worker in, and continue from the state of one of them."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether members change before the next step, on all members alike."""
+
+    def at_boundary(self) -> None:
+        """Take joiners in, between the same two steps on all members."""
+
+
 class SessionBackend(Protocol):
     """One worker's world during one session."""
 
@@ -82,6 +112,10 @@ class SessionBackend(Protocol):
     @property
     def start_exchange(self) -> StartExchange | None:
         """How workers join this run; None where nobody can."""
+
+    @property
+    def membership(self) -> Members | None:
+        """The members, where they may change; None where a lost worker ends the run."""
 
     @property
     def is_handling(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from tacit.core.specs import current_text
@@ -76,7 +78,7 @@ class CheckpointShard:
         missing: tuple[int, ...] = ()
         if not isinstance(error, Interrupted):
             missing = error.ranks if isinstance(error, PeerLost) else error.missing
-        others = [other for other in range(self._backend.size) if other not in missing]
+        others = [other for other in self._backend.live_ranks if other not in missing]
         shard = self._shard()
         if not checkpoints.model_is_finite(shard["model"]):
             return None
@@ -91,6 +93,24 @@ class CheckpointShard:
             "random": checkpoints.random_state(),
             "trace": self._recorder.packed(),
         }
+
+    # Joiners.
+
+    def everything(self) -> bytes:
+        """Return what a joiner needs: all but this worker's own random streams and record."""
+        file = io.BytesIO()
+        state = {"model": self._model.state_dict(), "optimizer": self._optimizers.state_dict()}
+        torch.save({**state, "session": {**self._hooks.state_for_joiners(), "time_s": self._backend.now_s()}}, file)
+        return file.getvalue()
+
+    def adopt(self, everything: bytes) -> None:
+        """Continue from what ``everything`` returned on another worker. No code in it is executed."""
+        stored = torch.load(io.BytesIO(everything), weights_only=True)
+        self._model.load_state_dict(stored["model"])
+        self._optimizers.load_state_dict(stored["optimizer"])
+        self._hooks.adopt(stored["session"])
+        self._backend.set_clock(stored["session"]["time_s"])
+        self._recorder.join(self._hooks.step, stored["session"]["time_s"])
 
     def _resume_exactly(self, shard: dict[str, Any]) -> None:
         self._model.load_state_dict(shard["model"])

@@ -31,6 +31,7 @@ from tacit.session.server_model import KeptModel
 from tacit.session.steps.closures import Arguments
 from tacit.session.steps.last_rounds import join_last_rounds
 from tacit.session.steps.optimizers import Optimizers
+from tacit.session.steps.regrouping import RegroupCallback, Regrouping
 
 
 class Session:
@@ -63,12 +64,14 @@ class Session:
             before = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
             after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
             self._end.attached(self, parts, [*before, *after])
+            self._regrouping = Regrouping(backend, strategy, self._hooks, self._worker, self._shard)
             backend.start_clock()
             listen = partial(backend.listen, self, self._hooks.handle)
             if backend.start_exchange is not None and backend.start_exchange.is_due:
                 join_run(backend, backend.start_exchange, parts, listen)
             else:
                 listen()
+            self._regrouping.join()
 
     def _refuse_wrappers(self, parameters: Sequence[nn.Parameter]) -> None:
         """Refuse wrappers that communicate: at attach and, for later ones, in the first step.
@@ -109,6 +112,19 @@ class Session:
         None before the first round, without ``live``, in the simulator, and for strategies without rounds of all ranks.
         """
         return self._backend.live_round
+
+    @property
+    def members(self) -> Sequence[int]:
+        """The ranks that take part; all, unless ``tacit launch`` continues without some."""
+        return self._worker.network.members
+
+    def on_regroup(self, callback: RegroupCallback) -> None:
+        """Call ``callback(members)`` at the beginning of the next step, in ``optimizer.step()``, when members change.
+
+        Learning rate and data are the script's: set there what depends on the number of workers. A worker that joins
+        late continues at the members' step, see ``session.step``; it reads ``session.members`` after ``attach``.
+        """
+        self._regrouping.on_regroup(callback)
 
     # Losses and metrics.
 
@@ -300,7 +316,7 @@ class Session:
             exchange = self._backend.start_exchange
             if exchange is not None and exchange.requests:
                 give_start(exchange, self._module, self._flat, self.step)
-            return self._hooks.before(optimizer, args, kwargs)
+            return self._regrouping.before(optimizer, args, kwargs)
         except BaseException as error:
             self._end.fail(error)
             raise
@@ -308,7 +324,7 @@ class Session:
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         weight = self._worker.weight
         try:
-            time_s = self._hooks.after(optimizer)
+            time_s = self._regrouping.after(optimizer)
             if time_s is not None:
                 self._recorder.end_step(self._worker.step, weight, time_s)
                 self._duplicates.end_step(self._worker.step)

@@ -14,12 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
-from typing import Final
+from typing import Final, Protocol
 
 from tacit.errors import Interrupted, PeerLost, RunError, TimedOut
 from tacit.runtime.environment import Environment
-from tacit.runtime.failures.liveness import Liveness
-from tacit.runtime.participants import Participants
 
 _CAUSE_S: Final = 15.0
 """How long a worker whose collective failed waits for a cause: a lost worker, or a published error."""
@@ -30,6 +28,17 @@ _FURTHER_LOSSES_S: Final = 0.5
 _LOOK_S: Final = 0.02
 _WATCH_S: Final = 0.2
 """Period at which a worker without collectives checks whether the run ends."""
+
+
+class ProcessLiveness(Protocol):
+    """Which processes of the run have ended: ``Liveness`` from sockets, ``LaunchedLiveness`` from the launcher."""
+
+    run_name: str
+
+    def is_gone(self, rank: int) -> bool: ...
+
+    def close(self) -> None: ...
+
 
 LOST, FAILED, ASKED, TIMED_OUT = "lost", "failed", "asked", "timed out"
 
@@ -53,9 +62,10 @@ class FailureCauses:
     now_s: the run's clock. liveness: None in a run of one process, and in a process that is not a worker.
     """
 
-    def __init__(self, environment: Environment, now_s: Callable[[], float], liveness: Liveness | None = None) -> None:
-        self._environment, self._now_s = environment, now_s
-        self.liveness: Liveness | Participants | None = liveness
+    def __init__(
+        self, environment: Environment, now_s: Callable[[], float], liveness: ProcessLiveness | None = None
+    ) -> None:
+        self._environment, self._now_s, self.liveness = environment, now_s, liveness
         self._own: Cause | None = None  # used if the store cannot be reached any more
         self._watch: Thread | None = None
         self._stop = Event()

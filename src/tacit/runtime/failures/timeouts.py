@@ -19,12 +19,12 @@ class AdaptiveTimeout:
     """
 
     def __init__(self, chosen_s: float | None) -> None:
-        self._chosen_s, self._longest_s, self._seen, self._last_s = chosen_s, 0.0, 0, 0.0
+        self.chosen_s, self._longest_s, self._seen, self._last_s = chosen_s, 0.0, 0, 0.0
 
     @property
     def timeout_s(self) -> float:
-        if self._chosen_s is not None:
-            return self._chosen_s
+        if self.chosen_s is not None:
+            return self.chosen_s
         return _INITIAL_S if self._seen < 3 else max(_MINIMUM_S, _FACTOR * self._longest_s)
 
     def notice_s(self, longest_wait_s: float) -> float:

@@ -37,6 +37,7 @@ class AveragedState(ABC):
     def __init__(self, moments_every: MomentsEvery = None) -> None:
         self._moments_every = moments_every
         self.rounds = 0  # that have ended
+        self.agreed_moments: list[tuple[int, str]] | None = None  # optimizer's number and name in its state
 
     @property
     def is_empty(self) -> bool:
@@ -117,8 +118,6 @@ class ExtraState(AveragedState):
         # Walking the tree in every round would take longer than copying a small model.
         self._modules = list(model.modules())
         self.buffers, self.optimizer_state = buffers, optimizer_state
-        # Number of the optimizer and name in its state, once all ranks have agreed.
-        self._moments: list[tuple[int, str]] | None = None
 
     def float_buffers(self) -> list[Tensor]:
         """Return the buffers that can be averaged; counters and masks stay local."""
@@ -127,7 +126,7 @@ class ExtraState(AveragedState):
 
     def agree_on_moments(self, exchange: Callable[[bytes], list[bytes]]) -> None:
         """Exchange, once, which moments the ranks hold. A rank that skipped its first step has none and sends zeros."""
-        if self.optimizer_state != "average" or self._moments is not None:
+        if self.optimizer_state != "average" or self.agreed_moments is not None:
             return
         own = sorted(
             {
@@ -139,7 +138,7 @@ class ExtraState(AveragedState):
             }
         )
         names = {(number, name) for raw in exchange(json.dumps(own).encode()) for number, name in json.loads(raw)}
-        self._moments = sorted(names) or None  # no rank has stepped yet: exchange again
+        self.agreed_moments = sorted(names) or None  # no rank has stepped yet: exchange again
 
     def end_round(self) -> None:
         """Count a round; reset the optimizers' state after it, where the user asked for that."""
@@ -150,7 +149,7 @@ class ExtraState(AveragedState):
 
     def _tensors(self) -> list[Tensor]:
         tensors = self.float_buffers() if self.buffers == "average" else []
-        held = self._moments or () if self.optimizer_state == "average" else ()
+        held = self.agreed_moments or () if self.optimizer_state == "average" else ()
         for number, name in (moment for moment in held if self.is_due(moment[1])):
             for parameter in self._parameters[number]:
                 moment = self._optimizers[number].state.get(parameter, {}).get(name)
@@ -175,6 +174,15 @@ class NetworkWithExtraState:
     @rounds.setter
     def rounds(self, value: int) -> None:
         self._extra_state.rounds = value
+
+    @property
+    def agreed_moments(self) -> list[tuple[int, str]] | None:
+        """The moments that all ranks average; None as long as they have not agreed."""
+        return self._extra_state.agreed_moments
+
+    @agreed_moments.setter
+    def agreed_moments(self, moments: list[tuple[int, str]] | None) -> None:
+        self._extra_state.agreed_moments = moments
 
     @property
     def hosts(self) -> Sequence[int]:

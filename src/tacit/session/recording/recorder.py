@@ -140,6 +140,11 @@ class Recorder:
         self._curve.rows, self._rows = [tuple(row) for row in stored["curve"]], list(stored["rows"])
         self.meter.step = step
 
+    def join(self, step: int, time_s: float) -> None:
+        """Record from step ``step`` on, at which this worker has joined the run."""
+        self.meter.step = step
+        self.continue_at(time_s)
+
     def continue_at(self, time_s: float) -> None:
         """Take note of the time at which the run continues."""
         if self.watch is not None:

@@ -45,6 +45,7 @@ class AttachedWorker:
         self.period: float | None = None  # that the strategy has noted last
         self.updates = 0  # of the server's model that this worker holds, in server strategies
         self.has_no_data = False  # its data has ended: it joins the others' rounds with weight 0
+        self.has_stale_gradient = False  # of a model that another worker's state has replaced in this step
         self.scaler_skips = False  # the GradScaler found an overflow in this step
         self.update_is_skipped = False
         self.gradient_was_set = False
@@ -68,7 +69,7 @@ class AttachedWorker:
     @property
     def gradient(self) -> Tensor:
         gradient = self._model.gather_gradient()
-        if self.has_no_data or self.scaler_skips:
+        if self.has_no_data or self.has_stale_gradient or self.scaler_skips:
             return gradient.zero_()
         if self.must_be_finite:
             require_finite(self.rank, self.step + 1, "gradient", gradient, self.layout)
@@ -89,7 +90,7 @@ class AttachedWorker:
 
     @property
     def weight(self) -> float:
-        if self.has_no_data:
+        if self.has_no_data or self.has_stale_gradient:
             return 0.0
         return SKIPPED_WEIGHT if self.scaler_skips else self.meter.weight
 

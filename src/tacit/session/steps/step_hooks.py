@@ -143,7 +143,7 @@ class StepHooks:
             if self._strategy.cancels:  # from here on handlers cannot abandon the step
                 self._step.leave_hook()
             worker.scaler_skips = self._scaler.begin_step(optimizer)
-        overflowed = worker.scaler_skips and not worker.gradient_was_set
+        overflowed = (worker.scaler_skips or worker.has_stale_gradient) and not worker.gradient_was_set
         self._is_skipped = overflowed or worker.update_is_skipped or self._step.is_abandoned
 
     def _call_before(self, optimizer: Optimizer) -> None:
@@ -207,6 +207,14 @@ class StepHooks:
         if not self._sequence.end(optimizer):
             return None
         self.own_steps += 1
+        return self._complete_step()
+
+    def after_again(self, optimizer: Optimizer) -> float | None:
+        """Complete the step of the members, whose state this worker has got in the last hook of a step of its own."""
+        self._worker.has_stale_gradient = True
+        return self._complete_step()
+
+    def _complete_step(self) -> float:
         if self.hook_free_steps:
             self._count_step()
             self.hook_free_steps -= 1
@@ -231,6 +239,12 @@ class StepHooks:
         worker = self._worker
         worker.meter.end_step(None if self._step.is_abandoned else worker.weight)
         worker.scaler_skips = worker.update_is_skipped = worker.gradient_was_set = False
+        worker.has_stale_gradient = False
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether no optimizer has stepped since the last step was completed, and another step is to come."""
+        return not (self._sequence.has_begun or self._is_surplus)
 
     @torch.no_grad()
     def call_after(self) -> None:
@@ -287,6 +301,17 @@ class StepHooks:
             self.state = restore(self.state, stored["state"], self._worker.network.finished)
         restore_generator(self._worker.random, stored["random"])
         self._load_counters(stored)
+
+    def state_for_joiners(self) -> dict[str, Any]:
+        """Return what ``adopt`` needs on another worker."""
+        return {**self.state_dict(), "moments": self._worker.network.agreed_moments}
+
+    def adopt(self, stored: Mapping[str, Any]) -> None:
+        """Continue from another worker's state, with this worker's own random stream."""
+        own = store_generator(self._worker.random)
+        self.load_state_dict(stored)
+        restore_generator(self._worker.random, own)
+        self._worker.network.agreed_moments = stored["moments"]
 
     def load_merged(self, stored: Sequence[Mapping[str, Any]], mine: int) -> None:
         """Continue from the states of another number of workers, with the counters of the ``mine``-th."""

@@ -39,6 +39,7 @@ class ScriptBackend:
     """The simulated world for one session of one worker."""
 
     world = "simulated"
+    membership = None  # of real processes
     server_is_process = False
     server_models: ClassVar[list[KeptModel]] = []
     live_round = totals = None

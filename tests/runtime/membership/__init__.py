@@ -1,0 +1,1 @@
+"""Tests of membership: generations, calls, deadlines, and members on real processes."""
