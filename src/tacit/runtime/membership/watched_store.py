@@ -18,7 +18,7 @@ class WatchedStore(Store):
     """Passes calls on to ``store``; a wait raises ``RuntimeError`` once ``is_lost()``, or after its time-out."""
 
     def __init__(self, store: Store, is_lost: Callable[[], bool]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._store, self._is_lost = store, is_lost
 
     def set(self, key: str, value: Any) -> None:
@@ -33,7 +33,7 @@ class WatchedStore(Store):
     def add(self, key: str, value: int) -> int:
         return int(self._store.add(key, value))
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         until_s, looks = time.monotonic() + (timedelta(seconds=60) if timeout is None else timeout).total_seconds(), 0
         while not self._store.check(keys):
             looks += 1
