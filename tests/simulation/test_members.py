@@ -85,6 +85,30 @@ def test_a_joiner_begins_with_the_model_that_a_member_has(strategy):
             assert all(torch.equal(model, models[joiner]) for model in models.values())
 
 
+def test_a_joiner_in_the_middle_of_an_overlapped_round_has_the_moments_and_the_result_of_a_member():
+    in_progress: list[int] = []
+
+    class Watched(tacit.LocalSGD):
+        def regrouped(self, worker, state, members):
+            in_progress.append(sum(fragment.rounds.pending is not None for fragment in state.fragments))
+
+    place = {"compute": tacit.Constant(mean_s=1.0), "latency_s": 0.3, "min_workers": 2, "regroup_s": 0.0}
+    cluster = tacit.Cluster(workers=4, faults=[tacit.Join(rank=3, at_s=4.5)], **place)
+    moments = {"momentum": 0.9, "optimizer_state": "average"}
+    strategy = Watched(period=tacit.Every(4), fragments=2, overlap_steps=2)
+    run = tacit.simulate(QUADRATIC, strategy, cluster=cluster, steps=20, lr=0.02, seed=1, **moments)
+    assert run.status == "finished"
+    assert in_progress == [0, 0, 0, 1, 1, 1, 1]  # at the start without worker 3, and when it is let in
+
+
+def test_a_member_that_is_paused_comes_to_the_door_when_it_wakes():
+    faults = [tacit.Crash(rank=3, at_s=4.5), tacit.Pause(rank=1, at_s=4.2, for_s=2.0)]
+    compute = {"compute": tacit.Constant(mean_s=1.0), "latency_s": 0.0, "speed": {3: 0.5}}
+    run = simulate(tacit.LocalSGD(period=tacit.Every(4)), faults, steps=8, **compute)
+    [time_s] = {note.time_s for note in run.trace.of("note") if note.label == "members"}
+    assert time_s == pytest.approx(6.4)
+
+
 def test_local_progress_of_those_who_are_left_is_never_lost():
     """Who has waited in a round since before the loss gives it the same model; the mean is that of the members."""
     steps = tacit.LocalSGD(period=tacit.OneShot())

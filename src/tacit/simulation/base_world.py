@@ -60,7 +60,7 @@ class BaseWorld(ABC):
             self.fabric,
             trace,
             self.cluster.timeout_s,
-            self._awake_from,
+            self.awake_from,
             self.is_timing,
         )
         for rank, at_s in self._lost_at.items():
@@ -182,7 +182,7 @@ class BaseWorld(ABC):
             if not endpoint.fiber.is_over:
                 endpoint.interrupt()
 
-    def _awake_from(self, ranks: Sequence[int]) -> float:
+    def awake_from(self, ranks: Sequence[int]) -> float:
         """Return the earliest time from now on at which none of ``ranks`` is paused."""
         now_s = self.agenda.now_s
         return max(self._compute_times[rank].awake_from(now_s) for rank in ranks) if self._has_pauses else now_s

@@ -45,7 +45,7 @@ class Collective(Call):
         self.since_s: dict[int, float] = {}  # by rank: since when it waits
         self.done_s: dict[int, float] = {}
         self.begun_s, self.attempt, self.is_numbered = 0.0, 0, False
-        self.lets_in = False  # whether all ranks let joiners in after it, at the end of their step
+        self.lets_in = 0  # the generation that lets joiners in after it, at the end of its step; 0: none
 
     def __str__(self) -> str:
         return f"{self.kind} {self.index}"

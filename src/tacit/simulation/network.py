@@ -132,7 +132,7 @@ class SimulatedNetwork:
                 continue
             collective.waiters[rank] = end.fiber
             end.block(collective)
-        if collective.lets_in:
+        if collective.lets_in and collective.lets_in == end.world.generation:  # else they are in already
             end.is_door_due = True
         return collective.results[rank]
 

@@ -54,6 +54,7 @@ class SimulatedWorker(Endpoint):
         self._update_is_skipped = self._is_abandoned = False
         self._deferred_gradient: Tensor | None = None  # of this step, if its update is skipped
         self._step_in_progress: StepInProgress | None = None
+        self.plain_network = self.network
         self._with_moments: NetworkWithMoments | None = None  # where rounds average or reset the optimizer's moments
         if world.moments is not None:
             self._with_moments = world.moments.network_of(self)

@@ -99,7 +99,8 @@ class MembersCollectives(Collectives):
             self._fail(collective, lost)
             return
         if not collective.continues:
-            collective.lets_in = self.members_of_run.announces_joiners
+            members = self.members_of_run
+            collective.lets_in = members.generation if members.announces_joiners else 0
         self._running.append(collective)
         super()._start(collective)
 
@@ -168,8 +169,9 @@ class MembersCollectives(Collectives):
     def _lose_in_progress(self, call: MembersCollective, rank: int) -> None:
         call.waiters.pop(rank, None)
         call.followers = [follower for follower in call.followers if follower != rank]
-        if call.done_s:
+        if any(other not in self._lost for other in call.done_s):
             return  # who has the result gives it to the others
+        call.done_s.clear()
         now_s = self._agenda.now_s
         if call.exchange is not None:
             (ends_s, sent_bytes), call.exchange = call.exchange, None

@@ -29,11 +29,10 @@ class Everything:
     shared_random: Generator
     size_bytes: int
 
-    def transfer(self, joiners: Sequence[int], delay_s: float) -> float:
-        """Send everything to ``joiners`` in ``delay_s`` seconds; return how long it takes. The bytes are counted."""
+    def transfer(self, joiners: Sequence[int], begun_s: float) -> float:
+        """Send everything to ``joiners`` at ``begun_s``; return how long it takes. The bytes are counted."""
         world, group = self.donor.world, (self.donor.rank, *joiners)
         price = world.fabric.price_broadcast(group, self.donor.rank, self.size_bytes)
-        begun_s = world.agenda.now_s + delay_s
         ends_s = [begun_s + seconds for seconds in price.seconds]
         world.trace.exchanges(group, begun_s, ends_s, "join", world.collectives.rounds, price.sent_bytes)
         return max(price.seconds)
@@ -58,7 +57,7 @@ def everything_of(donor: SimulatedWorker) -> Everything:
 def copied(value: Any, joiner: SimulatedWorker) -> Any:
     """Return a copy of a strategy's state for ``joiner``; rounds in progress then have the donor's result."""
     if isinstance(value, SimulatedPending):
-        return value.copied(joiner.network)
+        return value.copied(joiner.plain_network)
     if isinstance(value, PendingWithExtraState):
         assert isinstance(joiner.network, NetworkWithMoments)
         return value.copied(lambda pending: copied(pending, joiner), joiner.network)

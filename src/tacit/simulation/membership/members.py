@@ -130,9 +130,9 @@ class Members:
         if joiners:
             donor = self._donor(left)
             everything = everything_of(self._world.workers[donor])
-            seconds += everything.transfer(joiners, seconds)
-        now_s = self._world.agenda.now_s
-        self._world.agenda.at(now_s + seconds, partial(self._decide, self._attempt, left, joiners, everything))
+            seconds += everything.transfer(joiners, self._world.awake_from(left) + seconds)
+        begun_s = self._world.awake_from(left)  # a member that is paused answers later
+        self._world.agenda.at(begun_s + seconds, partial(self._decide, self._attempt, left, joiners, everything))
 
     def _admitted(self, left: Sequence[int]) -> list[int]:
         if self._strategy.keeps_models_apart:
