@@ -1,0 +1,324 @@
+"""K of P servers on MNIST, as in their paper (Dutta et al., AISTATS 2018, arXiv 1803.01113; AdaSync: arXiv 2003.10579).
+
+    python -m benchmarks.papers.servers_mnist --data /path/to/data [--quick] [--only 2] [--out
+    benchmarks/results/servers_mnist.json]
+
+Logistic regression with ten classes on DATA/mnist, P = 8 learners, mini-batches of one picture, compute times of mean 1 s:
+exponential, and Pareto of infinite variance; free messages. Error against time up to a horizon. Rates are searched on
+seed 100 by the loss at the horizon, then seeds 0, 1 and 2 run at the best. Runs are kept beside --out and not made again.
+
+1  error against time at the paper's rate, η = 0.01 for all
+2  the same with the rate of each method tuned
+3  staleness rate tuned against a tuned constant rate
+4  AdaSync against fixed K, rates tuned
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+import tacit
+from benchmarks.papers import prepared
+from benchmarks.papers.common import arguments, measure, table, target
+from benchmarks.papers.drawing import Curve, draw
+from benchmarks.papers.rows import Case, Row, Rows, Search, Tuned, key_of, mnist_file, rows_of, say_cost, score_of, shown
+from tacit.cluster.delays import Delay
+from tacit.errors import RunError
+from tacit.strategies import Strategy
+
+LEARNERS, K, PAPER_RATE = 8, 4, 0.01
+DELAYS: dict[str, Delay] = {
+    "exponential": tacit.Exponential(mean_s=1.0),
+    "Pareto": tacit.Pareto(minimum_s=0.5, shape=2.0),
+}
+METHODS: dict[str, Strategy[Any]] = {
+    "Sync": tacit.KSync(k=LEARNERS),
+    "K-sync": tacit.KSync(k=K),
+    "K-batch-sync": tacit.KBatchSync(k=K),
+    "Async": tacit.KAsync(k=1),
+    "K-async": tacit.KAsync(k=K),
+    "K-batch-async": tacit.KBatchAsync(k=K),
+}
+SHARES = (0.005, 0.05, 0.5)  # C/η_max; the paper's is 0.005
+SEARCH = Search(rates=(0.003, 0.01, 0.03, 0.1), factor=10**0.5, most=7)
+MOMENTS = 40
+SECONDS = 3.0  # processor time of a run, for the cost
+
+
+class Ended(RunError):
+    """The horizon of a run is reached."""
+
+
+@dataclass
+class Bench:
+    """What the parts share: the pictures, the rows, the horizon."""
+
+    chosen: argparse.Namespace
+    rows: Rows = field(init=False)
+    horizon_s: float = field(init=False)
+    search: Search = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_quick = self.chosen.quick
+        self.rows, self.horizon_s = rows_of(self.chosen), 8.0 if is_quick else 1000.0
+        self.search = replace(SEARCH, rates=(0.01,), most=1, seeds=(0,)) if is_quick else SEARCH
+
+    @cached_property
+    def workload(self) -> prepared.Softmax:
+        return prepared.Softmax(prepared.read_pictures(mnist_file(self.chosen.data).parent.parent), 1)
+
+    def train(self, strategy: Strategy[Any], delay: str, rate: float, seed: int, learners: int = LEARNERS) -> Row:
+        """Run until the horizon; the score is the mean loss at the last four of forty moments."""
+        horizon_s = self.horizon_s * LEARNERS / learners  # as many gradients
+
+        def stop(step: int, steps: int, time_s: float, loss: float | None) -> None:
+            if time_s >= horizon_s * (1 - 1e-9):
+                raise Ended
+
+        row: Row = {"score": None, "error": None, "updates": None, "losses": None}
+        try:
+            run = tacit.simulate(
+                self.workload,
+                strategy,
+                cluster=tacit.Cluster(
+                    workers=learners, compute=DELAYS[delay], latency_s=0.0, bandwidth_bytes_per_s=math.inf
+                ),
+                steps=round(3 * learners * horizon_s),  # more than any method needs
+                seed=seed,
+                lr=rate,
+                evaluate_every_s=horizon_s / MOMENTS,
+                progress=stop,
+            )
+        except Ended as ended:
+            run = ended.run
+        except tacit.NotFinite:
+            return row
+        timed = [entry for entry in run.history if entry["loss"] is not None and entry["time_s"] > 0][:MOMENTS]
+        if len(timed) < MOMENTS or not all(math.isfinite(entry["loss"]) for entry in timed):
+            return row
+        losses = [entry["loss"] for entry in timed]
+        return row | {
+            "score": float(np.mean(losses[-4:])),
+            "error": 1 - float(np.mean([entry["metric"] for entry in timed[-4:]])),
+            "updates": timed[-1]["step"],
+            "times_s": [entry["time_s"] for entry in timed],
+            "losses": losses,
+        }
+
+
+def fixed_rate(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Error against time at η = 0.01 for all six methods, exponential and Pareto times."""
+    bench = Bench(chosen)
+    say_cost("part 1", [("MNIST", len(DELAYS) * len(METHODS) * len(bench.search.seeds), SECONDS)])
+    found = {delay: {name: _at_rate(bench, 1, delay, name, PAPER_RATE) for name in METHODS} for delay in DELAYS}
+    part = _comparison(chosen, bench, found, "η = 0.01", "fixed")
+    part["setting"] = f"η = {PAPER_RATE} for all, the paper's. {_setting(bench)}"
+    return part
+
+
+def tuned_rates(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Error against time, the rate of each method tuned for the loss at the horizon."""
+    bench = Bench(chosen)
+    say_cost("part 2", [("MNIST", len(DELAYS) * len(METHODS) * bench.search.least_runs, SECONDS)])
+    found = {delay: {name: _tuned(bench, 2, delay, name, METHODS[name]) for name in METHODS} for delay in DELAYS}
+    part = _comparison(chosen, bench, found, "tuned", "tuned")
+    part["setting"] = f"Rates tuned. {_setting(bench)}"
+    return part
+
+
+def _comparison(
+    chosen: argparse.Namespace, bench: Bench, found: dict[str, dict[str, Tuned]], which: str, suffix: str
+) -> dict[str, Any]:
+    part: dict[str, Any] = {"targets": [], "runs": {}}
+    panels, labels, rows = {}, {}, []
+    for delay, methods in found.items():
+        part["runs"][delay] = {name: tuned.numbers("score", "error", "updates") for name, tuned in methods.items()}
+        level = max(tuned.of("score")["mean"] for tuned in methods.values())
+        times = {name: _time_to(tuned, level) for name, tuned in methods.items()}
+        early = {name: float(np.mean([row["losses"][1] for row in tuned.rows])) for name, tuned in methods.items() if _all(tuned)}
+        for name, tuned in methods.items():
+            updates = np.mean([row["updates"] or 0 for row in tuned.rows])
+            rows.append((delay, name, f"{tuned.rate:.3g}", f"{updates:.0f}", f"{early.get(name, math.inf):.4f}", shown(tuned.of("score")), f"{100 * tuned.of('error')['mean']:.2f} %", "never" if times[name] is None else f"{times[name]:.0f}"))  # fmt: skip
+        first = min((name for name in times if times[name] is not None), key=lambda name: times[name] or 0.0, default="none")
+        last = min(methods, key=lambda name: methods[name].of("score")["mean"])
+        said = ", ".join(f"{name} {time_s:.0f} s" for name, time_s in times.items() if time_s is not None)
+        part["targets"] += [
+            target("§5", f"{delay}, {which}: K-batch-async is the first at loss {level:.3f}, which all reach", said, first == "K-batch-async"),
+            target("§5", f"({delay}, {which}: lowest loss at the horizon: reported)", f"{last}, {shown(methods[last].of('score'))}", None),
+            target(
+                "§5", f"{delay}, {which}: Async is below Sync early (at {2 * bench.horizon_s / MOMENTS:.0f} s)",
+                f"{early.get('Async', math.inf):.4f} and {early.get('Sync', math.inf):.4f}",
+                early.get("Async", math.inf) < early.get("Sync", math.inf),
+            ),
+            target(
+                "§5", f"{delay}, {which}: Async is above Sync at the horizon",
+                f"{shown(methods['Async'].of('score'))} and {shown(methods['Sync'].of('score'))}",
+                methods["Async"].of("score")["mean"] > methods["Sync"].of("score")["mean"],
+            ),
+        ]  # fmt: skip
+        title = f"{delay}, {which}: training loss"
+        panels[title], labels[title] = _curves(methods), "time (s)"
+    figure = chosen.out.with_name(f"{chosen.out.stem}_{suffix}.svg")
+    draw(figure, panels, labels, floor=_floor(panels))
+    header = ("times", "method", "η", "updates", "loss early", "loss at the horizon", "test error", "s to the loss all reach")
+    part["table"] = [f"![curves]({figure.name})", "", *table(header, rows)]
+    return part
+
+
+def staleness(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Async with η = min(C/‖w_j − w_τ‖², η_max), C and η_max tuned, against a tuned constant rate; P = 8 and 40."""
+    bench = Bench(chosen)
+    counts = (8,) if chosen.quick else (8, 40)
+    shares = SHARES[:1] if chosen.quick else SHARES
+    fine = Search(
+        rates=tuple(0.003 * 10 ** (i / 4) for i in range(9)) if not chosen.quick else (0.01,),
+        factor=10**0.25, most=12, seeds=bench.search.seeds,
+    )  # fmt: skip
+    coarse = replace(bench.search, rates=bench.search.rates[:1] if chosen.quick else (0.01, 0.03, 0.1), most=4)
+    runs = len(DELAYS) * len(counts) * (fine.least_runs + len(shares) * len(coarse.rates) + len(fine.seeds))
+    say_cost("part 3", [("MNIST", runs, SECONDS)])
+    part: dict[str, Any] = {"targets": [], "runs": {}}
+    rows = []
+    for delay in DELAYS:
+        for learners in counts:
+            constant = fine.run(
+                bench.rows, Case(3, delay, f"constant, P = {learners}"),
+                lambda rate, seed, d=delay, p=learners: bench.train(tacit.KAsync(k=1), d, rate, seed, p),
+            )  # fmt: skip
+            ruled, share = _best_staleness(bench, coarse, shares, delay, learners)
+            tried = len(constant.tried), len(shares) * len(coarse.rates)
+            part["runs"][f"{delay}, P = {learners}"] = {
+                "constant": constant.numbers("score", "error"),
+                "staleness": ruled.numbers("score", "error") | {"share": share},
+            }
+            rows.append((delay, learners, f"{constant.rate:.3g}", shown(constant.of("score")), f"{ruled.rate:.3g}, C = {share:g} η", shown(ruled.of("score")), f"{tried[0]}, at least {tried[1]}"))  # fmt: skip
+            ratio = ruled.of("score")["mean"] / constant.of("score")["mean"]
+            part["targets"].append(
+                target(
+                    "§4", f"{delay}, P = {learners}: the staleness rate, tuned, ends below a tuned constant rate",
+                    f"{ratio:.3f} of its loss: {shown(ruled.of('score'))} and {shown(constant.of('score'))}",
+                    ratio < 1,
+                )
+            )  # fmt: skip
+    part["table"] = table(("times", "P", "η", "constant", "η_max", "staleness rate", "trials"), rows)
+    part["setting"] = (
+        f"Async (K = 1). As many gradients for P = 40: a fifth of the horizon. Constant rates in factors of 10^(1/4); for the rule C/η_max in "
+        f"{', '.join(f'{share:g}' for share in SHARES)} and three η_max, more beyond an edge. {_setting(bench)}"
+    )
+    return part
+
+
+def _best_staleness(bench: Bench, search: Search, shares: tuple[float, ...], delay: str, learners: int) -> tuple[Tuned, float]:
+    """Search η_max for each C/η_max, and return the runs of the best pair and its C/η_max."""
+
+    def case(share: float) -> Case:
+        return Case(3, delay, f"staleness, C = {share:g} η, P = {learners}")
+
+    def train(share: float, rate: float, seed: int) -> Row:
+        rule = tacit.StalenessRate(c=share * rate)
+        return bench.train(tacit.KAsync(k=1, rate=rule), delay, rate, seed, learners)
+
+    best: dict[float, tuple[float, float]] = {}
+    for share in shares:
+        rate, _ = search.best_rate(bench.rows, case(share), lambda r, s, c=share: train(c, r, s))
+        row = bench.rows.get(key_of(case(share), rate, 100), lambda c=share, r=rate: train(c, r, 100))
+        best[share] = (score_of(row), rate)
+    share = min(best, key=lambda one: best[one][0])
+    return search.run(bench.rows, case(share), lambda r, s: train(share, r, s)), share
+
+
+def adasync(chosen: argparse.Namespace) -> dict[str, Any]:
+    """AdaSync on K-async from K = 1 against K = 1, 2, 4 and 8, rates tuned."""
+    bench = Bench(chosen)
+    every_s = bench.horizon_s / 100
+    fixed: dict[str, Strategy[Any]] = {f"K = {k}": tacit.KAsync(k=k) for k in (1, 2, 4, 8)}
+    say_cost("part 4", [("MNIST", len(DELAYS) * (len(fixed) + 1) * bench.search.least_runs, SECONDS)])
+    part: dict[str, Any] = {"targets": [], "runs": {}}
+    panels, labels, rows = {}, {}, []
+    for delay in DELAYS:
+        found = {name: _tuned(bench, 4, delay, name, strategy) for name, strategy in fixed.items()}
+        found["AdaSync"] = _tuned(bench, 4, delay, "AdaSync", tacit.AdaSync(tacit.KAsync(k=1), every_s=every_s))
+        part["runs"][delay] = {name: tuned.numbers("score", "error", "updates") for name, tuned in found.items()}
+        rows += [(delay, name, f"{t.rate:.3g}", f"{np.mean([row['updates'] or 0 for row in t.rows]):.0f}", shown(t.of("score")), f"{100 * t.of('error')['mean']:.2f} %") for name, t in found.items()]  # fmt: skip
+        best = min(fixed, key=lambda name: found[name].of("score")["mean"])
+        ratio = found["AdaSync"].of("score")["mean"] / found[best].of("score")["mean"]
+        part["targets"].append(
+            target("§5", f"{delay}: AdaSync ends within 5 % of the best fixed K", f"{ratio:.3f} of {best}'s loss", ratio <= 1.05)
+        )  # fmt: skip
+        if all(_all(tuned) for tuned in found.values()):
+            curves = {name: np.mean([row["losses"] for row in tuned.rows], axis=0) for name, tuned in found.items()}
+            envelope = np.min([curves[name] for name in fixed], axis=0)
+            worst = float((curves["AdaSync"] / envelope).max())
+            part["targets"].append(
+                target("§5", f"({delay}: largest distance to the lower envelope on the way: reported)", f"{worst:.2f} times", None)
+            )  # fmt: skip
+        title = f"{delay}, AdaSync: training loss"
+        panels[title], labels[title] = _curves(found), "time (s)"
+    figure = chosen.out.with_name(f"{chosen.out.stem}_adasync.svg")
+    draw(figure, panels, labels, floor=_floor(panels))
+    header = ("times", "method", "η", "updates", "loss at the horizon", "test error")
+    part["table"] = [f"![curves]({figure.name})", "", *table(header, rows)]
+    part["setting"] = f"K-async; AdaSync chooses K every {every_s:g} s from K = 1. Rates tuned. {_setting(bench)}"
+    return part
+
+
+def _tuned(bench: Bench, part: int, delay: str, name: str, strategy: Strategy[Any]) -> Tuned:
+    return bench.search.run(
+        bench.rows, Case(part, delay, name), lambda rate, seed: bench.train(strategy, delay, rate, seed)
+    )
+
+
+def _at_rate(bench: Bench, part: int, delay: str, name: str, rate: float) -> Tuned:
+    case = Case(part, delay, name)
+    found = tuple(
+        bench.rows.get(key_of(case, rate, seed), lambda s=seed: bench.train(METHODS[name], delay, rate, s))
+        for seed in bench.search.seeds
+    )
+    return Tuned(rate, (rate,), found)
+
+
+def _all(tuned: Tuned) -> bool:
+    return all(row["losses"] is not None for row in tuned.rows)
+
+
+def _time_to(tuned: Tuned, level: float) -> float | None:
+    """Return the time from which the mean loss stays at most ``level``."""
+    if not _all(tuned):
+        return None
+    losses, times_s = np.mean([row["losses"] for row in tuned.rows], axis=0), tuned.rows[0]["times_s"]
+    above = np.flatnonzero(losses > level * (1 + 1e-6))
+    place = int(above[-1]) + 1 if len(above) else 0
+    return float(times_s[min(place, len(times_s) - 1)])
+
+
+def _curves(methods: dict[str, Tuned]) -> list[Curve]:
+    return [
+        Curve(name, name, tuned.rows[0]["times_s"], np.mean([row["losses"] for row in tuned.rows], axis=0).tolist(), True)
+        for name, tuned in methods.items()
+        if _all(tuned)
+    ]  # fmt: skip
+
+
+def _floor(panels: dict[str, list[Curve]]) -> float:
+    return 0.9 * min(y for curves in panels.values() for curve in curves for y in curve.y)
+
+
+def _setting(bench: Bench) -> str:
+    return (
+        f"P = {LEARNERS}, K = {K}, m = 1, horizon {bench.horizon_s:g} s, forty moments; compute times of mean 1 s: exp(1), and Pareto with minimum "
+        f"0.5 s and shape 2. Pixels from 0 to 1. Loss on {bench.workload.evaluated} fixed training pictures, error on the 10,000 test pictures, both means "
+        f"of the last four moments; «early» is the second moment. «To the loss all reach»: the highest loss at the horizon among the methods, from "
+        f"when a curve stays below it. Rates in factors of √10 from 0.003 to 0.1, more beyond an edge."
+    )
+
+
+PARTS = {1: fixed_rate, 2: tuned_rates, 3: staleness, 4: adasync}
+
+if __name__ == "__main__":
+    measure("K of P servers on MNIST", "servers_mnist", PARTS, arguments(__doc__, "servers_mnist", PARTS))
