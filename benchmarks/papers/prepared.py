@@ -82,7 +82,9 @@ class Regression(Workload):
         for step in range(60):
             gradient = self.gradient(w.to(self.x.dtype))
             if step < 4:  # curvature of few samples while w moves far, then of more
-                factor = self._curvature(w.to(self.x.dtype), min(len(self.y), (2, 4, 8, 16)[step] * max(dimension, 2500)))
+                factor = self._curvature(
+                    w.to(self.x.dtype), min(len(self.y), (2, 4, 8, 16)[step] * max(dimension, 2500))
+                )
             move = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
             w = w - move
             if float(gradient @ move) < 1e-12:  # twice the distance to F*, by the model
@@ -114,7 +116,9 @@ class Regression(Workload):
         return torch.linalg.cholesky(total)
 
 
-def epsilon_like(samples: int = 400_000, features: int = 2000, decay: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+def epsilon_like(
+    samples: int = 400_000, features: int = 2000, decay: float = 1.0, seed: int = 0
+) -> tuple[Tensor, Tensor]:
     """Return rows of unit length, features of variance proportional to 1/i^decay, and labels of a logistic model.
 
     In float32 and in place: 3.2 GB for epsilon's 400,000 × 2,000.

@@ -27,9 +27,21 @@ import tacit
 from benchmarks.papers import prepared
 from benchmarks.papers.common import arguments, measure, table, target
 from benchmarks.papers.drawing import Curve, draw
-from benchmarks.papers.rows import Case, Row, Rows, Search, Tuned, key_of, mnist_file, rows_of, say_cost, score_of, shown
+from benchmarks.papers.horizon import simulate_until
+from benchmarks.papers.rows import (
+    Case,
+    Row,
+    Rows,
+    Search,
+    Tuned,
+    key_of,
+    mnist_file,
+    rows_of,
+    say_cost,
+    score_of,
+    shown,
+)
 from tacit.cluster.delays import Delay
-from tacit.errors import RunError
 from tacit.strategies import Strategy
 
 LEARNERS, K, PAPER_RATE = 8, 4, 0.01
@@ -45,14 +57,19 @@ METHODS: dict[str, Strategy[Any]] = {
     "K-async": tacit.KAsync(k=K),
     "K-batch-async": tacit.KBatchAsync(k=K),
 }
-SHARES = (0.005, 0.05, 0.5)  # C/η_max; the paper's is 0.005
+FIXED = {  # the rivals of AdaSync: the part whose runs they are, and the name there
+    "K = 1": (2, "Async", METHODS["Async"]),
+    "K = 2": (4, "K = 2", tacit.KAsync(k=2)),
+    "K = 4": (2, "K-async", METHODS["K-async"]),
+    "K = 8": (2, "Sync", METHODS["Sync"]),
+}
+SHARES = (0.005, 0.05)  # C/η_max; the paper's is 0.005
+STALE = (("exponential", 8), ("exponential", 40), ("Pareto", 8))  # times and number of learners of part 3
 SEARCH = Search(rates=(0.003, 0.01, 0.03, 0.1), factor=10**0.5, most=7)
+FINE = Search(rates=tuple(0.003 * 10 ** (i / 3) for i in range(6)), factor=10 ** (1 / 3), most=8)
+COARSE = Search(rates=(0.01, 0.03, 0.1), factor=10**0.5, most=4)
 MOMENTS = 40
 SECONDS = 3.0  # processor time of a run, for the cost
-
-
-class Ended(RunError):
-    """The horizon of a run is reached."""
 
 
 @dataclass
@@ -77,26 +94,10 @@ class Bench:
         """Run until the horizon; the score is the mean loss at the last four of forty moments."""
         horizon_s = self.horizon_s * LEARNERS / learners  # as many gradients
 
-        def stop(step: int, steps: int, time_s: float, loss: float | None) -> None:
-            if time_s >= horizon_s * (1 - 1e-9):
-                raise Ended
-
         row: Row = {"score": None, "error": None, "updates": None, "losses": None}
+        cluster = tacit.Cluster(workers=learners, compute=DELAYS[delay], latency_s=0.0, bandwidth_bytes_per_s=math.inf)
         try:
-            run = tacit.simulate(
-                self.workload,
-                strategy,
-                cluster=tacit.Cluster(
-                    workers=learners, compute=DELAYS[delay], latency_s=0.0, bandwidth_bytes_per_s=math.inf
-                ),
-                steps=round(3 * learners * horizon_s),  # more than any method needs
-                seed=seed,
-                lr=rate,
-                evaluate_every_s=horizon_s / MOMENTS,
-                progress=stop,
-            )
-        except Ended as ended:
-            run = ended.run
+            run = simulate_until(horizon_s, MOMENTS, self.workload, strategy, cluster=cluster, seed=seed, lr=rate)
         except tacit.NotFinite:
             return row
         timed = [entry for entry in run.history if entry["loss"] is not None and entry["time_s"] > 0][:MOMENTS]
@@ -141,11 +142,17 @@ def _comparison(
         part["runs"][delay] = {name: tuned.numbers("score", "error", "updates") for name, tuned in methods.items()}
         level = max(tuned.of("score")["mean"] for tuned in methods.values())
         times = {name: _time_to(tuned, level) for name, tuned in methods.items()}
-        early = {name: float(np.mean([row["losses"][1] for row in tuned.rows])) for name, tuned in methods.items() if _all(tuned)}
+        early = {
+            name: float(np.mean([row["losses"][1] for row in tuned.rows]))
+            for name, tuned in methods.items()
+            if _all(tuned)
+        }
         for name, tuned in methods.items():
             updates = np.mean([row["updates"] or 0 for row in tuned.rows])
             rows.append((delay, name, f"{tuned.rate:.3g}", f"{updates:.0f}", f"{early.get(name, math.inf):.4f}", shown(tuned.of("score")), f"{100 * tuned.of('error')['mean']:.2f} %", "never" if times[name] is None else f"{times[name]:.0f}"))  # fmt: skip
-        first = min((name for name in times if times[name] is not None), key=lambda name: times[name] or 0.0, default="none")
+        first = min(
+            (name for name in times if times[name] is not None), key=lambda name: times[name] or 0.0, default="none"
+        )
         last = min(methods, key=lambda name: methods[name].of("score")["mean"])
         said = ", ".join(f"{name} {time_s:.0f} s" for name, time_s in times.items() if time_s is not None)
         part["targets"] += [
@@ -166,56 +173,68 @@ def _comparison(
         panels[title], labels[title] = _curves(methods), "time (s)"
     figure = chosen.out.with_name(f"{chosen.out.stem}_{suffix}.svg")
     draw(figure, panels, labels, floor=_floor(panels))
-    header = ("times", "method", "η", "updates", "loss early", "loss at the horizon", "test error", "s to the loss all reach")
+    header = (
+        "times",
+        "method",
+        "η",
+        "updates",
+        "loss early",
+        "loss at the horizon",
+        "test error",
+        "s to the loss all reach",
+    )
     part["table"] = [f"![curves]({figure.name})", "", *table(header, rows)]
     return part
 
 
 def staleness(chosen: argparse.Namespace) -> dict[str, Any]:
     """Async with η = min(C/‖w_j − w_τ‖², η_max), C and η_max tuned, against a tuned constant rate; P = 8 and 40."""
-    bench = Bench(chosen)
-    counts = (8,) if chosen.quick else (8, 40)
-    shares = SHARES[:1] if chosen.quick else SHARES
-    fine = Search(
-        rates=tuple(0.003 * 10 ** (i / 4) for i in range(9)) if not chosen.quick else (0.01,),
-        factor=10**0.25, most=12, seeds=bench.search.seeds,
-    )  # fmt: skip
-    coarse = replace(bench.search, rates=bench.search.rates[:1] if chosen.quick else (0.01, 0.03, 0.1), most=4)
-    runs = len(DELAYS) * len(counts) * (fine.least_runs + len(shares) * len(coarse.rates) + len(fine.seeds))
+    bench, cases, shares, fine, coarse = Bench(chosen), STALE, SHARES, FINE, COARSE
+    if chosen.quick:
+        cases, shares = STALE[:1], SHARES[:1]
+        fine = coarse = bench.search
+    runs = len(cases) * (fine.least_runs + len(shares) * len(coarse.rates) + len(fine.seeds))
     say_cost("part 3", [("MNIST", runs, SECONDS)])
     part: dict[str, Any] = {"targets": [], "runs": {}}
     rows = []
-    for delay in DELAYS:
-        for learners in counts:
-            constant = fine.run(
-                bench.rows, Case(3, delay, f"constant, P = {learners}"),
-                lambda rate, seed, d=delay, p=learners: bench.train(tacit.KAsync(k=1), d, rate, seed, p),
-            )  # fmt: skip
-            ruled, share = _best_staleness(bench, coarse, shares, delay, learners)
-            tried = len(constant.tried), len(shares) * len(coarse.rates)
-            part["runs"][f"{delay}, P = {learners}"] = {
-                "constant": constant.numbers("score", "error"),
-                "staleness": ruled.numbers("score", "error") | {"share": share},
-            }
-            rows.append((delay, learners, f"{constant.rate:.3g}", shown(constant.of("score")), f"{ruled.rate:.3g}, C = {share:g} η", shown(ruled.of("score")), f"{tried[0]}, at least {tried[1]}"))  # fmt: skip
-            ratio = ruled.of("score")["mean"] / constant.of("score")["mean"]
-            part["targets"].append(
-                target(
-                    "§4", f"{delay}, P = {learners}: the staleness rate, tuned, ends below a tuned constant rate",
-                    f"{ratio:.3f} of its loss: {shown(ruled.of('score'))} and {shown(constant.of('score'))}",
-                    ratio < 1,
-                )
-            )  # fmt: skip
+    for delay, learners in cases:
+        constant = fine.run(
+            bench.rows,
+            Case(3, delay, f"constant, P = {learners}"),
+            lambda rate, seed, d=delay, p=learners: bench.train(tacit.KAsync(k=1), d, rate, seed, p),
+        )
+        ruled, share, tried = _best_staleness(bench, coarse, shares, delay, learners)
+        part["runs"][f"{delay}, P = {learners}"] = {
+            "constant": constant.numbers("score", "error"),
+            "staleness": ruled.numbers("score", "error") | {"share": share},
+        }
+        rows.append(
+            (
+                *(delay, learners, f"{constant.rate:.3g}", shown(constant.of("score"))),
+                *(f"{ruled.rate:.3g}, C = {share:g} η", shown(ruled.of("score")), f"{len(constant.tried)}, {tried}"),
+            )
+        )
+        ratio = ruled.of("score")["mean"] / constant.of("score")["mean"]
+        part["targets"].append(
+            target(
+                "§4",
+                f"{delay}, P = {learners}: the staleness rate, tuned, ends below a tuned constant rate",
+                f"{ratio:.3f} of its loss: {shown(ruled.of('score'))} and {shown(constant.of('score'))}",
+                ratio < 1,
+            )
+        )
     part["table"] = table(("times", "P", "η", "constant", "η_max", "staleness rate", "trials"), rows)
     part["setting"] = (
-        f"Async (K = 1). As many gradients for P = 40: a fifth of the horizon. Constant rates in factors of 10^(1/4); for the rule C/η_max in "
-        f"{', '.join(f'{share:g}' for share in SHARES)} and three η_max, more beyond an edge. {_setting(bench)}"
+        f"Async (K = 1). As many gradients for P = 40: a fifth of the horizon. Six constant rates in factors of 10^(1/3); for the rule C/η_max in "
+        f"{' and '.join(f'{share:g}' for share in SHARES)} with three η_max each, √10 apart; more beyond an edge. {_setting(bench)}"
     )
     return part
 
 
-def _best_staleness(bench: Bench, search: Search, shares: tuple[float, ...], delay: str, learners: int) -> tuple[Tuned, float]:
-    """Search η_max for each C/η_max, and return the runs of the best pair and its C/η_max."""
+def _best_staleness(
+    bench: Bench, search: Search, shares: tuple[float, ...], delay: str, learners: int
+) -> tuple[Tuned, float, int]:
+    """Search η_max for each C/η_max; return the runs of the best pair, its C/η_max, and the number of pairs tried."""
 
     def case(share: float) -> Case:
         return Case(3, delay, f"staleness, C = {share:g} η, P = {learners}")
@@ -225,35 +244,36 @@ def _best_staleness(bench: Bench, search: Search, shares: tuple[float, ...], del
         return bench.train(tacit.KAsync(k=1, rate=rule), delay, rate, seed, learners)
 
     best: dict[float, tuple[float, float]] = {}
+    count = 0
     for share in shares:
-        rate, _ = search.best_rate(bench.rows, case(share), lambda r, s, c=share: train(c, r, s))
+        rate, tried = search.best_rate(bench.rows, case(share), lambda r, s, c=share: train(c, r, s))
         row = bench.rows.get(key_of(case(share), rate, 100), lambda c=share, r=rate: train(c, r, 100))
         best[share] = (score_of(row), rate)
+        count += len(tried)
     share = min(best, key=lambda one: best[one][0])
-    return search.run(bench.rows, case(share), lambda r, s: train(share, r, s)), share
+    return search.run(bench.rows, case(share), lambda r, s: train(share, r, s)), share, count
 
 
 def adasync(chosen: argparse.Namespace) -> dict[str, Any]:
     """AdaSync on K-async from K = 1 against K = 1, 2, 4 and 8, rates tuned."""
     bench = Bench(chosen)
     every_s = bench.horizon_s / 100
-    fixed: dict[str, Strategy[Any]] = {f"K = {k}": tacit.KAsync(k=k) for k in (1, 2, 4, 8)}
-    say_cost("part 4", [("MNIST", len(DELAYS) * (len(fixed) + 1) * bench.search.least_runs, SECONDS)])
+    say_cost("part 4", [("MNIST", len(DELAYS) * 2 * bench.search.least_runs, SECONDS)])
     part: dict[str, Any] = {"targets": [], "runs": {}}
     panels, labels, rows = {}, {}, []
     for delay in DELAYS:
-        found = {name: _tuned(bench, 4, delay, name, strategy) for name, strategy in fixed.items()}
+        found = {name: _tuned(bench, run[0], delay, *run[1:]) for name, run in FIXED.items()}
         found["AdaSync"] = _tuned(bench, 4, delay, "AdaSync", tacit.AdaSync(tacit.KAsync(k=1), every_s=every_s))
         part["runs"][delay] = {name: tuned.numbers("score", "error", "updates") for name, tuned in found.items()}
         rows += [(delay, name, f"{t.rate:.3g}", f"{np.mean([row['updates'] or 0 for row in t.rows]):.0f}", shown(t.of("score")), f"{100 * t.of('error')['mean']:.2f} %") for name, t in found.items()]  # fmt: skip
-        best = min(fixed, key=lambda name: found[name].of("score")["mean"])
+        best = min(FIXED, key=lambda name: found[name].of("score")["mean"])
         ratio = found["AdaSync"].of("score")["mean"] / found[best].of("score")["mean"]
         part["targets"].append(
             target("§5", f"{delay}: AdaSync ends within 5 % of the best fixed K", f"{ratio:.3f} of {best}'s loss", ratio <= 1.05)
         )  # fmt: skip
         if all(_all(tuned) for tuned in found.values()):
             curves = {name: np.mean([row["losses"] for row in tuned.rows], axis=0) for name, tuned in found.items()}
-            envelope = np.min([curves[name] for name in fixed], axis=0)
+            envelope = np.min([curves[name] for name in FIXED], axis=0)
             worst = float((curves["AdaSync"] / envelope).max())
             part["targets"].append(
                 target("§5", f"({delay}: largest distance to the lower envelope on the way: reported)", f"{worst:.2f} times", None)
