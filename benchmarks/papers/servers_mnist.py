@@ -45,6 +45,7 @@ from tacit.cluster.delays import Delay
 from tacit.strategies import Strategy
 
 LEARNERS, K, PAPER_RATE = 8, 4, 0.01
+OF_K = ("K-sync", "K-batch-sync", "K-async", "K-batch-async")
 DELAYS: dict[str, Delay] = {
     "exponential": tacit.Exponential(mean_s=1.0),
     "Pareto": tacit.Pareto(minimum_s=0.5, shape=2.0),
@@ -150,13 +151,12 @@ def _comparison(
         for name, tuned in methods.items():
             updates = np.mean([row["updates"] or 0 for row in tuned.rows])
             rows.append((delay, name, f"{tuned.rate:.3g}", f"{updates:.0f}", f"{early.get(name, math.inf):.4f}", shown(tuned.of("score")), f"{100 * tuned.of('error')['mean']:.2f} %", "never" if times[name] is None else f"{times[name]:.0f}"))  # fmt: skip
-        first = min(
-            (name for name in times if times[name] is not None), key=lambda name: times[name] or 0.0, default="none"
-        )
+        order = sorted((time_s, name) for name, time_s in times.items() if time_s is not None)
+        said = ", ".join(f"{name} {time_s:.0f} s" for time_s, name in order)
+        first = next((name for _, name in order if name in OF_K), "none")
         last = min(methods, key=lambda name: methods[name].of("score")["mean"])
-        said = ", ".join(f"{name} {time_s:.0f} s" for name, time_s in times.items() if time_s is not None)
         part["targets"] += [
-            target("§5", f"{delay}, {which}: K-batch-async is the first at loss {level:.3f}, which all reach", said, first == "K-batch-async"),
+            target("§5", f"{delay}, {which}: of the four kinds with K = {K}, K-batch-async is the first at loss {level:.3f}, which all reach", said, first == "K-batch-async"),
             target("§5", f"({delay}, {which}: lowest loss at the horizon: reported)", f"{last}, {shown(methods[last].of('score'))}", None),
             target(
                 "§5", f"{delay}, {which}: Async is below Sync early (at {2 * bench.horizon_s / MOMENTS:.0f} s)",
@@ -308,13 +308,19 @@ def _all(tuned: Tuned) -> bool:
 
 
 def _time_to(tuned: Tuned, level: float) -> float | None:
-    """Return the time from which the mean loss stays at most ``level``."""
+    """Return the time from which the mean loss stays at most ``level``, interpolated between moments."""
     if not _all(tuned):
         return None
-    losses, times_s = np.mean([row["losses"] for row in tuned.rows], axis=0), tuned.rows[0]["times_s"]
-    above = np.flatnonzero(losses > level * (1 + 1e-6))
-    place = int(above[-1]) + 1 if len(above) else 0
-    return float(times_s[min(place, len(times_s) - 1)])
+    losses = [math.log(10), *np.mean([row["losses"] for row in tuned.rows], axis=0)]
+    times_s = [0.0, *tuned.rows[0]["times_s"]]
+    places = np.flatnonzero(np.array(losses) > level)
+    if not len(places):
+        return 0.0
+    above = int(places[-1])
+    if above + 1 == len(times_s):
+        return None
+    share = (losses[above] - level) / (losses[above] - losses[above + 1])
+    return float(times_s[above] + share * (times_s[above + 1] - times_s[above]))
 
 
 def _curves(methods: dict[str, Tuned]) -> list[Curve]:
