@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -112,10 +113,10 @@ def train(training: Training, group: Group, pictures: Pictures, device: str) -> 
 
 
 def _row_of(run: tacit.Run, strategy: tacit.Strategy[Any], status: str) -> dict[str, Any]:
-    is_done = status == "finished"
     summary, last = run.summary(), run.history[-1]
+    is_done = status == "finished" and last["loss"] is not None and math.isfinite(last["loss"])
     return {
-        "status": status,
+        "status": status if is_done or status != "finished" else "the loss is not finite",
         "accuracy": last["metric"] if is_done else None,
         "loss": last["loss"] if is_done else None,
         "steps": last["step"],
@@ -132,7 +133,7 @@ def _row_of(run: tacit.Run, strategy: tacit.Strategy[Any], status: str) -> dict[
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
 
 def _thinned(periods: list[int]) -> list[list[int]]:
