@@ -8,7 +8,7 @@ to 9). Reads DATA/libsvm/a9a.bz2 and DATA/mnist. Every method gets the same sear
 seeds 0, 1 and 2 at the best. Runs are kept beside --out and not made again.
 
 1  loss against rounds: every step, the theorem's τ, the paper's τ = 91, one average at the end
-2  speed-up to a fixed loss with 1 to 16 workers, in steps and in virtual time
+2  speed-up to a fixed loss with 1, 4 and 16 workers, in steps and in virtual time
 3  ADA-LUPA, linear and by loss, against a constant period with as many rounds
 """
 
@@ -31,10 +31,9 @@ from benchmarks.papers.drawing import Curve, draw
 from benchmarks.papers.rows import Case, Row, Rows, Search, Tuned, mnist_file, rows_of, say_cost, shown
 from tacit.strategies.local_sgd.periods import Period
 
-WORKERS, STEPS, PAPER_PERIOD, ROUNDS = 4, 5469, 91, 10
+WORKERS, PAPER_PERIOD, PAPER_STEPS, ROUNDS = 4, 91, 5469, 10
 SEARCH = Search(rates=(0.25, 0.5, 1.0))
-COUNTS = (1, 2, 4, 8, 16)
-BUDGET = 16_000  # steps of one worker; p workers have BUDGET/p
+COUNTS = (1, 4, 16)
 CLUSTER = {"compute": tacit.Constant(mean_s=1e-3), "latency_s": 1e-4, "bandwidth_bytes_per_s": 1.25e9}
 SETTING_OF_TIME = "1 ms a step, latency 0.1 ms, 10 Gbit/s"
 
@@ -46,6 +45,8 @@ class Set:
     title: str
     load: Callable[[], prepared.Regression]
     rows: Rows
+    steps: int  # T; 5,469 are the paper's, seven epochs of epsilon
+    budget: int  # steps of one worker in part 2; p workers have budget/p
     seconds: float  # of a run of part 1, for the cost
 
     @property
@@ -147,9 +148,13 @@ def sets(chosen: argparse.Namespace) -> list[Set]:
         x, y, _, _ = prepared.read_pictures(mnist_file(chosen.data).parent.parent)
         return prepared.Regression("MNIST", prepared.unit_rows(x), torch.where(y < 5, -1.0, 1.0), 1e-3, 32)
 
-    found = [Set("a9a", adult, rows, 3), Set("MNIST", pictures, rows, 5), Set("epsilon's shape", epsilon, rows, 20)]
+    found = [
+        Set("a9a", adult, rows, 2000, 8000, 3),
+        Set("MNIST", pictures, rows, 2000, 8000, 3),
+        Set("epsilon's shape", epsilon, rows, 5469, 16_000, 20),
+    ]
     if chosen.quick:
-        found.pop(1)
+        found = [replace(one, steps=20, budget=40) for one in (found[0], found[2])]
     return [one for one in found if chosen.sets is None or one.title.split("'")[0] in chosen.sets]
 
 
@@ -159,12 +164,12 @@ def searched(chosen: argparse.Namespace) -> Search:
 
 def rounds_to_loss(chosen: argparse.Namespace) -> dict[str, Any]:
     """Loss against rounds at the theorem's τ, beside every step, τ = 91 and one-shot."""
-    steps, search, everything = 20 if chosen.quick else STEPS, searched(chosen), sets(chosen)
+    search, everything = searched(chosen), sets(chosen)
     say_cost("part 1", ((one.title, 4 * search.least_runs, one.seconds) for one in everything))
     part: dict[str, Any] = {"targets": [], "constants": {}, "runs": {}}
     panels, labels, rows = {}, {}, []
     for one in everything:
-        tau = one.period(steps, WORKERS)
+        steps, tau = one.steps, one.period(one.steps, WORKERS)
         periods: dict[str, Period] = {
             "τ = 1": tacit.Every(1),
             f"τ = {tau}, the theorem's": tacit.Every(tau),
@@ -194,24 +199,26 @@ def rounds_to_loss(chosen: argparse.Namespace) -> dict[str, Any]:
     draw(chosen.out.with_suffix(".svg"), panels, labels, floor=_floor(panels))
     header = ("data", "period", "rate, of the theorem's", "rounds", "F − F*, 3 seeds")
     part["table"] = [f"![curves]({chosen.out.with_suffix('.svg').name})", "", *table(header, rows)]
-    part["setting"] = f"p = {WORKERS}, T = {steps}, shuffled. {_constants(everything)}"
+    part["setting"] = f"p = {WORKERS}, shuffled. {_constants(everything)}"
     return part
 
 
 def speed_up(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Steps and virtual time to a fixed loss with 1 to 16 workers, τ of the theorem tied to their number."""
-    budget, counts, search = (40, (1, 4), searched(chosen)) if chosen.quick else (BUDGET, COUNTS, searched(chosen))
+    """Steps and virtual time to a fixed loss with 1, 4 and 16 workers, τ of the theorem tied to their number."""
+    counts, search = COUNTS[:2] if chosen.quick else COUNTS, searched(chosen)
     everything = sets(chosen)
-    say_cost("part 2", ((one.title, 7 * search.least_runs, one.seconds / 2) for one in everything))
+    say_cost(
+        "part 2", ((one.title, (3 if one.is_large else 5) * search.least_runs, one.seconds / 2) for one in everything)
+    )
     part: dict[str, Any] = {"targets": [], "runs": {}}
     rows = []
     for one in everything:
         level = (0.5 if chosen.quick else 0.005) * (one.constants["F_start"] - one.constants["F_star"])
         first: dict[str, float] = {}
         for p in counts:
-            steps = budget // p
+            steps = one.budget // p
             for name, period in {"theorem": one.period(steps, p), "τ = 1": 1}.items():
-                if name == "τ = 1" and p not in counts[2::2]:  # 4 and 16
+                if name == "τ = 1" and (p == 1 or one.is_large):
                     continue
                 tuned = _tuned(
                     one, 2, f"{name}, p = {p}", tacit.Every(period), search, steps,
@@ -245,7 +252,7 @@ def speed_up(chosen: argparse.Namespace) -> dict[str, Any]:
     header = ("data", "p", "τ", "rate", "steps", "rounds", "speed-up in steps", "speed-up in time")
     part["table"] = table(header, rows)
     part["setting"] = (
-        f"To F − F* of 0.5 % of its start on at most {prepared.EVALUATED} fixed samples, looked at 100 times in {budget}/p steps. Rates "
+        f"To F − F* of 0.5 % of its start on at most {prepared.EVALUATED} fixed samples, looked at 100 times in as many steps as {', '.join(f'{one.budget:,}/p' for one in everything)}. Rates "
         f"tuned for each p by the number of steps. Virtual time: {SETTING_OF_TIME}."
     )
     return part
@@ -253,7 +260,7 @@ def speed_up(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def equal_rounds(chosen: argparse.Namespace) -> dict[str, Any]:
     """ADA-LUPA, by its linear schedule and by loss, against constant periods with as many rounds."""
-    steps, search, everything = 20 if chosen.quick else STEPS, searched(chosen), sets(chosen)
+    search, everything = searched(chosen), sets(chosen)
     splits = {
         one.title: ("shuffled",) if one.is_large or chosen.quick else ("shuffled", "sorted") for one in everything
     }
@@ -261,8 +268,8 @@ def equal_rounds(chosen: argparse.Namespace) -> dict[str, Any]:
     part: dict[str, Any] = {"targets": [], "runs": {}}
     rows = []
     for one in everything:
-        tau = one.period(steps, WORKERS)
-        first = 4 if chosen.quick else PAPER_PERIOD
+        steps, tau = one.steps, one.period(one.steps, WORKERS)
+        first = max(1, round(PAPER_PERIOD * steps / PAPER_STEPS))  # as a share of T, the paper's
         for split in splits[one.title]:
             adaptive: dict[str, Period] = {f"linear, E = {ROUNDS}": tacit.LinearPeriod(initial=first, rounds=ROUNDS)}
             if not one.is_large:
@@ -288,7 +295,7 @@ def equal_rounds(chosen: argparse.Namespace) -> dict[str, Any]:
     header = ("data", "split", "ADA-LUPA", "rounds", "rates", "F − F*", "constant period", "ratio")
     part["table"] = table(header, rows)
     part["setting"] = (
-        f"p = {WORKERS}, T = {steps}; constant periods have equal lengths but for rounding. Rates of both in this order."
+        f"p = {WORKERS}, T as in part 1; τ₀ of the linear schedule is 91/5469 of T; constant periods have equal lengths but for rounding. Rates of both in this order."
     )
     return part
 
@@ -331,7 +338,7 @@ def _constants(everything: Sequence[Set]) -> str:
     def said(one: Set) -> str:
         c = one.constants
         return (
-            f"{one.title}: {c['samples']} × {c['features']}, B = {c['batch']}, μ = {c['mu']:g}, L = {c['L']:.4g}, a = 8 κ = {8 * c['kappa']:.0f}, "
+            f"{one.title}: {c['samples']} × {c['features']}, T = {one.steps}, B = {c['batch']}, μ = {c['mu']:g}, L = {c['L']:.4g}, a = 8 κ = {8 * c['kappa']:.0f}, "
             f"F* = {c['F_star']:.5f}, accuracy there {c['accuracy']:.3f}"
         )
 
