@@ -263,7 +263,7 @@ def speed_up(chosen: argparse.Namespace) -> dict[str, Any]:
 def equal_rounds(chosen: argparse.Namespace) -> dict[str, Any]:
     """ADA-LUPA, by its linear schedule and by loss, against constant periods with as many rounds."""
     search, everything = searched(chosen), sets(chosen)
-    splits = {"a9a": ("shuffled", "sorted"), "MNIST": ("sorted",)}  # the large set is shuffled
+    splits = {"a9a": ("sorted",), "MNIST": ("sorted",)}  # the large set is shuffled
     splits = {one.title: splits.get(one.title, ("shuffled",)) for one in everything}
     say_cost(
         "part 3",
