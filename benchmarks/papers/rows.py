@@ -49,6 +49,11 @@ class Rows:
     def has(self, key: Mapping[str, Any]) -> bool:
         return _key(key) in self._rows
 
+    def cost(self, part: int) -> str:
+        """Return what the runs of a part took, on whatever machine made them."""
+        own = [row["processor_s"] for row in self._rows.values() if row["key"].get("part") == part]
+        return f" Cost: {len(own)} runs, {sum(own) / 60:.0f} min of processor time."
+
     def get(self, key: Mapping[str, Any], make: Callable[[], Row]) -> Row:
         """Return the row of ``key``; make it and append it to the file if there is none."""
         found = self._rows.get(_key(key))

@@ -120,7 +120,7 @@ def fixed_rate(chosen: argparse.Namespace) -> dict[str, Any]:
     say_cost("part 1", [("MNIST", len(DELAYS) * len(METHODS) * len(bench.search.seeds), SECONDS)])
     found = {delay: {name: _at_rate(bench, 1, delay, name, PAPER_RATE) for name in METHODS} for delay in DELAYS}
     part = _comparison(chosen, bench, found, "η = 0.01", "fixed")
-    part["setting"] = f"η = {PAPER_RATE} for all, the paper's. {_setting(bench)}"
+    part["setting"] = f"η = {PAPER_RATE} for all, the paper's. {_setting(bench)}{bench.rows.cost(1)}"
     return part
 
 
@@ -130,7 +130,7 @@ def tuned_rates(chosen: argparse.Namespace) -> dict[str, Any]:
     say_cost("part 2", [("MNIST", len(DELAYS) * len(METHODS) * bench.search.least_runs, SECONDS)])
     found = {delay: {name: _tuned(bench, 2, delay, name, METHODS[name]) for name in METHODS} for delay in DELAYS}
     part = _comparison(chosen, bench, found, "tuned", "tuned")
-    part["setting"] = f"Rates tuned. {_setting(bench)}"
+    part["setting"] = f"Rates tuned. {_setting(bench)}{bench.rows.cost(2)}"
     return part
 
 
@@ -226,7 +226,7 @@ def staleness(chosen: argparse.Namespace) -> dict[str, Any]:
     part["table"] = table(("times", "P", "η", "constant", "η_max", "staleness rate", "trials"), rows)
     part["setting"] = (
         f"Async (K = 1). As many gradients for P = 40: a fifth of the horizon. Six constant rates in factors of 10^(1/3); for the rule C/η_max in "
-        f"{' and '.join(f'{share:g}' for share in SHARES)} with three η_max each, √10 apart; more beyond an edge. {_setting(bench)}"
+        f"{' and '.join(f'{share:g}' for share in SHARES)} with three η_max each, √10 apart; more beyond an edge. {_setting(bench)}{bench.rows.cost(3)}"
     )
     return part
 
@@ -284,7 +284,9 @@ def adasync(chosen: argparse.Namespace) -> dict[str, Any]:
     draw(figure, panels, labels, floor=_floor(panels))
     header = ("times", "method", "η", "updates", "loss at the horizon", "test error")
     part["table"] = [f"![curves]({figure.name})", "", *table(header, rows)]
-    part["setting"] = f"K-async; AdaSync chooses K every {every_s:g} s from K = 1. Rates tuned. {_setting(bench)}"
+    part["setting"] = (
+        f"K-async; AdaSync chooses K every {every_s:g} s from K = 1. Rates tuned. {_setting(bench)}{bench.rows.cost(4)}"
+    )
     return part
 
 
