@@ -103,7 +103,7 @@ bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… nam
 	$(BIN)/python -m benchmarks.papers.servers
 	$(BIN)/python -m benchmarks.papers.swarm $(if $(DATA),--data $(DATA))
 
-bench-papers-scale: $(VENV)/.installed  ## measure the papers on MNIST, least squares and a set of epsilon's shape, about an hour of one core; continues rows; DATA=… names the folder with libsvm and mnist
+bench-papers-scale: $(VENV)/.installed  ## measure the papers on MNIST, least squares and a set of epsilon's shape, about half an hour of one core; continues rows; DATA=… names the folder with libsvm and mnist
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.ef21_least_squares --data $(DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.servers_mnist --data $(DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.lupa_scale --data $(DATA)
