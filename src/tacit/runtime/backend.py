@@ -156,7 +156,7 @@ class ProcessBackend:
         """Take part in the run, or join it if it is on; end it if the server was in an earlier life of this worker."""
         participants = Participants(self._environment, lives)
         if participants.joins and self._host.is_here:
-            self._causes.agree(Cause(LOST, [self.rank]))
+            self._causes.agree(Cause(LOST, [server_address(self.rank), self.rank]))
             self._environment.skip_ended_runs()
             participants = Participants(self._environment, lives)
         if participants.joins and not takes_joiners(self._strategy):
@@ -165,6 +165,10 @@ class ProcessBackend:
                 f"without worker {self.rank}."
             )
         return participants
+
+    @property
+    def _life(self) -> int:
+        return 1 if self._participants is None else self._participants.life
 
     @property
     def _joins(self) -> bool:
@@ -207,7 +211,7 @@ class ProcessBackend:
             received=received,
             timeout_s=self._timeout.timeout_s,
             largest_bytes=self._largest_bytes,
-            life=1 if self._participants is None else self._participants.life,
+            life=self._life,
             peers_return=self._participants is not None,
         )
 
@@ -264,8 +268,10 @@ class ProcessBackend:
 
     def _drain_messages(self, endpoint: MessageEndpoint) -> None:
         """Let the messages that travel now arrive, and set the stopped clock to the arrival of the last one."""
-        stopped_s, counts = self.now_s(), self.all_gather(json.dumps(dict(endpoint.sent)).encode())
-        sent = {rank: json.loads(data).get(str(self.rank), 0) for rank, data in enumerate(counts) if data}
+        sent_by_me = {f"{rank}/{life}": count for (rank, life), count in endpoint.sent.items()}
+        stopped_s, counts = self.now_s(), self.all_gather(json.dumps(sent_by_me).encode())
+        me = f"{self.rank}/{self._life}"
+        sent = {rank: json.loads(data).get(me, 0) for rank, data in enumerate(counts) if data}
         last_s = self.clock.at_s(endpoint.wait_for_arrival(sent))
         if last_s > stopped_s:
             self.clock.set(last_s)
@@ -304,7 +310,7 @@ class ProcessBackend:
     def _handle(self, source: int, message: Message) -> None:
         assert self._handler is not None
         if self.start_exchange is not None and isinstance(message, StateRequest):
-            self.start_exchange.requests.append((source, message.life))
+            self.start_exchange.take_request(source, message.life)
         else:
             self._handler(source, message)
 
