@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from tacit.runtime.failures.liveness import Liveness
 from tacit.runtime.failures.signals import TerminationSignal
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.joining import ProcessStartExchange, StateReply, StateRequest
-from tacit.runtime.launched import LaunchedLives
+from tacit.runtime.launched import SERVER_SEAT, LaunchedLives
 from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.membership.launched_liveness import LaunchedLiveness
 from tacit.runtime.membership.members import Membership
@@ -38,6 +39,7 @@ from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.participants import Participants
 from tacit.runtime.rendezvous import agree, compare_with_members, rendezvous
 from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
+from tacit.runtime.server.returning import ReturningServer
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
 from tacit.session.backend import LiveRound, StepEnded
@@ -88,6 +90,7 @@ class ProcessBackend:
         self.endpoint: MessageEndpoint | None = None
         self._trace_rows = EventQueue()  # of messages, appended by the threads that send and receive
         self._host = host = ServerHost(strategy, self.rank, server=server)
+        self._server: ReturningServer | None = None  # where tacit launch starts the server again
         self.server_hook_lock, self.server_is_process, self.server_models = host.hook_lock, host.is_process, host.models
         rows = (self._trace_rows, host.trace_rows)
         self.step = ProcessStep(self.rank, self.clock, self._trace, self.hook_lock, rows, self._raise_failure)
@@ -114,6 +117,8 @@ class ProcessBackend:
         lives = LaunchedLives(self._environment.store)
         if lives.is_elastic and not self._has_rounds:
             self._participants = self._take_part(lives)
+            if self.server_is_process and SERVER_SEAT in os.environ:
+                self._server = ReturningServer(lives)
         found = rendezvous(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
         )
@@ -327,6 +332,17 @@ class ProcessBackend:
             return
         self._host.send_initial_model(model, self.now_s(), self.endpoint)
 
+    def server_has_returned(self) -> bool:
+        """Wait for the next life of the server, whose connection has broken; return False if there will be none."""
+        if self._server is None or self.endpoint is None:
+            return False
+        endpoint, server = self.endpoint, self._server
+        with self.hook_lock.released():
+            return server.wait(endpoint, self._run_ends, self._timeout.timeout_s)
+
+    def _run_ends(self) -> bool:
+        return self._termination.asked_s is not None or self._causes.cause() is not None
+
     def join_server(self) -> Tensor | None:
         assert self.endpoint is not None and self.collectives is not None
         notices = self.collectives.notices
@@ -419,8 +435,11 @@ class ProcessBackend:
         if not is_learner:
             return failure.rank != self.rank
         # The server has gone on without this learner if it is there.
-        server_has_ended = self._participants.will_be_gone(shard_at(failure.rank)) if failure.rank < 0 else False
-        return server_has_ended and not self.server_is_process
+        if failure.rank >= 0:
+            return False
+        if self._server is not None:
+            return self._server.is_gone()
+        return self.server_is_process or self._participants.will_be_gone(shard_at(failure.rank))
 
     @property
     def failure_name(self) -> str | None:

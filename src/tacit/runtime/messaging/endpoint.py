@@ -116,7 +116,8 @@ class MessageEndpoint:
         peer = self._senders.open.get(to) or self._connect_to(to)
         if self._peers_return and peer.is_lost and self.address >= 0:  # a server hears of the loss first
             peer = self._reader.connect_to_new_life(to)
-        if to < 0 and peer.gone_s is not None and not peer.sent_goodbye:
+        is_new = to < 0 and self._is_new(to, peer)
+        if is_new or (to < 0 and peer.is_lost):
             raise PeerLost(to, self._reader.now_s, f"send({type(message).__name__})", _ITS_OUTPUT, need="needs it")
         is_reply = self._hook_lock.is_handling
         if is_reply:
@@ -280,10 +281,25 @@ class MessageEndpoint:
     def _raise_if_replaced(self, kind: type[Message], source: int | None) -> None:
         """Raise if ``source`` has a new life since the last message to it, which knows nothing of that message."""
         peer = None if source is None else self._senders.open.get(source)
-        if peer is not None and source is not None and self._asked.get(source, peer.life) < peer.life:
-            self._asked[source] = peer.life
+        if peer is not None and source is not None and self._is_new(source, peer):
             what = f"receive({kind.__name__}, source={source})"
             raise PeerLost(source, self._reader.now_s, what, _ITS_OUTPUT, need="needs a message from it")
+
+    def _is_new(self, to: int, peer: Sender) -> bool:
+        """Whether the peer has a new life since the last message to it; true once."""
+        is_new = self._asked.get(to, peer.life) < peer.life
+        if is_new:
+            self._asked[to] = peer.life
+        return is_new
+
+    def reconnect(self, peer: int) -> bool:
+        """Connect to a new life of a lost peer; return whether there is a connection. What it had sent is dropped."""
+        sender = self._reader.connect_to_new_life(peer)
+        if sender.gone_s is not None:
+            return False
+        self._asked[peer] = sender.life
+        self._inbox.forget(peer)
+        return True
 
     def life_of(self, peer: int) -> int:
         """Return the latest known life of ``peer``."""
