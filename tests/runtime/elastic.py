@@ -129,6 +129,10 @@ class Launch:
             assert time.monotonic() < self._until_s, f"{what} did not come: {self.story()}"
             self.watch()
 
+    def say(self, key: str) -> None:
+        """Set ``key`` in the store: see ``launched_workers.is_told``."""
+        self._store.set(key, "1")
+
     def kill(self, *seats: int) -> None:
         """Kill the latest lives of ``seats`` at once, and watch until their next lives run."""
         lives = [self.present[seat] for seat in seats]

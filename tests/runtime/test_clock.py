@@ -217,9 +217,9 @@ def test_the_clock_stops_at_the_arrival_of_the_last_message(now: FakeTime, arriv
         awaited.append(sent)
         return arrival_s
 
-    endpoint: Any = SimpleNamespace(sent={0: 2}, wait_for_arrival=wait_for_arrival)
-    backend: Any = SimpleNamespace(rank=1, now_s=clock.now_s, clock=clock, _trace=trace)
-    backend.all_gather = lambda own: [b'{"1": 3, "2": 4}', own, b""]  # rank 2 is lost
+    endpoint: Any = SimpleNamespace(sent={(0, 1): 2}, wait_for_arrival=wait_for_arrival)
+    backend: Any = SimpleNamespace(rank=1, _life=2, now_s=clock.now_s, clock=clock, _trace=trace)
+    backend.all_gather = lambda own: [b'{"1/2": 3, "2/1": 4}', own, b""]  # rank 2 is lost
     with clock.pause():
         ProcessBackend._drain_messages(backend, endpoint)
         now.sleep(9.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from tacit.runtime.failures.liveness import Liveness
 from tacit.runtime.failures.signals import TerminationSignal
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.joining import ProcessStartExchange, StateReply, StateRequest
-from tacit.runtime.launched import LaunchedLives
+from tacit.runtime.launched import SERVER_SEAT, LaunchedLives
 from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.membership.launched_liveness import LaunchedLiveness
 from tacit.runtime.membership.members import Membership
@@ -38,6 +39,7 @@ from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.participants import Participants
 from tacit.runtime.rendezvous import agree, compare_with_members, rendezvous
 from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
+from tacit.runtime.server.returning import ReturningServer
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
 from tacit.session.backend import LiveRound, StepEnded
@@ -88,6 +90,7 @@ class ProcessBackend:
         self.endpoint: MessageEndpoint | None = None
         self._trace_rows = EventQueue()  # of messages, appended by the threads that send and receive
         self._host = host = ServerHost(strategy, self.rank, server=server)
+        self._server: ReturningServer | None = None  # where tacit launch starts the server again
         self.server_hook_lock, self.server_is_process, self.server_models = host.hook_lock, host.is_process, host.models
         rows = (self._trace_rows, host.trace_rows)
         self.step = ProcessStep(self.rank, self.clock, self._trace, self.hook_lock, rows, self._raise_failure)
@@ -114,6 +117,8 @@ class ProcessBackend:
         lives = LaunchedLives(self._environment.store)
         if lives.is_elastic and not self._has_rounds:
             self._participants = self._take_part(lives)
+            if self.server_is_process and SERVER_SEAT in os.environ:
+                self._server = ReturningServer(lives)
         found = rendezvous(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
         )
@@ -156,7 +161,7 @@ class ProcessBackend:
         """Take part in the run, or join it if it is on; end it if the server was in an earlier life of this worker."""
         participants = Participants(self._environment, lives)
         if participants.joins and self._host.is_here:
-            self._causes.agree(Cause(LOST, [self.rank]))
+            self._causes.agree(Cause(LOST, [server_address(self.rank), self.rank]))
             self._environment.skip_ended_runs()
             participants = Participants(self._environment, lives)
         if participants.joins and not takes_joiners(self._strategy):
@@ -165,6 +170,10 @@ class ProcessBackend:
                 f"without worker {self.rank}."
             )
         return participants
+
+    @property
+    def _life(self) -> int:
+        return 1 if self._participants is None else self._participants.life
 
     @property
     def _joins(self) -> bool:
@@ -207,7 +216,7 @@ class ProcessBackend:
             received=received,
             timeout_s=self._timeout.timeout_s,
             largest_bytes=self._largest_bytes,
-            life=1 if self._participants is None else self._participants.life,
+            life=self._life,
             peers_return=self._participants is not None,
         )
 
@@ -264,8 +273,10 @@ class ProcessBackend:
 
     def _drain_messages(self, endpoint: MessageEndpoint) -> None:
         """Let the messages that travel now arrive, and set the stopped clock to the arrival of the last one."""
-        stopped_s, counts = self.now_s(), self.all_gather(json.dumps(dict(endpoint.sent)).encode())
-        sent = {rank: json.loads(data).get(str(self.rank), 0) for rank, data in enumerate(counts) if data}
+        sent_by_me = {f"{rank}/{life}": count for (rank, life), count in endpoint.sent.items()}
+        stopped_s, counts = self.now_s(), self.all_gather(json.dumps(sent_by_me).encode())
+        me = f"{self.rank}/{self._life}"
+        sent = {rank: json.loads(data).get(me, 0) for rank, data in enumerate(counts) if data}
         last_s = self.clock.at_s(endpoint.wait_for_arrival(sent))
         if last_s > stopped_s:
             self.clock.set(last_s)
@@ -304,7 +315,7 @@ class ProcessBackend:
     def _handle(self, source: int, message: Message) -> None:
         assert self._handler is not None
         if self.start_exchange is not None and isinstance(message, StateRequest):
-            self.start_exchange.requests.append((source, message.life))
+            self.start_exchange.take_request(source, message.life)
         else:
             self._handler(source, message)
 
@@ -320,6 +331,17 @@ class ProcessBackend:
         if self._is_late:  # an earlier life has sent it
             return
         self._host.send_initial_model(model, self.now_s(), self.endpoint)
+
+    def server_has_returned(self) -> bool:
+        """Wait for the next life of the server, whose connection has broken; return False if there will be none."""
+        if self._server is None or self.endpoint is None:
+            return False
+        endpoint, server = self.endpoint, self._server
+        with self.hook_lock.released():
+            return server.wait(endpoint, self._run_ends, self._timeout.timeout_s)
+
+    def _run_ends(self) -> bool:
+        return self._termination.asked_s is not None or self._causes.cause() is not None
 
     def join_server(self) -> Tensor | None:
         assert self.endpoint is not None and self.collectives is not None
@@ -413,8 +435,11 @@ class ProcessBackend:
         if not is_learner:
             return failure.rank != self.rank
         # The server has gone on without this learner if it is there.
-        server_has_ended = self._participants.will_be_gone(shard_at(failure.rank)) if failure.rank < 0 else False
-        return server_has_ended and not self.server_is_process
+        if failure.rank >= 0:
+            return False
+        if self._server is not None:
+            return self._server.is_gone()
+        return self.server_is_process or self._participants.will_be_gone(shard_at(failure.rank))
 
     @property
     def failure_name(self) -> str | None:

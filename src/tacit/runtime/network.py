@@ -12,7 +12,7 @@ from tacit.core.host_memory import ReusedBuffers
 from tacit.core.message_reading import unpack
 from tacit.core.messages import Message
 from tacit.core.network import DeferredMessage, Parts, check_one_for_each
-from tacit.errors import MisplacedCall, PeerLost, TimedOut
+from tacit.errors import MembersChanged, MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.live_times import LiveTimes
@@ -151,6 +151,8 @@ class ProcessNetwork:
         try:
             self._endpoint(what).send(to, message)
         except PeerLost as error:  # possibly a consequence of the run's end
+            if to < 0 and self._backend.server_has_returned():
+                raise MembersChanged(what) from None
             raise self.collectives.error_with_cause(error, what) from error
 
     def receive(
@@ -168,6 +170,8 @@ class ProcessNetwork:
         try:
             received: tuple[int, MessageType] = endpoint.receive(kind, source, timeout_s=timeout_s)
         except PeerLost as error:  # possibly a consequence of the run's end
+            if source is not None and source < 0 and self._backend.server_has_returned():
+                raise MembersChanged(what) from None
             raise self.collectives.error_with_cause(error, what) from error
         except TimedOut as error:
             if timeout_s is not None:  # of this call: the run continues

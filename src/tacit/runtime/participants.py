@@ -47,8 +47,11 @@ class Participants:
     def admit(self, rank: int, life: int, exchanges: int) -> None:
         """Let ``life`` of ``rank`` take part from the exchange on that follows the last one of this worker.
 
-        Called at a step: nobody has decided on that exchange, because all wait for this worker.
+        Called at a step: nobody has decided on that exchange, because all wait for this worker. Do nothing if it takes
+        part already, or a later life: another worker has answered, too.
         """
+        if life <= self._joined(rank)[0]:
+            return
         self._environment.store.set(f"joined/{rank}", json.dumps([life, exchanges + 1]))
 
     # Who takes part.

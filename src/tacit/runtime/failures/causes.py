@@ -145,6 +145,8 @@ class FailureCauses:
                 return self._with_losses(cause)
             if self.lost():
                 return self._with_losses(self.agree(Cause(LOST, self._all_lost())))
+            if self._environment.store_is_gone and self._environment.is_asked_to_end():  # as others: they cannot say so
+                return self.agree(self.asked())
             missing = self._missing()
             if is_timeout and (waited_s > _ARRIVAL_S or not missing):
                 return self.agree(Cause(TIMED_OUT, missing, places()))

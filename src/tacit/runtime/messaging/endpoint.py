@@ -7,7 +7,6 @@ the worker computes, and the worker itself while it blocks in ``receive``. So no
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event, Thread
@@ -92,10 +91,8 @@ class MessageEndpoint:
             self._receiver,
             self._senders,
             self._inbox,
-            renewed=self._forget_sent,
             timeout_s=timeout_s,
         )
-        self.sent: Counter[int] = Counter()  # messages sent, by peer
         self._asked: dict[int, int] = {}  # the life of each peer that the last message was sent to
         self._receiving_since_s: float | None = None
         self._received_s = 0.0  # when receive last returned
@@ -119,7 +116,8 @@ class MessageEndpoint:
         peer = self._senders.open.get(to) or self._connect_to(to)
         if self._peers_return and peer.is_lost and self.address >= 0:  # a server hears of the loss first
             peer = self._reader.connect_to_new_life(to)
-        if to < 0 and peer.gone_s is not None and not peer.sent_goodbye:
+        is_new = to < 0 and self._is_new(to, peer)
+        if is_new or (to < 0 and peer.is_lost):
             raise PeerLost(to, self._reader.now_s, f"send({type(message).__name__})", _ITS_OUTPUT, need="needs it")
         is_reply = self._hook_lock.is_handling
         if is_reply:
@@ -131,7 +129,7 @@ class MessageEndpoint:
         if self._sent is not None:  # before it is sent: the reply may arrive before ``offer`` returns
             stamp_bytes = len(stamps.large_message if is_large else stamps.message)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
-        self.sent[to] += 1
+        peer.sent += 1
         self._asked[to] = peer.life
         alone = message.one_under_way and not is_reply
         if not peer.offer(frames, may_queue=is_reply, alone=alone):
@@ -195,6 +193,11 @@ class MessageEndpoint:
         return self._reader.lost
 
     @property
+    def sent(self) -> dict[tuple[int, int], int]:
+        """Number of messages sent to each peer and life that this end is connected to."""
+        return {(rank, peer.life): peer.sent for rank, peer in self._senders.open.items()}
+
+    @property
     def waiting(self) -> int:
         """Number of messages that were read and not delivered yet."""
         return len(self._inbox)
@@ -247,7 +250,7 @@ class MessageEndpoint:
 
     def _wait_for(self, kind: type[Message], source: int | None, timeout_s: float | None) -> Received:
         inbox, reader = self._inbox, self._reader
-        self._receiving_since_s = begun_s = now_s = time.monotonic()
+        self._receiving_since_s = begun_s = now_s = looked_s = time.monotonic()
         try:
             while True:
                 if reader.lock.acquire(True, LOOK_S):
@@ -261,9 +264,11 @@ class MessageEndpoint:
                         reader.lock.release()
                     if isinstance(found, tuple):
                         return found
-                    if not found:
+                    if not found or now_s - looked_s > LOOK_S:  # other messages may arrive all the time
+                        looked_s = now_s
                         self._raise_if_replaced(kind, source)
-                        reader.raise_if_in_vain(kind, source, time.monotonic() - begun_s, timeout_s)
+                        waited_s = time.monotonic() - begun_s
+                        reader.raise_if_in_vain(kind, source, waited_s, timeout_s, is_idle=not found)
                 if inbox.due:
                     self._handle_due()
                 self.raise_if_failed()
@@ -276,14 +281,25 @@ class MessageEndpoint:
     def _raise_if_replaced(self, kind: type[Message], source: int | None) -> None:
         """Raise if ``source`` has a new life since the last message to it, which knows nothing of that message."""
         peer = None if source is None else self._senders.open.get(source)
-        if peer is not None and source is not None and self._asked.get(source, peer.life) < peer.life:
-            self._asked[source] = peer.life
+        if peer is not None and source is not None and self._is_new(source, peer):
             what = f"receive({kind.__name__}, source={source})"
             raise PeerLost(source, self._reader.now_s, what, _ITS_OUTPUT, need="needs a message from it")
 
-    def _forget_sent(self, peer: int) -> None:
-        """Count messages to a new life of ``peer`` from 0."""
-        self.sent[peer] = 0
+    def _is_new(self, to: int, peer: Sender) -> bool:
+        """Whether the peer has a new life since the last message to it; true once."""
+        is_new = self._asked.get(to, peer.life) < peer.life
+        if is_new:
+            self._asked[to] = peer.life
+        return is_new
+
+    def reconnect(self, peer: int) -> bool:
+        """Connect to a new life of a lost peer; return whether there is a connection. What it had sent is dropped."""
+        sender = self._reader.connect_to_new_life(peer)
+        if sender.gone_s is not None:
+            return False
+        self._asked[peer] = sender.life
+        self._inbox.forget(peer)
+        return True
 
     def life_of(self, peer: int) -> int:
         """Return the latest known life of ``peer``."""

@@ -63,8 +63,9 @@ class ReportedModel:
     @contextmanager
     def _server_model(self, exchanging: AbstractContextManager[None]) -> Iterator[None]:
         with exchanging, self._hooks.in_hook():
+            reported = self._hooks.reported()  # which may change this worker's own model
             own = self._flat.vector().clone()
-            self._flat.vector().copy_(self._hooks.reported())
+            self._flat.vector().copy_(reported)
         try:
             yield
         finally:
