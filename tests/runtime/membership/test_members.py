@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tacit
+from tacit.runtime import backend
 from tacit.session import checkpoints
 from tests.runtime.launched_workers import Launched, is_told, tell, wait_for
 from tests.runtime.processes import Failed
@@ -33,6 +34,7 @@ def surviving_run(strategy: tacit.Strategy, steps: int, held: tuple[int, ...]) -
                 tell(f"held/{tacit.rank()}")
                 time.sleep(60)
             learn(model, optimizer, [x], session)
+        assert session.gather(tacit.rank()) == list(session.members)
     return flat(model), changes, session.step
 
 
@@ -171,3 +173,51 @@ def test_what_ends_a_run_still_ends_it_on_all_workers(how, own, told):
         ended = run.results()
     assert ended[0].name == own, ended[0]
     assert all(told in one.text for one in ended[1:]), ended
+
+
+def attaching_run(held: int) -> str:
+    """Train; the first life of ``held`` is killed in ``attach``, after all have said that they are there."""
+    if tacit.rank() == held and os.environ["TACIT_LIFE"] == "1":
+        backend.agree = lambda *_: (tell("held"), time.sleep(60))
+    model = network()
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, tacit.AllReduce(), steps=3) as session:
+        learn(model, optimizer, batches(tacit.rank(), 3), session)
+    return session.run.status
+
+
+def test_a_death_in_attach_is_named_at_once_and_the_next_lives_begin_anew():
+    with Launched(3, 1, attaching_run, 2) as run:
+        run.reached("held")
+        run.kill(2)
+        first, second, _ = run.results()
+        for seat in range(3):
+            run.processes[seat].join()
+            run.start(seat)
+        ended = run.results()
+    assert first.name == second.name == "PeerLost" and "worker 2 was lost" in first.text + second.text, (first, second)
+    assert ended == ["finished"] * 3
+
+
+def keeping_run(folder: str) -> tuple[list[Any], float]:
+    """Train and write checkpoints; rank 0 is killed while it publishes the first."""
+    if tacit.rank() == 0:
+        checkpoints.publish = lambda *_, **__: (tell("held"), time.sleep(60))
+    model, written = network(), []
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), steps=12) as session:
+        for number, x in enumerate(batches(tacit.rank(), 12)):
+            learn(model, optimizer, [x], session)
+            if number in (5, 7):
+                written.append(session.checkpoint(folder) is not None)
+        return written, session.mean(float(tacit.rank()))
+
+
+def test_a_death_that_spoils_a_checkpoint_spoils_no_more(tmp_path):
+    with Launched(4, 1, keeping_run, str(tmp_path)) as run:
+        run.reached("held")
+        run.kill(0)
+        ended = run.results()[1:]
+    assert ended == [([False, True], 2.0)] * 3
+    assert checkpoints.step_of(tmp_path) == 8
+    assert len(checkpoints.read(tmp_path, 1, 4)) == 3

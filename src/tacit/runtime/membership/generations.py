@@ -140,7 +140,11 @@ class Door:
                     are_at_boundary = are_at_boundary and at_door[1]
             elif not (self.has_ended(member) or self._joins_anew(member, number) or self._is_silent(member.seat)):
                 return None
-        return came + (self.joiners(came) if are_at_boundary else [])
+        if not are_at_boundary:
+            return came
+        # One that was taken in, and has neither come nor queued again, has stopped on its way.
+        has_stopped = {member for member in before.members if not self._joins_anew(member, number)}
+        return came + [joiner for joiner in self.joiners(came) if joiner not in has_stopped]
 
     def joiners(self, members: Iterable[Member]) -> list[Member]:
         """Return the lives that wait to be taken in, of seats that are not among ``members``."""

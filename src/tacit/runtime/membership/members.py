@@ -14,7 +14,7 @@ from tacit.errors import LeftOut, MembersChanged, RunError
 from tacit.runtime.membership.calls import CallRecord, MemberCall
 from tacit.runtime.membership.deadlines import LearnedDeadline
 from tacit.runtime.membership.generations import NOBODY, Door, Member, RunIsOver
-from tacit.runtime.membership.heartbeats import Heartbeats
+from tacit.runtime.membership.heartbeats import Heartbeats, RecentBeats
 from tacit.runtime.membership.progress import Progress, progress_of_all
 from tacit.runtime.membership.sharing import share, share_result
 from tacit.runtime.membership.world import Session, World
@@ -42,7 +42,8 @@ class Membership:
         self.holds = False  # the model of the run
         self.joiner_waits = False  # as seen by this worker's heartbeat
         self.admits = False  # a round has said that a joiner waits
-        self.session: Session | None = None
+        self._session: Session | None = None
+        self._is_announcing = False
         self.record = CallRecord()
         self.deadline = LearnedDeadline(initial_s=_ROUND_S, least_s=_LEAST_ROUND_S)
         self._sharing = LearnedDeadline(initial_s=_SHARE_S, least_s=_LEAST_SHARE_S)
@@ -50,6 +51,7 @@ class Membership:
         self._ended_s = self._waiting_since_s = self._began_s = 0.0
         self.changes: list[dict[str, Any]] = []  # what happened, for measurements
         self._is_sharing, self._failures = False, 0
+        self._recent = RecentBeats()
         self._heartbeats = Heartbeats(store, self.me.seat, self._look_for_joiners)
         self._door = Door(store, lives, self.me, size, is_silent=self._is_absent, check=self._check)
 
@@ -67,7 +69,22 @@ class Membership:
             self.generation = self._door.first(self._world.attach_timeout_s)
             if self.me in self.generation.members:
                 self.holds = True
-                self._group = self._open(self._world.attach_timeout_s, self._door.has_ended)
+                try:
+                    self._group = self._open(self._world.attach_timeout_s, self._door.has_ended)
+                except RuntimeError as error:
+                    self._raise_lost(
+                        [member.seat for member in self.generation.members if self._door.has_ended(member)]
+                    )
+                    raise RunError(f"the workers could not connect to each other: {error}") from error
+
+    def _raise_lost(self, seats: Sequence[int]) -> None:
+        """Raise if there are ``seats``, without which the run ends."""
+        if seats:
+            raise self._world.too_few(seats)
+
+    def has_ended(self, seat: int) -> bool:
+        """Whether ``seat`` was a member of the latest generation, and its process has ended."""
+        return any(member.seat == seat and self._door.has_ended(member) for member in self.generation.members)
 
     def start_clock(self) -> None:
         """Forget how long calls took in ``attach``."""
@@ -125,6 +142,7 @@ class Membership:
         self._ended_s = now_s
 
     def _begin(self, call: MemberCall) -> None:
+        self._raise_lost([seat for seat in call.needs if seat not in self.generation.seats])
         call.seats = self.generation.seats
         call.begin(self._group)
 
@@ -154,18 +172,22 @@ class Membership:
         while True:
             self._regroup(is_at_boundary=False)
             try:
+                is_latest = call.number == self.record.begun
                 for number in self.record.lacking:
-                    if self.record.under_way[number] is not call:
+                    if not is_latest or number != call.number:  # in the order of numbers, as on all members
                         self._begin(self.record.under_way[number])
-                if call.number not in self.record.under_way:
-                    break  # it has ended on others: their result is here
+                if not is_latest or call.number not in self.record.under_way:
+                    break  # begun, or ended on others: their result is here
+                if self._is_announcing:
+                    self.record.withdraw(call)
+                    raise MembersChanged(call.label)
                 if call.is_divided:
                     self.record.void(call)
                     self._announce()
                     raise MembersChanged(call.label)
-                if self.record.withdraw(call):
-                    self._announce()
-                    self.record.begin(call)
+                self.record.withdraw(call)
+                self._announce()
+                self.record.begin(call)
                 self._begin(call)
                 break
             except RuntimeError:
@@ -187,6 +209,7 @@ class Membership:
                 raise
             lost = self._end_if_too_few(is_at_boundary=is_at_boundary)
             if self._meet():
+                self.joiner_waits = False  # until the next heartbeat sees one that still waits
                 self._note("regrouped", lost=lost, admitted=len(set(self.generation.members) - set(before.members)))
                 return
 
@@ -263,23 +286,42 @@ class Membership:
 
     def _take_in(self, group: Group, met: dict[int, Progress], donor: int) -> None:
         """Give everything to joiners."""
-        assert self.session is not None
-        given = self.session.everything() if donor == self.me.seat else b""
+        assert self._session is not None
+        given = self._session.everything() if donor == self.me.seat else b""
         received = share(group, given, donor, self._world.wait("everything for a joiner"))
         if not self.holds:
             self.record.restart(met[donor].begun)
             self.seats = ()  # the strategy is to hear of all members
-            self.session.adopt(received)
+            self._session.adopt(received)
             self.holds = True
 
     def _announce(self) -> bool:
         """Tell the strategy of other members, now that results of earlier ones have been used; return whether so."""
-        if self.seats == self.generation.seats:
+        if self.seats == self.generation.seats or self._is_announcing:
             return False
-        self.seats = self.generation.seats
-        if self.session is not None:
-            self.session.members_changed(self.seats)
+        self._tell()
         return True
+
+    def _tell(self) -> None:
+        """Tell the strategy of the members, anew if they change meanwhile."""
+        is_told = False
+        while not is_told:
+            self.seats, self._is_announcing = self.generation.seats, True
+            try:
+                if self._session is not None:
+                    self._session.members_changed(self.seats)
+                is_told = self.seats == self.generation.seats
+            except MembersChanged:
+                continue
+            finally:
+                self._is_announcing = False
+
+    def attach_session(self, session: Session) -> None:
+        """Tell ``session`` of changes from now on, and of workers that were lost while it was made."""
+        self._session = session
+        if self.holds and len(self.seats) < self.size:
+            with self._store_is_there():
+                self._tell()
 
     # Step boundaries.
 
@@ -321,13 +363,15 @@ class Membership:
 
     def _look_for_joiners(self, store: Store) -> None:
         """With every heartbeat, where somebody is missing: see whether somebody waits."""
-        if self.holds and len(self.generation.members) < self.size:
-            door = Door(
-                store, self._world.lives_on(store), self.me, self.size, is_silent=lambda seat: False, check=lambda: None
-            )
-            self.joiner_waits = bool(door.joiners(self.generation.members))
-        else:
+        generation = self.generation
+        if not self.holds or len(generation.members) == self.size:
             self.joiner_waits = False
+            return
+        door = Door(
+            store, self._world.lives_on(store), self.me, self.size, is_silent=lambda seat: False, check=lambda: None
+        )
+        waiting = [member.seat for member in door.joiners(generation.members) if self._recent.has(store, member.seat)]
+        self.joiner_waits = bool(waiting) and generation is self.generation
 
     # Waiting.
 

@@ -60,4 +60,5 @@ def membership_of(environment: Environment, lives: LaunchedLives, collectives: C
         chosen_wait_s=collectives.timeout.chosen_s,
     )
     membership = Membership(store, lives, environment.size, world)
+    environment.has_ended = membership.has_ended
     return membership

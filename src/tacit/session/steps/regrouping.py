@@ -35,7 +35,7 @@ class Regrouping:
         self._callbacks = list[RegroupCallback]()
         self._told = tuple(worker.network.members)
         if self._membership is not None:
-            self._membership.session = self
+            self._membership.attach_session(self)
 
     def on_regroup(self, callback: RegroupCallback) -> None:
         """Call ``callback`` with the members at the beginning of the next step when they have changed."""
