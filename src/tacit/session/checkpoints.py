@@ -215,8 +215,8 @@ def check_same(folder: Path, backend: SessionBackend) -> None:
     if other is not None:
         steps = [json.loads(found[rank])["place"] for rank in (first, other)]
         raise TacitError(
-            f"rank {first} finds {steps[0]} in {folder} and rank {other} finds {steps[1]}, another checkpoint; use a folder "
-            f"that all machines share, or copy all files into one."
+            f"rank {first} finds {steps[0]} in {folder} and rank {other} finds {steps[1]}, another checkpoint; use a "
+            f"folder that all machines share, or copy all files into one."
         )
 
 

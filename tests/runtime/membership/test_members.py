@@ -44,8 +44,11 @@ def surviving_run(strategy: tacit.Strategy, steps: int, held: tuple[int, ...]) -
         (tacit.AllReduce(), (0,), 4),
         (tacit.LocalSGD(period=tacit.VariancePeriod()), (0, 1), 4),
         (tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2, outer=tacit.OuterSGD()), (2,), 6),
+        (tacit.DPSGD(), (3,), 5),
+        (tacit.SGP(), (0, 2), 4),
+        (tacit.CHOCO(), (1,), 4),
     ],
-    ids=["rank 0", "two at once", "an overlapped round"],
+    ids=["rank 0", "two at once", "an overlapped round", "D-PSGD", "SGP, two at once", "CHOCO"],
 )
 def test_survivors_go_on_without_killed_workers_and_end_with_equal_models(strategy, killed, seats):
     with Launched(seats, 1, surviving_run, strategy, 20, killed) as run:
@@ -83,8 +86,12 @@ def returning_run(strategy: tacit.Strategy, absent: int) -> tuple[torch.Tensor, 
     return flat(model), first, session.step, changes
 
 
-def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_with_their_model():
-    strategy = tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo())
+@pytest.mark.parametrize(
+    "strategy",
+    [tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo()), tacit.DPSGD(), tacit.SGP(), tacit.CHOCO()],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_with_their_model(strategy):
     with Launched(4, 1, returning_run, strategy, 0) as run:
         run.reached("held")
         run.kill(0)
@@ -102,8 +109,9 @@ def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_wit
         assert torch.equal(model, ended[0][0])
 
 
-def test_a_stopped_worker_is_left_out_after_the_deadline_and_joins_again_when_it_resumes():
-    with Launched(4, 1, returning_run, tacit.AllReduce(), 3) as run:
+@pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.DPSGD()], ids=lambda strategy: type(strategy).__name__)
+def test_a_stopped_worker_is_left_out_after_the_deadline_and_joins_again_when_it_resumes(strategy):
+    with Launched(4, 1, returning_run, strategy, 3) as run:
         run.reached("held")
         run.stop(3)
         run.store.set("go on", "1")

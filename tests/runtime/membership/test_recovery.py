@@ -33,6 +33,7 @@ def membership_of(*later: Generation, session: Any = None) -> Membership:
     world: Any = SimpleNamespace(too_few=lambda seats: PeerLost(seats[0], 0.0, "this run"))
     made = Membership(HashStore(), SimpleNamespace(seat=0, life=1, min_workers=1), 4, world)
     made.generation, made.holds, coming = generation(0, 0, 1, 2, 3), True, iter(later)
+    made._told.begin(made.generation)
     if session is not None:
         made.attach_session(session)
 
