@@ -32,7 +32,7 @@ from tacit.runtime.launched import SERVER_SEAT, LaunchedLives
 from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.membership.launched_liveness import LaunchedLiveness
 from tacit.runtime.membership.members import Membership
-from tacit.runtime.membership.setup import goes_on, membership_of
+from tacit.runtime.membership.setup import may_regroup, membership_of
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.secret import find_secret
 from tacit.runtime.network import ProcessNetwork
@@ -115,16 +115,19 @@ class ProcessBackend:
     def _connect(self, interface: str | None) -> None:
         """Find the other processes, and open groups and message endpoints."""
         lives = LaunchedLives(self._environment.store)
-        if lives.is_elastic and not self._has_rounds:
+        regroups = may_regroup(self._strategy, lives)
+        if lives.is_elastic and not (self._has_rounds or regroups):
             self._participants = self._take_part(lives)
             if self.server_is_process and SERVER_SEAT in os.environ:
                 self._server = ReturningServer(lives)
+        self._life, self._peers_return = (lives.life, True) if self._participants is not None else (1, False)
         found = rendezvous(
             self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
         )
         self.address, self._backend_name, self.network.hosts = found.address, found.backend, found.hosts
-        is_elastic = goes_on(self._strategy, lives, found.backend)
+        is_elastic = regroups and found.backend == "gloo"
         if is_elastic:
+            self._life, self._peers_return = lives.life, True
             self._causes.liveness = LaunchedLiveness(self._environment, lives)
         else:
             self._causes.liveness = self._participants or Liveness(self._environment, self.address)
@@ -140,6 +143,8 @@ class ProcessBackend:
             participants=self._participants,
         )
         collectives.start(membership_of(self._environment, lives, collectives, self.address) if is_elastic else None)
+        if self.membership is not None:
+            self.membership.end_means = self._end_means
         if self._participants is not None:
             self.start_exchange = ProcessStartExchange(
                 self._participants,
@@ -152,6 +157,8 @@ class ProcessBackend:
             self.endpoint = self._open_endpoint(self.rank, self.hook_lock, self._trace_rows)
             if self.start_exchange is not None:
                 self.start_exchange.endpoint = self.endpoint
+            if self.membership is not None:
+                self.membership.watch(self.endpoint)
             if self._host.is_here:
                 self._host.endpoint = self._open_endpoint(
                     server_address(self.rank), self._host.hook_lock, self._host.trace_rows
@@ -217,7 +224,7 @@ class ProcessBackend:
             timeout_s=self._timeout.timeout_s,
             largest_bytes=self._largest_bytes,
             life=self._life,
-            peers_return=self._participants is not None,
+            peers_return=self._peers_return,
         )
 
     # Steps and trace.
@@ -265,9 +272,13 @@ class ProcessBackend:
     def facts(self) -> dict[str, Any]:
         return {"machine": machine(), "backend": self._backend_name, **process_facts(self._device)}
 
-    def drain(self) -> None:
+    def _end_means(self) -> None:
+        """Wait for means in progress."""
         for mean in self.step.means_in_progress:
             mean.drain()
+
+    def drain(self) -> None:
+        self._end_means()
         if self.endpoint is not None and not self._strategy.has_server:
             self._drain_messages(self.endpoint)
 
@@ -296,7 +307,7 @@ class ProcessBackend:
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         self._handler = handler
         if self.collectives is not None and not self._has_rounds:
-            self.collectives.skips_lost = self._strategy.skips_lost_workers
+            self.collectives.skips_lost = self._strategy.skips_lost_workers and self.membership is None
             self._causes.watch(lambda: self._termination.asked_s is not None, self._fail_endpoints)
         if self.endpoint is not None:
             self.endpoint.start_handling()

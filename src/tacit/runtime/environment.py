@@ -40,6 +40,7 @@ class Environment:
         self.store = PrefixStore(self._prefix, store)
         self.timeout_s, self.store_is_gone = timeout_s, False
         self.is_asked_to_end: Callable[[], bool] = lambda: False  # by a signal
+        self.has_ended: Callable[[int], bool] = lambda rank: False  # a member of the run, whose next life joins later
         self._lives = LaunchedLives(store)
         _attached += 1
         if LIFE in os.environ:
@@ -82,7 +83,7 @@ class Environment:
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
 
     def _raise_if_gone(self, ranks: Sequence[int], names: list[str]) -> None:
-        gone = [rank for rank in ranks if self._lives.is_gone(rank)]
+        gone = [rank for rank in ranks if self._lives.is_gone(rank) or self.has_ended(rank)]
         absent = [rank for rank in gone if not self.store.check([names[ranks.index(rank)]])]
         if absent:
             way_out = "its own output says why. Every worker must call tacit.attach."

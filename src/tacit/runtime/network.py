@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tacit.runtime.backend import ProcessBackend
 
 MessageType = TypeVar("MessageType", bound=Message)
+Result = TypeVar("Result")
 
 
 class ProcessNetwork:
@@ -148,12 +149,8 @@ class ProcessNetwork:
             self._to_itself.append(message.snapshot())  # as in the simulator; nothing is sent
             return
         what = f"send({type(message).__name__})"
-        try:
-            self._endpoint(what).send(to, message)
-        except PeerLost as error:  # possibly a consequence of the run's end
-            if to < 0 and self._backend.server_has_returned():
-                raise MembersChanged(what) from None
-            raise self.collectives.error_with_cause(error, what) from error
+        endpoint = self._endpoint(what)
+        self._wait_for_message(lambda: endpoint.send(to, message), what, is_with_server=to < 0)
 
     def receive(
         self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
@@ -168,11 +165,11 @@ class ProcessNetwork:
         sources = endpoint.peers if source is None else (source,)
         notices.begin_message(what, sources, may_be_handled=bool(self._backend.handles))
         try:
-            received: tuple[int, MessageType] = endpoint.receive(kind, source, timeout_s=timeout_s)
-        except PeerLost as error:  # possibly a consequence of the run's end
-            if source is not None and source < 0 and self._backend.server_has_returned():
-                raise MembersChanged(what) from None
-            raise self.collectives.error_with_cause(error, what) from error
+            received: tuple[int, MessageType] = self._wait_for_message(
+                lambda: endpoint.receive(kind, source, timeout_s=timeout_s),
+                what,
+                is_with_server=source is not None and source < 0,
+            )
         except TimedOut as error:
             if timeout_s is not None:  # of this call: the run continues
                 raise
@@ -181,6 +178,26 @@ class ProcessNetwork:
             notices.end()
         self._backend.record_wait(started_s, kind.kind or "message")
         return received
+
+    def _wait_for_message(self, call: Callable[[], Result], what: str, *, is_with_server: bool) -> Result:
+        """Return the result of a call of the endpoint.
+
+        Raise ``MembersChanged`` where the server has returned with its next life, and once other members are agreed on.
+        """
+        membership = self.collectives.membership
+        try:
+            return call()
+        except PeerLost as error:  # possibly a consequence of the run's end
+            if is_with_server and self._backend.server_has_returned():
+                raise MembersChanged(what) from None
+            failure = self.collectives.error_with_cause(error, what)
+            if membership is None or failure is not error:
+                raise failure from error
+            membership.change(error)
+        except MembersChanged:
+            assert membership is not None
+            membership.change()
+        raise MembersChanged(what)
 
     def _endpoint(self, what: str) -> Any:
         if self._backend.endpoint is None:

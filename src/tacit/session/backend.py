@@ -77,7 +77,8 @@ class Joining(Protocol):
 class Members(Protocol):
     """The members of a run that goes on without lost workers, and with joiners."""
 
-    session: Joining | None
+    def attach_session(self, session: Joining) -> None:
+        """Tell ``session`` of changes from now on, and of workers that were lost while it was made."""
 
     @property
     def holds(self) -> bool:

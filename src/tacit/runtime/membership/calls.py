@@ -26,6 +26,7 @@ class MemberCall(ABC):
 
     continues = False  # an exchange whose first half was the call before
     is_divided = False  # among its members: others must divide it anew, the strategy begins it again
+    needs: Sequence[int] = ()  # seats without which it cannot take place
     number = 0
     returned_at = 0  # how many calls had begun when the worker got the result
 
@@ -59,7 +60,7 @@ class Broadcast(MemberCall):
 
     def __init__(self, label: str, wire: Tensor, source: int) -> None:
         super().__init__(label)
-        self.wire, self._source = wire, source
+        self.wire, self._source, self.needs = wire, source, (source,)
         self._call: Call | None = None
 
     def begin(self, group: Group | None) -> None:

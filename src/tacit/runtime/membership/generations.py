@@ -140,7 +140,11 @@ class Door:
                     are_at_boundary = are_at_boundary and at_door[1]
             elif not (self.has_ended(member) or self._joins_anew(member, number) or self._is_silent(member.seat)):
                 return None
-        return came + (self.joiners(came) if are_at_boundary else [])
+        if not are_at_boundary:
+            return came
+        # One that was taken in, and has neither come nor queued again, has stopped on its way.
+        has_stopped = {member for member in before.members if not self._joins_anew(member, number)}
+        return came + [joiner for joiner in self.joiners(came) if joiner not in has_stopped]
 
     def joiners(self, members: Iterable[Member]) -> list[Member]:
         """Return the lives that wait to be taken in, of seats that are not among ``members``."""
@@ -163,6 +167,14 @@ class Door:
         """Whether a member of the latest generation holds no model: it was taken in, and did not get everything."""
         found = self._find(f"joining/{member.seat}")
         return found is not None and found[0] == member.life and found[1] >= number
+
+    def is_opened(self, number: int, members: Iterable[Member]) -> bool:
+        """Whether a change makes one of ``members`` wait in the middle of a step, or one of them has ended."""
+        for member in members:
+            at_door = self._find(f"door/{number}/{member.seat}")
+            if self.has_ended(member) or (at_door is not None and at_door[0] == member.life and not at_door[1]):
+                return True
+        return False
 
     # Joiners.
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from tacit.errors import LeftOut, MembersChanged, RunError
+from tacit.errors import LeftOut, MembersChanged, PeerLost, RunError
+from tacit.runtime.membership.announcements import Announcements
 from tacit.runtime.membership.calls import CallRecord, MemberCall
 from tacit.runtime.membership.deadlines import LearnedDeadline
 from tacit.runtime.membership.generations import NOBODY, Door, Member, RunIsOver
-from tacit.runtime.membership.heartbeats import Heartbeats
+from tacit.runtime.membership.heartbeats import Heartbeats, RecentBeats
+from tacit.runtime.membership.message_changes import MessageChanges
 from tacit.runtime.membership.progress import Progress, progress_of_all
 from tacit.runtime.membership.sharing import share, share_result
 from tacit.runtime.membership.world import Session, World
 from tacit.runtime.process_groups import Group, is_time_out
+
+if TYPE_CHECKING:
+    from tacit.runtime.messaging.endpoint import MessageEndpoint
 
 _PAUSE_S: Final = 0.005  # between two looks at the store
 _ROUND_S: Final = 10.0
@@ -38,11 +43,13 @@ class Membership:
     def __init__(self, store: Store, lives: Any, size: int, world: World) -> None:
         self.me, self.size = Member(lives.seat, lives.life), size
         self._store, self._lives, self._world = store, lives, world
-        self.generation, self.seats = NOBODY, tuple(range(size))
+        self.generation = NOBODY
         self.holds = False  # the model of the run
         self.joiner_waits = False  # as seen by this worker's heartbeat
         self.admits = False  # a round has said that a joiner waits
-        self.session: Session | None = None
+        self._told = Announcements(size)
+        self._messages: MessageChanges | None = None  # where the strategy sends messages
+        self.end_means: Callable[[], None] = _nothing  # waits for means in progress
         self.record = CallRecord()
         self.deadline = LearnedDeadline(initial_s=_ROUND_S, least_s=_LEAST_ROUND_S)
         self._sharing = LearnedDeadline(initial_s=_SHARE_S, least_s=_LEAST_SHARE_S)
@@ -50,8 +57,14 @@ class Membership:
         self._ended_s = self._waiting_since_s = self._began_s = 0.0
         self.changes: list[dict[str, Any]] = []  # what happened, for measurements
         self._is_sharing, self._failures = False, 0
-        self._heartbeats = Heartbeats(store, self.me.seat, self._look_for_joiners)
+        self._recent = RecentBeats()
+        self._heartbeats = Heartbeats(store, self.me.seat, self._look)
         self._door = Door(store, lives, self.me, size, is_silent=self._is_absent, check=self._check)
+
+    @property
+    def seats(self) -> tuple[int, ...]:
+        """The members, as the strategy has been told."""
+        return self._told.seats
 
     # Begin and end.
 
@@ -65,9 +78,25 @@ class Membership:
         self._heartbeats.start()
         if not self.joins:
             self.generation = self._door.first(self._world.attach_timeout_s)
+            self._told.begin(self.generation)
             if self.me in self.generation.members:
                 self.holds = True
-                self._group = self._open(self._world.attach_timeout_s, self._door.has_ended)
+                try:
+                    self._group = self._open(self._world.attach_timeout_s, self._door.has_ended)
+                except RuntimeError as error:
+                    self._raise_lost(
+                        [member.seat for member in self.generation.members if self._door.has_ended(member)]
+                    )
+                    raise RunError(f"the workers could not connect to each other: {error}") from error
+
+    def _raise_lost(self, seats: Sequence[int]) -> None:
+        """Raise if there are ``seats``, without which the run ends."""
+        if seats:
+            raise self._world.too_few(seats)
+
+    def has_ended(self, seat: int) -> bool:
+        """Whether ``seat`` was a member of the latest generation, and its process has ended."""
+        return any(member.seat == seat and self._door.has_ended(member) for member in self.generation.members)
 
     def start_clock(self) -> None:
         """Forget how long calls took in ``attach``."""
@@ -125,6 +154,7 @@ class Membership:
         self._ended_s = now_s
 
     def _begin(self, call: MemberCall) -> None:
+        self._raise_lost([seat for seat in call.needs if seat not in self.generation.seats])
         call.seats = self.generation.seats
         call.begin(self._group)
 
@@ -154,18 +184,24 @@ class Membership:
         while True:
             self._regroup(is_at_boundary=False)
             try:
+                is_latest = call.number == self.record.begun
+                is_void = self._told.is_running and self._told.is_due(self.generation)
                 for number in self.record.lacking:
-                    if self.record.under_way[number] is not call:
+                    if not is_latest or number != call.number:  # in the order of numbers, as on all members
                         self._begin(self.record.under_way[number])
-                if call.number not in self.record.under_way:
-                    break  # it has ended on others: their result is here
+                if is_void:  # the strategy adapts to members that are not the latest
+                    if call.number in self.record.under_way:
+                        self.record.withdraw(call)
+                    raise MembersChanged(call.label)
+                if not is_latest or call.number not in self.record.under_way:
+                    break  # begun, or ended on others: their result is here
                 if call.is_divided:
                     self.record.void(call)
                     self._announce()
                     raise MembersChanged(call.label)
-                if self.record.withdraw(call):
-                    self._announce()
-                    self.record.begin(call)
+                self.record.withdraw(call)
+                self._announce()
+                self.record.begin(call)
                 self._begin(call)
                 break
             except RuntimeError:
@@ -187,6 +223,7 @@ class Membership:
                 raise
             lost = self._end_if_too_few(is_at_boundary=is_at_boundary)
             if self._meet():
+                self.joiner_waits = False  # until the next heartbeat sees one that still waits
                 self._note("regrouped", lost=lost, admitted=len(set(self.generation.members) - set(before.members)))
                 return
 
@@ -218,6 +255,8 @@ class Membership:
             return False
         self._is_sharing, begun_s = True, time.monotonic()
         try:
+            if self._messages is not None:
+                self._messages.settle(met, self.me.seat, is_short=self.is_short)
             self._group = self._open(_OPEN_S, self._is_lost)
             self._level(met)
             self._sharing.observe(time.monotonic() - begun_s)
@@ -243,9 +282,13 @@ class Membership:
 
     def _compare(self) -> dict[int, Progress] | None:
         """Return the progress of all members; None if one of them is lost meanwhile."""
-        record = self.record
-        mine = Progress(self.holds, record.begun, tuple(record.lacking), tuple(record.to_give))
-        me = self.me.seat
+        record, me, session, sent = self.record, self.me.seat, self._told.session, {}
+        if self._messages is not None:
+            self._messages.prepare(self.generation.members)
+            sent = self._messages.sent
+        step = session.step if session is not None and self.holds else 0
+        calls = record.begun, tuple(record.lacking), tuple(record.to_give)
+        mine = Progress(self.holds, *calls, step, self.joiner_waits, sent)
         return progress_of_all(self._store, self.generation, me, mine, is_lost=self._is_lost, check=self._check)
 
     def _level(self, met: dict[int, Progress]) -> None:
@@ -263,35 +306,57 @@ class Membership:
 
     def _take_in(self, group: Group, met: dict[int, Progress], donor: int) -> None:
         """Give everything to joiners."""
-        assert self.session is not None
-        given = self.session.everything() if donor == self.me.seat else b""
+        session = self._told.session
+        assert session is not None
+        given = session.everything() if donor == self.me.seat else b""
         received = share(group, given, donor, self._world.wait("everything for a joiner"))
         if not self.holds:
             self.record.restart(met[donor].begun)
-            self.seats = ()  # the strategy is to hear of all members
-            self.session.adopt(received)
+            self._told.forget()
+            session.adopt(received)
             self.holds = True
 
     def _announce(self) -> bool:
         """Tell the strategy of other members, now that results of earlier ones have been used; return whether so."""
-        if self.seats == self.generation.seats:
+        if self._told.is_running or not self._told.is_due(self.generation):
             return False
-        self.seats = self.generation.seats
-        if self.session is not None:
-            self.session.members_changed(self.seats)
+        self._told.run(lambda: self.generation)
         return True
+
+    def attach_session(self, session: Session) -> None:
+        """Tell ``session`` of changes from now on, and of workers that were lost while it was made."""
+        self._told.session = session
+        if self.holds and len(self.seats) < self.size:
+            with self._store_is_there():
+                self._told.run(lambda: self.generation)
 
     # Step boundaries.
 
     @property
     def is_due(self) -> bool:
-        """Whether members change at this step boundary, on all members alike."""
-        return self.admits or self.is_short or self.seats != self.generation.seats
+        """Whether members change at this step boundary; without messages on all members alike."""
+        return self._is_open or self._is_interrupted or self._told.is_due(self.generation)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether joiners come in at this step boundary, on all members alike."""
+        if self._messages is None:
+            return self.admits or self.is_short
+        opens_at, session = self._messages.lets_in_at, self._told.session
+        return opens_at is not None and session is not None and session.step >= opens_at
+
+    @property
+    def _is_interrupted(self) -> bool:
+        """Whether members that exchange messages come to the door, each where it is."""
+        return self._messages is not None and self._messages.are_near(self.generation)
 
     def at_boundary(self) -> None:
-        """Take joiners in. Call it on all members at the end of the same step, with no call under way."""
+        """Change members at the end of a step, with no call under way."""
+        self.end_means()
         with self._store_is_there():
-            while self.admits or self.is_short:
+            if self._is_interrupted:
+                self._regroup(is_at_boundary=False)
+            while self._is_open:
                 self.admits = False
                 while self.is_short and len(self._door.joiners(self.generation.members)) < self._missing:
                     self._end_if_too_few(is_at_boundary=True)
@@ -299,6 +364,32 @@ class Membership:
                     time.sleep(_PAUSE_S)
                 self._regroup(is_at_boundary=True)
             self._announce()
+
+    # Messages.
+
+    def watch(self, endpoint: MessageEndpoint) -> None:
+        """Come to the door also while a strategy waits for messages of ``endpoint``."""
+        self._told.are_of_generations = True
+        self._told.begin(self.generation)
+        self._messages = MessageChanges(endpoint)
+        endpoint.check_wait = self._check_wait
+
+    def _check_wait(self, peer: int | None, waited_s: float) -> None:
+        """Raise ``MembersChanged`` if ``change`` is due, while the strategy waits for a message."""
+        is_lost = peer is not None and waited_s > _LEAST_ROUND_S and self._heartbeats.is_silent(peer)
+        if self._is_interrupted or is_lost:
+            raise MembersChanged("a message")
+
+    def change(self, failed: PeerLost | None = None) -> None:
+        """Agree on the next members in the middle of a step; raise ``failed`` if its worker is still among them."""
+        before = self.generation
+        with self._store_is_there():
+            self._regroup(is_at_boundary=False)
+            self._announce()
+        if failed is not None and any(
+            member.seat == failed.rank for member in {*before.members} & {*self.generation.members}
+        ):
+            raise failed
 
     @property
     def _missing(self) -> int:
@@ -319,15 +410,20 @@ class Membership:
             self._note("joined")
             self._announce()
 
-    def _look_for_joiners(self, store: Store) -> None:
-        """With every heartbeat, where somebody is missing: see whether somebody waits."""
-        if self.holds and len(self.generation.members) < self.size:
-            door = Door(
-                store, self._world.lives_on(store), self.me, self.size, is_silent=lambda seat: False, check=lambda: None
-            )
-            self.joiner_waits = bool(door.joiners(self.generation.members))
-        else:
-            self.joiner_waits = False
+    def _look(self, store: Store) -> None:
+        """See with every heartbeat whether members are to change, on its thread and with its connection."""
+        generation, waits = self.generation, False
+        if not self.holds:
+            return
+        lives = self._world.lives_on(store)
+        door = Door(store, lives, self.me, self.size, is_silent=lambda seat: False, check=_nothing)
+        if len(generation.members) < self.size:
+            seats = [member.seat for member in door.joiners(generation.members)]
+            recent = [self._recent.has(store, seat) for seat in seats]
+            waits = any(recent)
+        self.joiner_waits = waits and generation is self.generation
+        if self._messages is not None:
+            self._messages.look(door, generation, self.me, joiner_waits=self.joiner_waits)
 
     # Waiting.
 
@@ -355,3 +451,7 @@ class Membership:
         now_s = time.monotonic()
         change = {"what": what, "generation": self.generation.number, "t": now_s, "s": now_s - self._began_s}
         self.changes.append({**change, "members": self.generation.seats, **details})
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -24,13 +24,15 @@ MAX_RESTARTS: Final = "TORCHELASTIC_MAX_RESTARTS"
 """Environment variable: how often the launcher starts a seat again."""
 
 
-def goes_on(strategy: Strategy[Any], lives: LaunchedLives, backend: str) -> bool:
-    """Whether collectives go on without lost workers: ``tacit launch`` may lose or restart some, over gloo."""
+def may_regroup(strategy: Strategy[Any], lives: LaunchedLives) -> bool:
+    """Whether a run of ``strategy`` goes on with other members: ``tacit launch`` may lose or restart some.
+
+    Strategies with a server or with handlers go on in a way of their own.
+    """
     may_change = lives.is_elastic and (
         lives.min_workers < lives.size or os.environ.get(MAX_RESTARTS, "0") not in ("", "0")
     )
-    has_rounds_of_all = not (strategy.handles or strategy.has_server or strategy.keeps_models_apart)
-    return may_change and has_rounds_of_all and strategy.regroups and backend == "gloo"
+    return may_change and strategy.regroups and not (strategy.handles or strategy.has_server)
 
 
 def membership_of(environment: Environment, lives: LaunchedLives, collectives: Collectives, address: str) -> Membership:
@@ -60,4 +62,5 @@ def membership_of(environment: Environment, lives: LaunchedLives, collectives: C
         chosen_wait_s=collectives.timeout.chosen_s,
     )
     membership = Membership(store, lives, environment.size, world)
+    environment.has_ended = membership.has_ended
     return membership

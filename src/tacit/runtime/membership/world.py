@@ -16,6 +16,10 @@ from tacit.runtime.process_groups import Group
 class Session(Protocol):
     """What a session does for its members: see ``session.steps.regrouping``."""
 
+    @property
+    def step(self) -> int:
+        """Completed steps."""
+
     def everything(self) -> bytes:
         """Return the state of this worker at a step boundary, for joiners."""
 

@@ -7,7 +7,8 @@ the worker computes, and the worker itself while it blocks in ``receive``. So no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Final, TypeVar
@@ -98,6 +99,8 @@ class MessageEndpoint:
         self._received_s = 0.0  # when receive last returned
         self._replies_left = 0  # of the handler that runs
         self._failure: BaseException | None = None
+        self.check_wait: Callable[[int | None, float], None] | None = None
+        """Called from time to time while the worker waits for a peer, with the peer (None: any) and the seconds."""
         self._is_closing = False
         self._wake = Event()
         address_book.publish(address, Address(self._receiver.url, keys.public, life))
@@ -159,18 +162,29 @@ class MessageEndpoint:
             self._received(*found)
         return found[0], found[1].received_as((kind,))  # type: ignore[return-value]
 
-    def wait_for_arrival(self, sent: Mapping[int, int]) -> float:
+    def wait_for_arrival(self, sent: Mapping[int, int], timeout_s: float | None = None) -> float:
         """Wait until as many messages have arrived as peers have ``sent``; return when the last one arrived.
 
         The time is that of ``time.perf_counter``. A message may arrive and wait for its ``receive`` or handler.
         """
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         with self._hook_lock.released():
             while self._reader.awaits(sent) and time.monotonic() < deadline_s:
                 self.raise_if_failed()
                 self._wake.set()
                 time.sleep(RETRY_S)
         return self._reader.arrived_s
+
+    def follow(self, peers: Iterable[int]) -> None:
+        """Connect to new lives of lost ``peers``; no message is awaited from an earlier life any more."""
+        self._asked.clear()
+        for peer in set(self._senders.open).intersection(peers):
+            if self._senders.open[peer].is_lost:
+                self._reader.connect_to_new_life(peer)
+
+    def forget_received(self) -> None:
+        """Drop messages that have arrived and wait to be received."""
+        self._inbox.clear()
 
     def start_handling(self) -> None:
         """Deliver messages of the handled kinds from now on, first those that have arrived already."""
@@ -239,10 +253,13 @@ class MessageEndpoint:
         return self._senders.open[peer]
 
     def _wait_for_room(self, peer: Sender, frames: Frames, to: int, alone: bool) -> None:
-        deadline_s = time.monotonic() + self._timeout_s
+        begun_s = time.monotonic()
         while not peer.offer(frames, may_queue=False, alone=alone):
             self.raise_if_failed()
-            if time.monotonic() > deadline_s:
+            waited_s = time.monotonic() - begun_s
+            if self.check_wait is not None:
+                self.check_wait(to, waited_s)
+            if waited_s > self._timeout_s:
                 raise TimedOut(f"send to {to}, whose window is full,", [to], self._timeout_s)
             time.sleep(RETRY_S)
 
@@ -268,6 +285,8 @@ class MessageEndpoint:
                         looked_s = now_s
                         self._raise_if_replaced(kind, source)
                         waited_s = time.monotonic() - begun_s
+                        if self.check_wait is not None:
+                            self.check_wait(source, waited_s)
                         reader.raise_if_in_vain(kind, source, waited_s, timeout_s, is_idle=not found)
                 if inbox.due:
                     self._handle_due()

@@ -79,9 +79,10 @@ class ReportedModel:
         if self._server is not None:
             self._server.distribute_model()
             return
-        steps = [int(own) for own in self._backend.all_gather(str(self._hooks.own_steps).encode()) if own]
-        if min(steps) < max(steps) and self._hooks.calls_before:
-            self._backend.broadcast(self._flat.vector(), self._backend.live_ranks[steps.index(max(steps))])
+        found = self._backend.all_gather(str(self._hooks.own_steps).encode())
+        steps = {rank: int(own) for rank, own in enumerate(found) if own}
+        if min(steps.values()) < max(steps.values()) and self._hooks.calls_before:
+            self._backend.broadcast(self._flat.vector(), max(steps, key=lambda rank: steps[rank]))
             self._flat.write_back()
 
     def update_buffers(self) -> None:
