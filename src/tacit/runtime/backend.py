@@ -19,6 +19,7 @@ from tacit.errors import Interrupted, PeerLost, RunError, TacitError, TimedOut
 from tacit.record.facts import process_facts
 from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
+from tacit.record.versions import tacit_version
 from tacit.runtime.clock import EventClock, RunClock
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.environment import Environment, machine
@@ -115,7 +116,11 @@ class ProcessBackend:
         if lives.is_elastic and not self._has_rounds:
             self._participants = self._take_part(lives)
         found = rendezvous(
-            self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
+            self._environment,
+            device=self._device,
+            interface=interface,
+            waits_for_server=self.server_is_process,
+            settings={"tacit": tacit_version(), "strategy": str(self._strategy)},
         )
         self.address, self._backend_name, self.network.hosts = found.address, found.backend, found.hosts
         is_elastic = goes_on(self._strategy, lives, found.backend)
