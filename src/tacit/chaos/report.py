@@ -74,9 +74,10 @@ def verdict(run: ChaosRun) -> str:
 def page(run: ChaosRun) -> str:
     """Return the report as Markdown."""
     found, lines = run.found, [f"# {run.strategy}, {run.plan.workers} workers", "", verdict(run), ""]
+    own = "–" if found["loss"] is None else f"{found['loss']:.4f}"
     calm = "not measured" if run.undisturbed_loss is None else f"{run.undisturbed_loss:.4f}"
     lines += [
-        f"- loss: {'–' if found['loss'] is None else format(found['loss'], '.4f')}; of the same run without faults: {calm}",
+        f"- loss: {own}; of the same run without faults: {calm}",
         f"- {len(found['faults'])} faults, {found['restarts']} restarts, {found['wall_s']:.1f} s",
         *(_summary(kind, times) for kind, times in recovery(found["faults"]).items()),
         f"- steps that a worker took twice, because it had lost them: {found['repeated_steps']}",
@@ -89,8 +90,8 @@ def page(run: ChaosRun) -> str:
             "|---|---|---:|---:|---:|---:|",
             *(_row(number, fault) for number, fault in enumerate(found["faults"], 1)),
             "",
-            "*Recovery*: from the fault until the others step again; 0 where nobody paused. *Back after*: from the kill "
-            "to the first step of the worker's next life. *Steps missed*: those of the others meanwhile.",
+            "*Recovery*: from the fault until the others step again; 0 where nobody paused. *Back after*: from the "
+            "kill to the first step of the worker's next life. *Steps missed*: those of the others meanwhile.",
         ]
     if found["errors"]:
         lines += ["", "Errors:", ""]
@@ -101,10 +102,11 @@ def page(run: ChaosRun) -> str:
 
 
 def _summary(kind: str, times: dict[str, float]) -> str:
-    back = ""
+    count, returned = times["count"], ""
     if "return_median" in times:
-        back = f"; back after {times['return_median']:.2f} s, at most {times['return_worst']:.2f} s"
-    return f"- {kind}, {times['count']} times: median recovery {times['median']:.2f} s, at most {times['worst']:.2f} s{back}"
+        returned = f"; back after {times['return_median']:.2f} s, at most {times['return_worst']:.2f} s"
+    recovered = f"median recovery {times['median']:.2f} s, at most {times['worst']:.2f} s"
+    return f"- {kind}, {count} time{'s' * (count > 1)}: {recovered}{returned}"
 
 
 def _row(number: int, fault: dict[str, Any]) -> str:
