@@ -26,7 +26,9 @@ from tacit.runtime.launched import LaunchedLives
 seat, what = int(os.environ["RANK"]), sys.argv[1]
 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 lives = LaunchedLives(store)
-lives.claim()
+if what == "nobody" or (what == "leave" and seat == 1):
+    sys.exit(0)
+lives.claim()  # as tacit.attach does
 
 def wait_until(condition):
     while not condition():
@@ -53,6 +55,9 @@ elif what == "fail":
         sys.exit(5)
     signal.signal(signal.SIGTERM, lambda *_: (note(), sys.exit(1)))
     time.sleep(1000)
+elif what == "leave":
+    wait_until(lambda: lives.is_gone(1))
+    sys.exit(1)
 elif what == "again":
     print(f"life {lives.life}", flush=True)
     sys.exit(4)
@@ -129,6 +134,17 @@ def test_a_restart_that_fails_each_time(tmp_path: Path, script: str, python: Pat
         code, output, errors = process.end(LONGEST_S)
     assert (code, output) == (4, "[0] life 1\n[0] life 2\n[0] life 3\n")
     assert "error: 0 of 1 workers finished after 2 restarts; worker 0 ended with exit code 4." in errors
+
+
+@pytest.mark.processes
+def test_workers_that_do_not_attach_are_named_and_do_not_count(tmp_path: Path, script: str, python: Path) -> None:
+    with Module(*LAUNCH, "--max-restarts", "1", script, "leave", folder=tmp_path, python=python) as process:
+        code, _, errors = process.end(LONGEST_S)
+    assert code == 1, "worker 1 has finished, but has not taken part"
+    assert "tacit launch: worker 1 ended without calling tacit.attach\n" in errors
+    with Module(*LAUNCH, script, "nobody", folder=tmp_path, python=python) as process:
+        code, _, errors = process.end(LONGEST_S)
+    assert (code, errors) == (0, "tacit launch: no worker called tacit.attach, so each ran by itself\n")
 
 
 @pytest.mark.processes

@@ -20,6 +20,7 @@ from tacit.errors import Interrupted, PeerLost, RunError, TacitError, TimedOut
 from tacit.record.facts import process_facts
 from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
+from tacit.record.versions import tacit_version
 from tacit.runtime.clock import EventClock, RunClock
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.environment import Environment, machine
@@ -122,7 +123,11 @@ class ProcessBackend:
                 self._server = ReturningServer(lives)
         self._life, self._peers_return = (lives.life, True) if self._participants is not None else (1, False)
         found = rendezvous(
-            self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
+            self._environment,
+            device=self._device,
+            interface=interface,
+            waits_for_server=self.server_is_process,
+            settings={"tacit": tacit_version(), "strategy": str(self._strategy)},
         )
         self.address, self._backend_name, self.network.hosts = found.address, found.backend, found.hosts
         is_elastic = regroups and found.backend == "gloo"

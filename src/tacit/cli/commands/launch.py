@@ -234,6 +234,8 @@ def _exit(outcome: Outcome, workers: int) -> None:
     """Say how the run ended, and exit with its code."""
     again = f" after {outcome.restarts} restart{'s' * (outcome.restarts > 1)}" if outcome.restarts else ""
     finished = workers - sum(not one.is_server for one in outcome.failed)
+    if outcome.unattached and outcome.signal is None:
+        _say(_who_did_not_attach(outcome.unattached, workers))
     if outcome.signal is not None:
         complain(f"interrupted{again}.")
         raise typer.Exit(_SIGNALLED + outcome.signal)
@@ -246,6 +248,12 @@ def _exit(outcome: Outcome, workers: int) -> None:
         _say(text)
     elif again:
         _say(f"{finished} of {workers} workers finished{again}.")
+
+
+def _who_did_not_attach(seats: list[int], workers: int) -> str:
+    if len(seats) == workers:
+        return "no worker called tacit.attach, so each ran by itself"
+    return f"worker{'s' * (len(seats) > 1)} {', '.join(map(str, seats))} ended without calling tacit.attach"
 
 
 def _code(failed: list[FailedWorker]) -> int:

@@ -56,13 +56,15 @@ class Job:
 class Outcome:
     """How a run ended on this machine.
 
-    failed: the last life of each of its seats that did not finish, in the order in which they ended.
+    failed: the last life of each of its seats that did not finish, in the order in which they ended. unattached: seats
+    that ended with exit code 0 and have never called ``tacit.attach``.
     """
 
     failed: list[FailedWorker]
     restarts: int
     has_succeeded: bool
     signal: int | None  # that asked the launcher to end
+    unattached: list[int] = field(default_factory=list)
 
 
 class Launcher:
@@ -93,11 +95,13 @@ class Launcher:
     def run(self) -> Outcome:
         """Run until all workers of this machine have ended for good, and no other machine needs the store."""
         self._scratch = Path(tempfile.mkdtemp(prefix="tacit-launch-"))  # of mode 0700
+        unattached = set[int]()
         self._guardian = Guardian()
         try:
             with _handled(self._signals_queued):
                 self._machine.watch(self._see, self._lose_machine)
                 self._loop()
+                unattached = self._machine.unattached()
         finally:
             for process in (*self._running.values(), *self._failed_groups):
                 process.kill()
@@ -107,9 +111,13 @@ class Launcher:
         return Outcome(
             failed=list(self._failed.values()),
             restarts=sum(seat.restarts for seat in self._seats.own),
-            has_succeeded=self._seats.has_succeeded,
+            has_succeeded=self._seats.have_succeeded(unattached),
             signal=self._signal,
+            unattached=[seat.number for seat in self._seats.own if self._has_left(seat, unattached)],
         )
+
+    def _has_left(self, seat: Seat, unattached: set[int]) -> bool:
+        return seat.number in unattached and seat.state is State.FINISHED
 
     def _loop(self) -> None:
         while not (self._seats.is_over and self._may_leave):

@@ -8,7 +8,7 @@ process of its own has a seat after those of the workers; an attempt is over wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -118,10 +118,15 @@ class Seats:
         """Whether no process of this machine runs or will be started."""
         return not self._own_in(State.RUNNING, State.WAITING)
 
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether as many seats have finished as the run needs."""
-        return self._count(State.FINISHED) >= self.min_workers
+    def have_succeeded(self, unattached: Collection[int] = ()) -> bool:
+        """Whether as many seats have finished as the run needs.
+
+        unattached: seats that have not taken part; they do not count, unless nobody has.
+        """
+        finished = [seat.number for seat in self.all if seat.state is State.FINISHED]
+        if len(unattached) < len(self.all):
+            finished = [number for number in finished if number not in unattached]
+        return len(finished) >= self.min_workers
 
     def _decide(self) -> None:
         if self._count(State.FINISHED):

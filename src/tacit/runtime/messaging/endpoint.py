@@ -7,7 +7,6 @@ the worker computes, and the worker itself while it blocks in ``receive``. So no
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event, Thread
