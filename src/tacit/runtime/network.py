@@ -11,7 +11,7 @@ from tacit.core.collective_bytes import handed_out_bytes, tree_broadcast_bytes
 from tacit.core.host_memory import ReusedBuffers
 from tacit.core.message_reading import unpack
 from tacit.core.messages import Message
-from tacit.core.network import DeferredMessage, Parts, check_one_for_each
+from tacit.core.network import DeferredMessage, DeferredParts, Parts, check_one_for_each
 from tacit.errors import MembersChanged, MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
@@ -68,8 +68,7 @@ class ProcessNetwork:
     ) -> list[MessageType]:
         if isinstance(message, DeferredMessage):
             work, message = message.work, message.make()
-            if work is not None:
-                self._backend.step.spend(*work)
+            self._spend_on(work)
         ranks = self.enter("all-gather", group)
         if ranks is None:
             return [message.snapshot()]
@@ -109,7 +108,14 @@ class ProcessNetwork:
         tails = [1 + LiveTimes.tail_bytes * has_times for has_times in have_times]
         return [part[:-tail] for part, tail in zip(received, tails, strict=True)], None
 
+    def _spend_on(self, work: tuple[str, int] | None) -> None:
+        if work is not None:
+            self._backend.step.spend(*work)
+
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        if isinstance(messages, DeferredParts):
+            work, messages = messages.work, messages.make()
+            self._spend_on(work)
         ranks = self.enter("all-to-all", group)
         check_one_for_each(messages, 1 if ranks is None else len(ranks))
         if ranks is None:
