@@ -56,13 +56,18 @@ def searched(setting: Setting) -> None:
 
 
 def _pairs(setting: Setting) -> list[tuple[Spot, Method]]:
-    return [
-        (s, METHODS[name]) for s in setting.spots if is_calibrated(setting, s) for name in s.methods if name in METHODS
-    ]
+    """Return the places and methods to search for. Only models that depend on times need the place's calibration."""
+    pairs = [(spot, METHODS[name]) for spot in setting.spots for name in spot.methods if name in METHODS]
+    return [(spot, method) for spot, method in pairs if not _is_timed(method) or is_calibrated(setting, spot)]
+
+
+def _is_timed(method: Method) -> bool:
+    return method.strategy(method.first_value).depends_on_time
 
 
 def _trial(setting: Setting, spot: Spot, method: Method, lr: float, value: float | None) -> Trial:
-    return trial_of(setting, spot, method.strategy(value), lr, profile_of(setting, spot).cluster())
+    cluster = profile_of(setting, spot).cluster() if _is_timed(method) else None
+    return trial_of(setting, spot, method.strategy(value), lr, cluster)
 
 
 def _rates(setting: Setting, spot: Spot, method: Method) -> list[Trial]:
@@ -116,7 +121,8 @@ def _add(setting: Setting, row: dict[str, Any]) -> None:
 
 def choices(setting: Setting) -> list[Choice]:
     """Return what is chosen for each method at each place, as far as all of its trials are known."""
-    found = [choice for spot, method in _pairs(setting) if (choice := _choice(setting, spot, method)) is not None]
+    pairs = [(spot, method) for spot, method in _pairs(setting) if is_calibrated(setting, spot)]
+    found = [choice for spot, method in pairs if (choice := _choice(setting, spot, method)) is not None]
     return [*found, *(one for spot in setting.spots if (one := planned(setting, spot)) is not None)]
 
 

@@ -38,11 +38,12 @@ class Trial:
         return {"strategy": self.strategy, "lr": self.lr, "place": self.place}
 
 
-def trial_of(setting: Setting, spot: Spot, strategy: Strategy[Any], lr: float, cluster: tacit.Cluster) -> Trial:
+def trial_of(
+    setting: Setting, spot: Spot, strategy: Strategy[Any], lr: float, cluster: tacit.Cluster | None
+) -> Trial:
     """Return the trial of a strategy at a place: the same at all places if times do not matter."""
-    depends = strategy.depends_on_time
-    task = setting.task.name
-    return Trial(task, setting.data, str(strategy), lr, cluster if depends else None, spot.key if depends else "")
+    place = "" if cluster is None else spot.key
+    return Trial(setting.task.name, setting.data, str(strategy), lr, cluster, place)
 
 
 def run_trial(trial: Trial, workers: int) -> dict[str, Any]:
