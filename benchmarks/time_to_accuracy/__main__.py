@@ -13,8 +13,9 @@ search    Every method, ours and theirs, gets six trials on seed 100: all learni
           predicted time is chosen: steps to the target, times the pace that short real runs predict for the place.
 runs      Seeds 0, 1, 2; one seed if more than 45 s are predicted. Ranks copy their models on the way; they are
           evaluated after the run. The target is reached at the first of two evaluations in a row at or above it.
-          Methods with a period are evaluated where a period ends. A run lasts a quarter longer than predicted, is
-          repeated once if that was too short, and lasts 180 s at most.
+          Methods with a period are evaluated where a period ends. A run lasts a seventh longer than predicted,
+          is repeated once if that was too short, and lasts 180 s at most. A method that is predicted to need
+          more runs for 45 s, and its accuracy by then is reported.
 
 Everything is kept in FOLDER: calibration, trials.jsonl, plans.jsonl, rows.jsonl. No run is made twice. Parts can be
 chosen with --do; only "calibrate" and "runs" need the machine for themselves:

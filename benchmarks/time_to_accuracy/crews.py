@@ -117,9 +117,8 @@ class Crews:
         target = None if folder is None else str(folder.resolve())
         if folder is not None:
             folder.parent.mkdir(parents=True, exist_ok=True)
-        workers = 2 if self._setting.is_quick else 4
         order = {"method": "tacit", "value": None, "strategy": strategy, "lr": 0.01, "folder": target}
-        self.run("tacit", workers, seed, rule, PATIENCE_S, **order)
+        self.run("tacit", self._setting.workers, seed, rule, PATIENCE_S, **order)
 
 
 def _noted(scratch: Path, workers: int) -> list[Any]:

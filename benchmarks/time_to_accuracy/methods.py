@@ -5,7 +5,7 @@ A peer is tuned as the strategy of tacit whose models are the same step by step,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,8 +17,10 @@ from tacit.strategies.local_sgd.outer import OuterSGD
 from tacit.strategies.local_sgd.periods import Every
 
 TRIALS: Final = 6
-_GRIDS: Final = {6: (0, 1, 2, 3, 4, 5), 4: (0, 1, 3, 5), 3: (0, 1, 3)}
+_GRIDS: Final = {6: (0, 1, 2, 3, 4, 5), 4: (0, 1, 3, 5), 3: (1, 3, 5)}
 """Which of a task's six learning rates are tried, by their number."""
+_LOW_GRID: Final = (0, 1, 3)
+"""Those of methods with stale or sparse gradients, which need lower rates."""
 _DILOCO: Final = OuterSGD(lr=0.7, momentum=0.9, nesterov=True)
 _ERROR_FEEDBACK: Final = tacit.ErrorFeedback()
 Maker = Callable[[Any], Strategy[Any]]
@@ -38,6 +40,7 @@ class Method:
     values: Values = ()
     crew: str = "tacit"
     is_ours: bool = False
+    has_low_rates: bool = False
     equals: str = ""
 
     @property
@@ -45,9 +48,16 @@ class Method:
         """What the ranks of the crew call the method."""
         return "tacit" if self.is_ours else self.name
 
-    def rates(self, task: Task) -> list[float]:
+    def rates(self, task: Task) -> Sequence[float]:
         """Return the learning rates that are tried with the first value; the other trials have other values."""
-        return [task.rates[number] for number in _GRIDS[TRIALS - max(0, len(self.values) - 1)]]
+        if len(task.rates) < TRIALS:  # a quick run
+            return task.rates
+        count = TRIALS - max(0, len(self.values) - 1)
+        return [task.rates[number] for number in (_LOW_GRID if self.has_low_rates else _GRIDS[count])]
+
+    def other_values(self, task: Task) -> Values:
+        """Return the values that are tried with the best learning rate."""
+        return self.values[1:] if len(task.rates) >= TRIALS else self.values[1:2]
 
     @property
     def first_value(self) -> float | None:
@@ -147,27 +157,43 @@ _OURS: Final = (
         strategy=lambda share: tacit.CompressedGradient(compressor=tacit.TopK(fraction=share), feedback=tacit.EF21()),
         parameter="fraction",
         values=(0.02, 0.005, 0.01, 0.05),
+        has_low_rates=True,
     ),
     Method(name="tacit DiLoCo", strategy=_diloco, parameter="period", values=_PERIODS),
-    Method(name="tacit KSync", strategy=lambda k: tacit.KSync(k=int(k)), parameter="K", values=(3, 1, 2, 4)),
-    Method(name="tacit KAsync", strategy=lambda k: tacit.KAsync(k=int(k)), parameter="K", values=(2, 1, 3, 4)),
+    Method(
+        name="tacit KSync",
+        strategy=lambda k: tacit.KSync(k=int(k)),
+        parameter="K",
+        values=(3, 1, 2, 4),
+        has_low_rates=True,
+    ),
+    Method(
+        name="tacit KAsync",
+        strategy=lambda k: tacit.KAsync(k=int(k)),
+        parameter="K",
+        values=(2, 1, 3, 4),
+        has_low_rates=True,
+    ),
     Method(
         name="tacit KBatchAsync, local steps",
         strategy=lambda steps: tacit.KBatchAsync(k=4, local_steps=int(steps)),
         parameter="local steps",
         values=(16, 8, 32, 64),
+        has_low_rates=True,
     ),
     Method(
         name="tacit SwarmSGD",
         strategy=lambda steps: tacit.SwarmSGD(local_steps=int(steps)),
         parameter="local steps",
         values=(8, 2, 4, 16),
+        has_low_rates=True,
     ),
     Method(
         name="tacit SwarmSGD, 8 bit",
         strategy=lambda steps: tacit.SwarmSGD(local_steps=int(steps), compressor=tacit.Lattice(bits=8)),
         parameter="local steps",
         values=(8, 2, 4, 16),
+        has_low_rates=True,
     ),
 )
 METHODS: Final = {

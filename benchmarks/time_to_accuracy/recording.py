@@ -10,17 +10,17 @@ from typing import Any
 from benchmarks.time_to_accuracy.crews import PATIENCE_S, Crews, Failed, stamp
 from benchmarks.time_to_accuracy.evaluating import evaluated
 from benchmarks.time_to_accuracy.methods import every_of, is_timed, keeps_apart
-from benchmarks.time_to_accuracy.places import CAP_S, OFTEN_S, START_S
+from benchmarks.time_to_accuracy.places import CAP_S, OFTEN_S, SHORT_S, START_S
 from benchmarks.time_to_accuracy.ranks.common import Rule
 from benchmarks.time_to_accuracy.search import Choice
 from benchmarks.time_to_accuracy.setting import Setting
 from benchmarks.time_to_accuracy.trials import EVERY_S
 
-_LONGER, _ASYNCHRONOUS = 1.25, 1.6
+_LONGER, _ASYNCHRONOUS = 1.15, 1.5
 """Runs are longer than predicted: other seeds need more steps, and models that depend on time vary more."""
 _AGAIN = 1.8
 """How much longer a run is repeated that ended below the target."""
-_MARGIN = 3  # evaluations after the predicted one
+_MARGIN = 2  # evaluations after the predicted one
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _seeds(setting: Setting, choice: Choice) -> tuple[int, ...]:
 def _run(setting: Setting, choice: Choice, seed: int) -> Needed:
     task, every = setting.task, every_of(setting.task, choice.strategy)
     if choice.time_s is None or choice.steps is None or choice.time_s > CAP_S:
-        length_s = CAP_S / 3
+        length_s = SHORT_S
         steps = max(every, math.floor(length_s / choice.step_s / every) * every)
         return Needed(choice, seed, min(steps, task.search_steps * 4), length_s)
     longer = _ASYNCHRONOUS if choice.strategy.depends_on_time else _LONGER

@@ -80,7 +80,7 @@ def _values(setting: Setting, spot: Spot, method: Method) -> list[Trial]:
     if not known:
         return []
     lr = min(known, key=_score)["lr"]
-    return [_trial(setting, spot, method, lr, value) for value in method.values[1:]]
+    return [_trial(setting, spot, method, lr, value) for value in method.other_values(setting.task)]
 
 
 def _score(row: dict[str, Any]) -> tuple[float, float]:
@@ -90,7 +90,7 @@ def _score(row: dict[str, Any]) -> tuple[float, float]:
 
 
 def _simulate(setting: Setting, missing: Sequence[Trial]) -> None:
-    workers = 2 if setting.is_quick else 4
+    workers = setting.workers
     if not missing or setting.is_over:
         return
     print(f"  {len(missing)} trials to simulate", flush=True)
@@ -128,9 +128,10 @@ def choices(setting: Setting) -> list[Choice]:
 
 def _choice(setting: Setting, spot: Spot, method: Method) -> Choice | None:
     pairs = [(trial, method.first_value) for trial in _rates(setting, spot, method)]
-    pairs += list(zip(_values(setting, spot, method), method.values[1:], strict=False))
+    pairs += list(zip(_values(setting, spot, method), method.other_values(setting.task), strict=False))
+    wanted = len(method.rates(setting.task)) + len(method.other_values(setting.task))
     rows = [(setting.trials.find(**trial.key), trial, value) for trial, value in pairs]
-    if any(row is None for row, _, _ in rows) or len(rows) < len(method.rates(setting.task)) + len(method.values) - 1:
+    if any(row is None for row, _, _ in rows) or len(rows) < wanted:
         return None
     timed = [(_time_s(setting, spot, trial, row or {}), row or {}, trial, value) for row, trial, value in rows]
     time_s, row, trial, value = min(timed, key=lambda one: (one[0], 1.0 - (one[1]["best"] or 0.0)))
@@ -148,7 +149,7 @@ def _choice(setting: Setting, spot: Spot, method: Method) -> Choice | None:
         time_s=None if time_s == math.inf else time_s,
         step_s=_pace(setting, spot, strategy).step_s,
         tried=len(rows),
-        workers=2 if setting.is_quick else 4,
+        workers=setting.workers,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.time_to_accuracy.kept import Rows
-from benchmarks.time_to_accuracy.places import QUICK, SEEDS, SPOTS, Spot
+from benchmarks.time_to_accuracy.places import QUICK, SEEDS, SPOTS, WORKERS, Spot
 from benchmarks.time_to_accuracy.tasks import HeldOutError, Task
 
 
@@ -41,6 +41,10 @@ class Setting:
     @property
     def seeds(self) -> tuple[int, ...]:
         return SEEDS[:1] if self.is_quick else SEEDS
+
+    @property
+    def workers(self) -> int:
+        return 2 if self.is_quick else WORKERS
 
     @property
     def workload(self) -> HeldOutError:

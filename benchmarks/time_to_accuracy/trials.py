@@ -38,9 +38,7 @@ class Trial:
         return {"strategy": self.strategy, "lr": self.lr, "place": self.place}
 
 
-def trial_of(
-    setting: Setting, spot: Spot, strategy: Strategy[Any], lr: float, cluster: tacit.Cluster | None
-) -> Trial:
+def trial_of(setting: Setting, spot: Spot, strategy: Strategy[Any], lr: float, cluster: tacit.Cluster | None) -> Trial:
     """Return the trial of a strategy at a place: the same at all places if times do not matter."""
     place = "" if cluster is None else spot.key
     return Trial(setting.task.name, setting.data, str(strategy), lr, cluster, place)
