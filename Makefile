@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-compressed-step bench-papers bench-papers-cuda fuzz fuzz-handlers fuzz-plans reference docs bench-kills bench-chaos bench-cuts bench-recovery
+.PHONY: $(shell sed -nE 's/^([a-z][a-z-]*):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -74,6 +74,11 @@ bench-fidelity: $(VENV)/.installed  ## measure step times of real runs beside pr
 bench-plan: RUNS = build/plan
 bench-plan: $(VENV)/.installed  ## measure whether plans hold: time to a loss, winners, durations, drift, memory, a user's script, about 55 minutes; needs root; RUNS=… keeps the real runs; DATA=… names the folder with tinyshakespeare.txt.gz
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.plan $(if $(DATA),--data $(DATA)) --folder $(RUNS)
+
+bench-time-to-accuracy: RUNS = build/time-to-accuracy
+bench-time-to-accuracy: $(VENV)/.installed  ## measure seconds to an accuracy beside DDP, PowerSGD, LocalSGD and DiLoCo of others, about 75 minutes; needs root; RUNS=… keeps the runs; DATA=… names the folder with mnist/
+	$(BIN)/python -m benchmarks.time_to_accuracy --install
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.time_to_accuracy $(if $(DATA),--data $(DATA)) --folder $(RUNS)
 
 bench-kills: $(VENV)/.installed  ## kill runs at random moments while they write checkpoints and resume them, about 20 minutes; continues build/kills
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kills --out benchmarks/results/kills.json
