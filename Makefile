@@ -111,8 +111,13 @@ bench-papers: $(VENV)/.installed  ## measure what the papers claim; DATA=… nam
 	$(BIN)/python -m benchmarks.papers.servers
 	$(BIN)/python -m benchmarks.papers.swarm $(if $(DATA),--data $(DATA))
 
+bench-papers-scale: $(VENV)/.installed  ## measure the papers on MNIST, least squares and a set of epsilon's shape, about an hour of one core; continues rows; DATA=… names the folder with libsvm and mnist
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.ef21_least_squares --data $(DATA)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.servers_mnist --data $(DATA)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.lupa_scale --data $(DATA)
+
 ROWS ?= benchmarks/results/papers_cuda_rows.jsonl
-bench-papers-cuda: $(VENV)/.installed  ## measure ADPSGD's table on CIFAR-10 on a CUDA GPU, about 40 minutes; continues ROWS=…; DATA=… names the folder with CIFAR-10
+bench-papers-cuda: $(VENV)/.installed  ## measure the papers with ResNet-20 on CIFAR-10 on a CUDA GPU, about two hours; continues ROWS=…; DATA=… names the folder with CIFAR-10
 	$(BIN)/python -m benchmarks.papers_cuda --data $(DATA) --rows $(ROWS)
 	$(BIN)/python -m benchmarks.papers_cuda --rows $(ROWS) --summary benchmarks/results/papers_cuda.json
 

@@ -27,7 +27,7 @@ PARTS = [(name, part) for name in SCRIPTS for part in import_module(f"benchmarks
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder like the real one, with small files of drawn samples in place of LIBSVM's."""
+    """A data folder like the real one, with small files of drawn samples in place of LIBSVM's and MNIST's."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     features = rng.random((256, 12)) < 0.3
     features[0] = True  # every column occurs
@@ -39,6 +39,12 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "libsvm").mkdir()
     for name in ("a9a", "mushrooms"):
         (folder / "libsvm" / f"{name}.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
+    (folder / "mnist").mkdir()
+    for name, count in (("train", 256), ("t10k", 64)):
+        pictures = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        for kind, values in (("images-idx3", pictures), ("labels-idx1", np.arange(count, dtype=np.uint8) % 10)):
+            header = bytes((0, 0, 8, values.ndim)) + np.array(values.shape, ">i4").tobytes()
+            (folder / "mnist" / f"{name}-{kind}-ubyte").write_bytes(header + values.tobytes())
     return folder
 
 
@@ -70,6 +76,18 @@ def test_a_part_whose_data_is_missing_says_which_file_it_wants(
     with pytest.raises(SystemExit, match="2"):
         run_script(monkeypatch, "local_sgd", "--quick", "--only", "1", "--data", str(tmp_path))
     assert "a9a.bz2 is missing; pass the folder" in capsys.readouterr().err
+
+
+def test_runs_that_were_made_are_not_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ("--quick", "--only", "4", "--data", str(data_folder), "--out", str(tmp_path / "results.json"))
+    run_script(monkeypatch, "servers_mnist", *words)
+    first, rows = capsys.readouterr().out, (tmp_path / "results_rows.jsonl").read_text()
+    assert "K = 2, 0.01, 100" in first and len(rows.splitlines()) > 10
+    run_script(monkeypatch, "servers_mnist", *words)
+    assert "K = 2, 0.01, 100" not in capsys.readouterr().out
+    assert (tmp_path / "results_rows.jsonl").read_text() == rows
 
 
 def test_the_speed_benchmark_measures_what_it_compares():

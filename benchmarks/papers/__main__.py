@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SHARED = ("common", "drawing", "replicas")  # what the scripts import
+SHARED = ("common", "drawing", "horizon", "prepared", "replicas", "rows")  # what the scripts import
 
 if __name__ == "__main__":
     found = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))

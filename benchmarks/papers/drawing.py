@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WIDTH, HEIGHT, LEFT, BELOW, ABOVE = 520, 320, 64, 44, 30
-COLOURS = ("#777777", "#d1495b", "#1f77b4", "#2a9d5c", "#b07aa1", "#e08e1b")
+COLOURS = (
+    *("#777777", "#d1495b", "#1f77b4", "#2a9d5c", "#b07aa1"),
+    *("#e08e1b", "#17becf", "#8c564b", "#5c5cff", "#9a9a00"),
+)
 
 
 @dataclass(frozen=True)

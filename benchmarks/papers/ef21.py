@@ -25,11 +25,11 @@ from __future__ import annotations
 import argparse
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -159,8 +159,23 @@ def top(values: Tensor, k: int) -> Tensor:
     return torch.zeros_like(values).scatter_(1, places, values.gather(1, places))
 
 
-def descend(problem: Blocks, plans: tuple[Plan, ...], steps: int) -> Outcome:
-    """Run all plans at once, one column each."""
+class Problem(Protocol):
+    """What ``descend`` needs of a problem: gradients and starts of [d, columns] models, and a plan's step size."""
+
+    def start(self, seed: int) -> Tensor: ...
+
+    def step_size(self, plan: Plan) -> float: ...
+
+    def gradients(self, models: Tensor) -> Tensor: ...
+
+
+def descend(
+    problem: Problem, plans: tuple[Plan, ...], steps: int, observe: Callable[[Tensor, Tensor], None] | None = None
+) -> Outcome:
+    """Run all plans at once, one column each.
+
+    observe: called in every step with the models and the distortion G = (1/n) Σ ‖g_i − ∇f_i‖² of each column.
+    """
     models = torch.stack([problem.start(plan.seed) for plan in plans], 1)
     rates = torch.tensor([problem.step_size(plan) for plan in plans], dtype=models.dtype)
     memory = models.new_zeros(WORKERS, *models.shape)  # g_i, or e_i
@@ -183,6 +198,8 @@ def descend(problem: Blocks, plans: tuple[Plan, ...], steps: int) -> Outcome:
                 first[columns.numpy()] = (said - own).square().sum(1).mean(0).numpy()
             memory[:, :, columns] = known
             moves[:, columns] = said.mean(0) * (1.0 if method == "EF" else gamma)
+        if observe is not None:
+            observe(models, (memory - gradients).square().sum(1).mean(0))
         models -= moves
     return Outcome(norms, first, models)
 

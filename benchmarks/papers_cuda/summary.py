@@ -1,125 +1,199 @@
-"""The tables and verdicts of the papers' benchmark on a GPU, from the rows of its runs."""
+"""The tables, figures and verdicts of the papers' benchmark on a GPU, from the rows of its runs."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 import tacit
 from benchmarks.papers.common import spread_of
-from benchmarks.papers_cuda.trainings import METHODS, WORKERS, best_of, mean_period
+from benchmarks.papers.drawing import Curve, draw
+from benchmarks.papers_cuda.parts import GROUPS, TITLES, Group
+from benchmarks.papers_cuda.search import Search, final_rows, is_tuning
+from benchmarks.papers_cuda.trainings import Training, mean_period
 
 NETWORKS: Final = {"10 Gbit/s": 1.25e9, "100 Gbit/s": 1.25e10}
 MODELS: Final = {"GoogLeNet": (6.2e6, 0.15), "VGG16": (15e6, 0.09), "ResNet50": (25.6e6, 0.16)}
 """Parameters and seconds of a step. The paper's times are not known: these are guesses for GPUs of its years."""
 CLAIMS: Final = {"10 Gbit/s": (1.46, 1.95), "100 Gbit/s": (1.14, 1.27)}
+AXES: Final = {1: (2, "bytes sent"), 2: (2, "bytes sent"), 3: (2, "bytes sent"), 4: (1, "virtual time (s)")}
+"""The column of a curve that is the horizontal axis of a part's figure."""
+
+Table = dict[str, dict[str, Any]]
 
 
-def step_s(model: str, network: str, period: float) -> float:
+def step_s(model: str, network: str, period: float, workers: int = 16) -> float:
     """Return the mean time of a step with a ring all-reduce every ``period`` steps, at the full rate of the network."""
     parameters, compute_s = MODELS[model]
-    ring_s = 2 * (WORKERS - 1) / WORKERS * 4 * parameters / NETWORKS[network]
+    ring_s = 2 * (workers - 1) / workers * 4 * parameters / NETWORKS[network]
     return compute_s + ring_s / period
 
 
-def write_summary(rows: Sequence[dict[str, Any]], path: Path, tuning_seed: int) -> None:
-    """Write the JSON with all rows, and the Markdown with tables beside it."""
-    splits = list(dict.fromkeys(row["split"] for row in rows))
-    tables = {split: _table([row for row in rows if row["split"] == split], tuning_seed) for split in splits}
+def write_summary(rows: dict[Training, dict[str, Any]], path: Path, groups: Sequence[Group] = GROUPS) -> None:
+    """Write the JSON, the Markdown with tables beside it, and a figure for each part that has runs of its seeds."""
+    search = Search(groups)
+    tables = {group: table for group in groups if (table := _table(rows, search, group))}
     found = {
-        "title": "ADPSGD's table: ResNet-20 on CIFAR-10",
         "command": "python -m benchmarks.papers_cuda",
         "versions": {"tacit": tacit.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "tables": tables,
-        "speed_ups": {split: _speed_ups(table) for split, table in tables.items()},
-        "rows": list(rows),
+        "tables": {f"part {group.part}, {group.name}": table for group, table in tables.items()},
+        "wall_s": sum(row["wall_s"] for row in rows.values()),
     }
+    lines = ["# The papers on CIFAR-10", "", f"`{found['command']}`; {len(rows)} runs, {found['wall_s']:.0f} s", ""]
+    for part in sorted({group.part for group in tables}):
+        own = {group: table for group, table in tables.items() if group.part == part}
+        figure = path.with_name(f"{path.stem}_{part}.svg")
+        lines += ["", f"## {TITLES[part]}", ""]
+        if _draw(figure, part, {group: _curves(rows, search, group) for group in own}):
+            lines += [f"![curves]({figure.name})", ""]
+        for group, table in own.items():
+            lines += [*_markdown(group, table), "", *_VERDICTS[part](table), ""]
     path.write_text(json.dumps(found, indent=1) + "\n")
-    path.with_suffix(".md").write_text("\n".join(_markdown(found)) + "\n")
+    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 
-def _table(rows: Sequence[dict[str, Any]], tuning_seed: int) -> dict[str, dict[str, Any]]:
-    table: dict[str, dict[str, Any]] = {}
-    for method in METHODS:
-        own = [row for row in rows if row["method"] == method]
-        tuning = [row for row in own if row["seed"] == tuning_seed]
-        best = best_of(tuning)
-        if best is None:
+def _table(rows: dict[Training, dict[str, Any]], search: Search, group: Group) -> Table:
+    """Return the numbers of every method that has runs of its seeds."""
+    table: Table = {}
+    for method in group.methods:
+        rate = search.best_rate(group, method, rows)
+        final = [] if rate is None else final_rows(rows.values(), group, method, rate)
+        if not final:
             continue
-        final = [row for row in own if row["seed"] != tuning_seed and row["lr"] == best["lr"] and row["accuracy"]]
-        measured = final or [best]
         table[method] = {
-            "lr": best["lr"],
-            "rates": sorted(row["lr"] for row in tuning),
+            "lr": rate,
+            "rates": sorted(one.lr for one in rows if is_tuning(one, group, method)),
             "seeds": [row["seed"] for row in final],
-            "accuracy": spread_of(row["accuracy"] for row in measured),
-            "loss": spread_of(row["loss"] for row in measured),
-            "rounds": spread_of(row["rounds"] for row in measured),
-            "bytes_sent": spread_of(row["bytes_sent"] for row in measured),
-            "period": spread_of(mean_period(row) for row in measured),
+            **{name: spread_of(row[name] for row in final) for name in ("accuracy", "loss", "rounds", "bytes_sent")},
+            "steps": spread_of(row["steps"] for row in final),
+            "time_s": spread_of(row["time_s"] for row in final),
+            "period": spread_of(mean_period(row) for row in final),
         }
     return table
 
 
-def _speed_ups(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the speed of ADPSGD's mean period over full communication, by network and model."""
-    if "ADPSGD" not in table:
-        return {}
-    period = table["ADPSGD"]["period"]["mean"]
-    return {
-        network: {model: step_s(model, network, 1) / step_s(model, network, period) for model in MODELS}
-        for network in NETWORKS
-    }
+def _curves(rows: dict[Training, dict[str, Any]], search: Search, group: Group) -> list[Curve]:
+    """Return the test error of each method, the mean over seeds."""
+    curves, column = [], AXES[group.part][0]
+    for method in group.methods:
+        rate = search.best_rate(group, method, rows)
+        final = [] if rate is None else final_rows(rows.values(), group, method, rate)
+        drawn = [row["curve"] for row in final]
+        points = [
+            (float(np.mean([point[column] for point in same])), 1 - float(np.mean([point[4] for point in same])))
+            for same in zip(*drawn, strict=False)
+        ]
+        points = [point for point in points if point[0] > 0]
+        if points:
+            curves.append(Curve(method, method, [x for x, _ in points], [y for _, y in points], True))
+    return curves
 
 
-def _markdown(found: dict[str, Any]) -> list[str]:
-    versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
-    lines = [f"# {found['title']}", "", f"`{found['command']}`; summary with {versions}", ""]
-    lines += [
-        f"{WORKERS} simulated workers, batch 32, momentum 0.9, rate cut at 50 and 75 % of 40 epochs of 20,000 pictures,",
-        "crops and flips, 10,000 test pictures. Learning rates were searched on a seed of its own; accuracy is the mean",
-        "over the other seeds with its standard error.",
+def _draw(path: Path, part: int, found: dict[Group, list[Curve]]) -> bool:
+    panels = {f"{group.name}: test error": curves for group, curves in found.items() if curves}
+    least = [y for curves in panels.values() for curve in curves for y in curve.y if y > 0]
+    if not least:
+        return False
+    draw(path, panels, dict.fromkeys(panels, AXES[part][1]), floor=0.9 * min(least))
+    return True
+
+
+def _markdown(group: Group, table: Table) -> list[str]:
+    setting, counted = group.setting, "steps" if group.setting.is_timed else "rounds"
+    lines = [
+        f"{group.name}: {setting.workers} workers, batch {setting.batch}, momentum {setting.momentum:g}, {setting.epochs} epochs of 20,000 pictures"
+        + (" of asynchronous SGD in virtual time" if setting.is_timed else "")
+        + f", crops and flips, 10,000 test pictures; rates searched with {setting.tuning_epochs} epochs on a seed of its own.",
+        "",
+        f"| method | lr (of) | seeds | test accuracy | loss | {counted} | sent | virtual time |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for split, table in found["tables"].items():
-        lines += ["", f"## {split}", "", "| method | lr (of) | seeds | test accuracy | loss | rounds | sent |"]
-        lines.append("|---|---|---|---|---|---|---|")
-        for method, row in table.items():
-            accuracy = row["accuracy"]
-            lines.append(
-                f"| {method} | {row['lr']:g} ({', '.join(f'{lr:g}' for lr in row['rates'])}) | {len(row['seeds'])} | "
-                f"{100 * accuracy['mean']:.2f} ± {100 * accuracy['standard_error']:.2f} % | {row['loss']['mean']:.3f} | "
-                f"{row['rounds']['mean']:.0f} | {row['bytes_sent']['mean'] / 1e9:.2f} GB |"
-            )
-        lines += ["", *_verdicts(table, found["speed_ups"].get(split, {}))]
+    for method, row in table.items():
+        tried = f" ({', '.join(f'{lr:g}' for lr in row['rates'])})" if row["rates"] else ""
+        lines.append(
+            f"| {method} | {row['lr']:g}{tried} | {len(row['seeds'])} | {_percent(row)} | {row['loss']['mean']:.3f} | "
+            f"{row[counted]['mean']:.0f} | {row['bytes_sent']['mean'] / 1e9:.2f} GB | {row['time_s']['mean']:.4g} s |"
+        )
     return lines
 
 
-def _verdicts(table: dict[str, dict[str, Any]], speed_ups: dict[str, dict[str, float]]) -> list[str]:
+def _percent(row: dict[str, Any]) -> str:
+    return f"{100 * row['accuracy']['mean']:.2f} ± {100 * row['accuracy']['standard_error']:.2f} %"
+
+
+def _adpsgd(table: Table) -> list[str]:
     """Return the paper's claims with what was measured."""
     lines = []
     if {"ADPSGD", "QSGD, 8 bit", "CPSGD"} <= set(table):
         ours, theirs, constant = (table[name] for name in ("ADPSGD", "QSGD, 8 bit", "CPSGD"))
-        share = ours["bytes_sent"]["mean"] / theirs["bytes_sent"]["mean"]
-        lines.append(
-            f"- Half of QSGD's communication at equal accuracy: {share:.2f} of the bytes, accuracy "
-            f"{_difference(ours, theirs)} points against QSGD with 8 bit."
-        )
-        lines.append(
-            f"- Higher accuracy than a constant period with less communication: {_difference(ours, constant)} points "
-            f"against CPSGD, with {ours['rounds']['mean'] / constant['rounds']['mean']:.2f} of its rounds."
-        )
-    for network, by_model in speed_ups.items():
-        low, high = CLAIMS[network]
-        numbers = ", ".join(f"{model} {value:.2f}" for model, value in by_model.items())
-        lines.append(
-            f"- Speed-up at {network}, stated {low} to {high}: {numbers} (ring at full rate, guessed step times)."
-        )
+        lines += [
+            f"- Half of QSGD's communication at equal accuracy: {_share(ours, theirs, 'bytes_sent'):.2f} of the bytes, accuracy "
+            f"{_difference(ours, theirs)} points against QSGD with 8 bit.",
+            f"- Higher accuracy than a constant period with less communication: {_difference(ours, constant)} points against "
+            f"CPSGD, with {_share(ours, constant, 'rounds'):.2f} of its rounds.",
+        ]
+    if "ADPSGD" in table:
+        period = table["ADPSGD"]["period"]["mean"]
+        for network, (low, high) in CLAIMS.items():
+            gains = {model: step_s(model, network, 1) / step_s(model, network, period) for model in MODELS}
+            numbers = ", ".join(f"{model} {value:.2f}" for model, value in gains.items())
+            lines.append(
+                f"- Speed-up at {network}, stated {low} to {high}: {numbers} (ring at full rate, guessed step times)."
+            )
     return lines
+
+
+def _swarm(table: Table) -> list[str]:
+    lines = []
+    large = table.get("large-batch SGD")
+    for name, row in table.items():
+        if name.startswith("SwarmSGD") and large is not None:
+            lines.append(
+                f"- {name} against large-batch SGD at equal epochs: {_difference(row, large)} points, {_share(row, large, 'time_s'):.2f} "
+                f"of the virtual time, {_share(row, large, 'bytes_sent'):.2f} of the bytes."
+            )
+    for h in (2, 4):
+        full, eight = table.get(f"SwarmSGD, H = {h}"), table.get(f"SwarmSGD, H = {h}, 8 bit")
+        if full and eight:
+            lines.append(f"- 8 bit against full precision, H = {h}: {_difference(eight, full)} points.")
+    return lines
+
+
+def _ef21(table: Table) -> list[str]:
+    if "EF" not in table:
+        return []
+    return [
+        f"- {name} against EF: {_difference(row, table['EF'])} points with {_share(row, table['EF'], 'bytes_sent'):.2f} of the bytes."
+        for name, row in table.items()
+        if name not in ("EF", "SGD")
+    ]
+
+
+def _servers(table: Table) -> list[str]:
+    best = max(table, key=lambda name: table[name]["accuracy"]["mean"])
+    lines = [f"- Most accurate at the horizon: {best}, {_percent(table[best])}."]
+    ruled = [name for name in table if name.startswith("Async, C")]
+    if ruled and "Async" in table:
+        better = max(ruled, key=lambda name: table[name]["accuracy"]["mean"])
+        gain = _difference(table[better], table["Async"])
+        lines.append(f"- The staleness rate ({better}), tuned, against a tuned constant rate: {gain} points.")
+    if {"AdaSync", "Async", "K-async", "Sync"} <= set(table):
+        fixed = max(("Async", "K-async", "Sync"), key=lambda name: table[name]["accuracy"]["mean"])
+        lines.append(f"- AdaSync against the best fixed K of 1, 4, 8 ({fixed}): {_difference(table['AdaSync'], table[fixed])} points.")  # fmt: skip
+    return lines
+
+
+_VERDICTS: Final[dict[int, Callable[[Table], list[str]]]] = {1: _adpsgd, 2: _swarm, 3: _ef21, 4: _servers}
+
+
+def _share(one: dict[str, Any], other: dict[str, Any], name: str) -> float:
+    return float(one[name]["mean"] / other[name]["mean"])
 
 
 def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -15,32 +16,20 @@ import torch
 
 import tacit
 from benchmarks.papers.common import realised_periods
+from benchmarks.papers.horizon import simulate_until
+from benchmarks.papers_cuda.parts import Group, Setting
 from tacit import workloads
 from tacit.workloads.data.image_files import read_cifar10
 
-WORKERS: Final = 16
-BATCH: Final = 32
-MOMENTUM: Final = 0.9
-WEIGHT_DECAY: Final = 5e-4
-EVALUATIONS: Final = 10
-SCHEDULE: Final = tacit.StepDecay(at=(0.5, 0.75), by=0.1)
-
-METHODS: Final[dict[str, tacit.Strategy[Any]]] = {
-    "full communication": tacit.AllReduce(),
-    "CPSGD": tacit.LocalSGD(period=tacit.Every(8)),
-    "ADPSGD": tacit.LocalSGD(period=tacit.VariancePeriod(initial=4)),
-    "RatePeriod, power 1": tacit.LocalSGD(period=tacit.RatePeriod(initial=4, power=1)),
-    "RatePeriod, power 2": tacit.LocalSGD(period=tacit.RatePeriod(initial=4, power=2)),
-    "QSGD, 8 bit": tacit.CompressedGradient(compressor=tacit.QSGD(bits=8)),
-    "QSGD, 4 bit": tacit.CompressedGradient(compressor=tacit.QSGD(bits=4)),
-}
+EVALUATIONS: Final = 20
 
 
 @dataclass(frozen=True)
 class Training:
-    """One run: a method, a learning rate and a seed. ``split``: "shuffled" or "dirichlet", with alpha 0.3."""
+    """One run: a method of a group, a learning rate, a seed and a length."""
 
-    split: str
+    part: int
+    group: str
     method: str
     lr: float
     seed: int
@@ -49,14 +38,19 @@ class Training:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Where the pictures come from. ``folder`` None: random ones of CIFAR-10's size, ``count`` of them."""
+    """Where the pictures come from. ``folder`` None: random ones, ``count`` of them, ``width`` pixels wide."""
 
     folder: Path | None
     count: int = 20_000
+    width: int = 32
+    model: str = "resnet"
 
-    def workload(self, split: str) -> workloads.Workload:
-        """Return ResNet-20 with GroupNorm on these pictures, with random crops and flips."""
-        return _workload(self, split)
+    def workload(self, setting: Setting) -> workloads.Workload:
+        """Return the model on these pictures, with random crops and flips."""
+        return _workload(self, setting.split, setting.batch)
+
+    def __len__(self) -> int:
+        return len(_arrays(self)[0])
 
 
 @cache
@@ -64,68 +58,82 @@ def _arrays(pictures: Pictures) -> tuple[np.ndarray, ...]:
     if pictures.folder is not None:
         return tuple(np.asarray(part) for part in read_cifar10(pictures.folder))
     random, tests = np.random.default_rng(0), pictures.count // 10
-    x = random.integers(0, 256, (pictures.count + tests, 3, 32, 32), dtype=np.uint8)
+    shape = (pictures.count + tests, 3, pictures.width, pictures.width)
+    x = random.integers(0, 256, shape, dtype=np.uint8)
     y = random.integers(0, 10, pictures.count + tests)
     return x[:-tests], y[:-tests], x[-tests:], y[-tests:]
 
 
 @cache
-def _workload(pictures: Pictures, split: str) -> workloads.Workload:
+def _workload(pictures: Pictures, split: str, batch: int) -> workloads.Workload:
     x, y, x_test, y_test = _arrays(pictures)
     return workloads.images(
         x,
         y,
         test=(x_test, y_test),
-        model="resnet",
+        model=pictures.model,
         split=split,
         alpha=0.3,
-        batch_size=BATCH,
-        crop_padding=4,
+        batch_size=batch,
+        crop_padding=pictures.width // 8,
         flip=True,
     )
 
 
-def train(training: Training, pictures: Pictures, device: str) -> dict[str, Any]:
+def train(training: Training, group: Group, pictures: Pictures, device: str) -> dict[str, Any]:
     """Make the run; return its row."""
-    per_epoch = len(_arrays(pictures)[0]) // (WORKERS * BATCH)
+    setting, strategy = group.setting, group.strategy(training.method, training.lr)
+    per_epoch = max(1, len(pictures) // (setting.workers * setting.batch))
     steps = max(1, training.epochs * per_epoch)
-    begun_s = time.perf_counter()
-    status = "finished"
+    settings: dict[str, Any] = {
+        "cluster": setting.cluster(),
+        "seed": training.seed,
+        "lr": training.lr,
+        "momentum": setting.momentum,
+        "weight_decay": setting.weight_decay,
+        "schedule": setting.schedule,
+        "device": device,
+    }
+    begun_s, status = time.perf_counter(), "finished"
+    run: tacit.Run | None
     try:
-        run = tacit.simulate(
-            pictures.workload(training.split),
-            METHODS[training.method],
-            cluster=tacit.Cluster(workers=WORKERS, compute=tacit.Constant(mean_s=0.1)),
-            steps=steps,
-            seed=training.seed,
-            lr=training.lr,
-            momentum=MOMENTUM,
-            weight_decay=WEIGHT_DECAY,
-            schedule=SCHEDULE,
-            evaluate_every=max(1, steps // EVALUATIONS),
-            device=device,
-        )
-    except (tacit.TacitError, FloatingPointError, ValueError) as error:
-        if getattr(error, "run", None) is None:
+        if setting.is_timed:
+            horizon_s = steps * setting.compute.expected_s  # each of P learners takes a step a mean time
+            run = simulate_until(horizon_s, EVALUATIONS, pictures.workload(setting), strategy, **settings)
+        else:
+            settings |= {"steps": steps, "evaluate_every": max(1, steps // EVALUATIONS)}
+            run = tacit.simulate(pictures.workload(setting), strategy, **settings)
+    except tacit.RunError as error:
+        if error.run is None:
             raise
-        run, status = error.run, f"{type(error).__name__}: {error}"  # type: ignore[attr-defined]
+        run, status = error.run, f"{type(error).__name__}: {error}"
     if device.startswith("cuda"):
         torch.cuda.synchronize()
-    summary = run.summary()
-    is_local = isinstance(METHODS[training.method], tacit.LocalSGD)
+    return {**asdict(training), **_row_of(run, strategy, status), "wall_s": round(time.perf_counter() - begun_s, 2)}
+
+
+def _row_of(run: tacit.Run, strategy: tacit.Strategy[Any], status: str) -> dict[str, Any]:
+    summary, last = run.summary(), run.history[-1]
+    is_done = status == "finished" and last["loss"] is not None and math.isfinite(last["loss"])
     return {
-        **asdict(training),
-        "status": status,
-        "accuracy": summary["metric"] if status == "finished" else None,
-        "accuracies": [row["metric"] for row in run.history],
-        "loss": summary["loss"] if status == "finished" else None,
-        "steps": steps,
+        "status": status if is_done or status != "finished" else "the loss is not finite",
+        "accuracy": last["metric"] if is_done else None,
+        "loss": last["loss"] if is_done else None,
+        "steps": last["step"],
+        "time_s": last["time_s"],
         "rounds": summary["rounds"],
         "bytes_sent": summary["bytes_sent"],
-        "periods": _thinned(realised_periods(run)) if is_local and status == "finished" else None,
+        "curve": [
+            [row["step"], _short(row["time_s"]), row["bytes_sent"], _short(row["loss"]), _short(row["metric"])]
+            for row in run.history
+        ],
+        "periods": _thinned(realised_periods(run)) if isinstance(strategy, tacit.LocalSGD) and is_done else None,
         "engine": run.record.get("engine"),
-        "wall_s": round(time.perf_counter() - begun_s, 2),
     }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
 
 def _thinned(periods: list[int]) -> list[list[int]]:
@@ -140,7 +148,10 @@ def _thinned(periods: list[int]) -> list[list[int]]:
 
 
 def read_rows(path: Path) -> dict[Training, dict[str, Any]]:
-    """Return the rows of earlier runs; a last line that was cut is left out."""
+    """Return the rows of earlier runs; a last line that was cut is left out.
+
+    The first rows are of part 1 alone, and name a group by its split.
+    """
     rows: dict[Training, dict[str, Any]] = {}
     names = Training.__dataclass_fields__
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -148,6 +159,7 @@ def read_rows(path: Path) -> dict[Training, dict[str, Any]]:
             row = json.loads(line)
         except ValueError:
             continue
+        row = {"part": 1, "group": row.get("split"), **row}
         rows[Training(**{name: row[name] for name in names})] = row
     return rows
 
