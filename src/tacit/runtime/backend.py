@@ -82,6 +82,7 @@ class ProcessBackend:
         self._timeout = AdaptiveTimeout(timeout_s)
         self.collectives: Collectives | None = None  # None in a run of one process
         self._participants: Participants | None = None  # None where lost workers do not come back
+        self._life, self._peers_return = 1, False
         self.start_exchange: ProcessStartExchange | None = None
         self._device, self._strategy, self._security = device, strategy, security
         self._largest_bytes = largest_bytes  # of a frame
@@ -121,7 +122,8 @@ class ProcessBackend:
             self._participants = self._take_part(lives)
             if self.server_is_process and SERVER_SEAT in os.environ:
                 self._server = ReturningServer(lives)
-        self._life, self._peers_return = (lives.life, True) if self._participants is not None else (1, False)
+        if self._participants is not None:
+            self._life, self._peers_return = lives.life, True
         found = rendezvous(
             self._environment,
             device=self._device,
@@ -182,10 +184,6 @@ class ProcessBackend:
                 f"without worker {self.rank}."
             )
         return participants
-
-    @property
-    def _life(self) -> int:
-        return 1 if self._participants is None else self._participants.life
 
     @property
     def _joins(self) -> bool:
