@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import tacit
+from tacit.runtime import participants
 from tests.runtime.elastic import Launch
 from tests.runtime.launched_workers import is_told
 from tests.runtime.processes import Failed
@@ -27,13 +29,15 @@ SERVERS = [
 GOSSIP = [tacit.SwarmSGD(local_steps=2), tacit.PullSwarm(local_steps=2), tacit.AsynchronousDPSGD()]
 
 
-def train(tell: Any, strategy: tacit.Strategy, steps: int, pause_s: float = 0.01, every: int = 0) -> dict[str, Any]:
+def train(
+    tell: Any, strategy: tacit.Strategy, steps: int, pause_s: float = 0.01, every: int = 0, server: str = "rank0"
+) -> dict[str, Any]:
     """Train until the session is done; tell each fifth step. A step takes ``pause_s`` until the test says "hurry"."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 1))
     model[0].bias.requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=40.0)
+    session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=40.0, server=server)
     draw, begun = torch.Generator().manual_seed(tacit.rank()), session.step
     tell(("attached", session.step, session.updates))
     while not session.is_done:
@@ -131,3 +135,47 @@ def test_a_learner_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on():
         results = launch.end()
         assert [life.number for life in launch.present] == [1] * WORKERS
     check_equal(results)
+
+
+@pytest.mark.parametrize(
+    "strategy", [tacit.KSync(k=WORKERS), tacit.KBatchAsync(k=1, compressor=tacit.TopK(fraction=0.5))], ids=str
+)
+def test_a_server_that_is_killed_comes_back_from_its_checkpoint_and_its_learners_join_it(
+    strategy: tacit.Strategy, tmp_path: Path
+):
+    """It is killed a second time together with worker 0 and another learner."""
+    with Launch(WORKERS, train, strategy, 200, 0.03, 0, "process", server=tmp_path) as launch:
+        launch.until_heard(range(WORKERS), 6)
+        launch.kill(WORKERS)
+        launch.until_heard(range(WORKERS), 10)
+        launch.kill(WORKERS, 0, 2)
+        launch.until_heard([0, 2], 2)
+        launch.say("hurry")
+        results = launch.end()
+        assert [life.number for life in launch.present] == [2, 1, 2, 1, 3]
+    check_equal(results)
+    assert {result["updates"] for result in results} == {200}
+
+
+def train_with_short_patience(tell: Any, strategy: tacit.Strategy) -> dict[str, Any]:
+    participants._SILENT_S = 2.0
+    return train(tell, strategy, 300, 0.03)
+
+
+@pytest.mark.parametrize("strategy", [tacit.KSync(k=WORKERS), *GOSSIP[1:]], ids=str)
+def test_a_worker_that_stays_stopped_is_left_out_and_hears_of_it_when_it_goes_on(strategy: tacit.Strategy):
+    """All three wait for it: the server, who pulls its model, and who averages with it."""
+    joins = strategy != GOSSIP[2]
+    with Launch(WORKERS, train_with_short_patience, strategy, restarts=3 if joins else 0) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        stopped = launch.present[2]
+        stopped.kill(signal.SIGSTOP)
+        launch.watch()
+        launch.until_heard([0, 1, 3], max(len(life.heard) for life in launch.present) + 4)
+        stopped.kill(signal.SIGCONT)
+        if joins:
+            launch.until(lambda: launch.present[2].number == 2 and launch.present[2].heard, "its next life")
+        launch.say("hurry")
+        results = launch.end()
+    assert stopped.result.name == "PeerLost", stopped.result.text
+    check_equal(results if joins else [results[0], results[1], results[3]])

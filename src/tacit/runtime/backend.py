@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit.core.collective_bytes import tree_broadcast_bytes
 from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
-from tacit.core.network import server_address, shard_at
+from tacit.core.network import SERVER, server_address, shard_at
 from tacit.core.strategy import Strategy, shards_of, takes_joiners
 from tacit.errors import Interrupted, PeerLost, RunError, TacitError, TimedOut
 from tacit.record.facts import process_facts
@@ -228,6 +228,7 @@ class ProcessBackend:
             largest_bytes=self._largest_bytes,
             life=self._life,
             peers_return=self._peers_return,
+            is_stopped=None if self._participants is None else self._participants.is_silent,
         )
 
     # Steps and trace.
@@ -346,13 +347,16 @@ class ProcessBackend:
             return
         self._host.send_initial_model(model, self.now_s(), self.endpoint)
 
-    def server_has_returned(self) -> bool:
-        """Wait for the next life of the server, whose connection has broken; return False if there will be none."""
+    def server_has_returned(self, peer: int = SERVER) -> bool:
+        """Wait for the next life of the server, whose connection has broken; return False if there will be none.
+
+        peer: the server, or worker 0, through which its last model passes.
+        """
         if self._server is None or self.endpoint is None:
             return False
         endpoint, server = self.endpoint, self._server
         with self.hook_lock.released():
-            return server.wait(endpoint, self._run_ends, self._timeout.timeout_s)
+            return server.wait(endpoint, self._run_ends, self._timeout.timeout_s, peer)
 
     def _run_ends(self) -> bool:
         return self._termination.asked_s is not None or self._causes.cause() is not None
@@ -363,7 +367,7 @@ class ProcessBackend:
         notices.begin_message("the server's last update", self.endpoint.peers, may_be_handled=True)
         try:
             part = self._host.join(self.endpoint)
-            lives = self._host.survivors(self.endpoint)
+            lives = self._host.survivors(self.endpoint, lambda: self.server_has_returned(0))
         except TimedOut as error:
             raise notices.time_out_of(error) from None
         except PeerLost as error:  # possibly a consequence of the run's end

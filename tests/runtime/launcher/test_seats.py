@@ -136,3 +136,30 @@ def test_seats_of_other_machines_count() -> None:
     end(seats, 0, 0)
     seats.observe(1, State.FINISHED)
     assert seats.is_over and seats.have_succeeded()
+
+
+def test_a_server_has_a_seat_of_its_own_without_which_the_run_ends() -> None:
+    seats = Seats(range(3), 3, 1, 1, has_server=True)
+    for seat in seats.due(0.0):
+        seats.started(seat, 0.0)
+    server = seats.seat(3)
+    assert seats.server is server and len(seats.all) == 3 and not seats.have_succeeded()
+    seats.ended(server, -9, 1.0)
+    assert server.state is State.WAITING and not seats.is_ending
+    seats.started(server, 2.0)
+    seats.ended(server, 1, 3.0)
+    assert server.state is State.LOST and seats.is_ending
+    for number in range(3):
+        end(seats, number, 1)
+    assert seats.is_over and not seats.have_succeeded()
+
+
+def test_a_server_that_is_left_does_not_count_as_a_worker() -> None:
+    seats = Seats(range(2), 2, 2, 0, has_server=True)
+    for seat in seats.due(0.0):
+        seats.started(seat, 0.0)
+    end(seats, 0, 0)
+    end(seats, 1, 0)
+    assert seats.have_succeeded() and not seats.is_over
+    seats.ended(seats.seat(2), 0, 1.0)
+    assert seats.is_over

@@ -36,6 +36,8 @@ _SERVER_S: Final = 10.0
 """How long a server in a process of its own may take to end after all workers."""
 _UPDATES: Final = 100
 """Updates between the checkpoints from which a server is started again, unless the user chooses."""
+_STOPPED_S: Final = 10.0
+"""How long a process that is stopped may stay so once another worker has finished."""
 _LONGEST_PAUSE_S: Final = 60.0
 
 
@@ -86,6 +88,7 @@ class Launcher:
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._failed_groups: list[WorkerProcess] = []  # whose children may still run
         self._overdue: set[WorkerProcess] = set()  # which the launcher has killed
+        self._stopped: set[WorkerProcess] = set()  # which are about to be killed
         self._gone: set[int] = set()  # seats of which the store says that they will not be started again
         self._server_ends = False  # all workers have ended, and the server is about to
         self._told_attempt = -1  # the last attempt whose workers were told to end
@@ -132,6 +135,7 @@ class Launcher:
             self._say_what_is_gone()
             self._end_what_is_over()
             self._end_server()
+            self._end_stopped()
 
     @property
     def _may_leave(self) -> bool:
@@ -143,6 +147,8 @@ class Launcher:
         dues = [due_s for due_s, _ in self._timers]
         if (next_s := self._seats.next_due_s()) is not None:
             dues.append(next_s)
+        if any(seat.state is State.FINISHED for seat in self._seats.all):
+            dues.append(time.monotonic() + 1.0)  # others may be stopped
         return max(0.0, min(min(dues, default=float("inf")) - time.monotonic(), _LONGEST_PAUSE_S))
 
     # Starting.
@@ -270,6 +276,20 @@ class Launcher:
         if self._seats.server is not None and not is_on and not self._server_ends:
             self._server_ends = True
             self._timers.append((time.monotonic() + _SERVER_S, partial(self._end_all, signal.SIGTERM)))
+
+    def _end_stopped(self) -> None:
+        """Kill workers that are stopped, once others have finished without them."""
+        if not any(seat.state is State.FINISHED for seat in self._seats.all):
+            return
+        stopped = {process for process in self._running.values() if process.is_stopped}
+        for process in stopped - self._stopped:
+            self._timers.append((time.monotonic() + _STOPPED_S, partial(self._kill_stopped, process)))
+        self._stopped |= stopped
+
+    def _kill_stopped(self, process: WorkerProcess) -> None:
+        self._stopped.discard(process)
+        if process.is_stopped:
+            self._kill(process)
 
     def _end_all(self, number: int) -> None:
         """Send a signal to the workers that run now, and kill those that have not ended in time."""

@@ -72,6 +72,14 @@ class WorkerProcess:
         self._waiter = Thread(target=self._wait, name=f"tacit-worker-{seat}", daemon=True)
         self._waiter.start()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the process; False where the system does not say."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except (OSError, IndexError):
+            return False
+
     def send(self, number: int) -> None:
         """Send a signal to the process, unless it has ended."""
         with suppress(ProcessLookupError):

@@ -25,12 +25,19 @@ _RECENT_S: Final = 0.5
 class Heartbeats:
     """The beats of this process, and what it sees of others.
 
-    look: called with every beat, on the thread and with its connection.
+    look: called with every beat, on the thread and with its connection. least_s: the shortest silence that counts.
     """
 
-    def __init__(self, store: Store, seat: int, look: Callable[[Store], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        seat: int,
+        look: Callable[[Store], None] = lambda store: None,
+        *,
+        least_s: float = 3 * _BEAT_S,
+    ) -> None:
         self._store, self._seat, self._look = store, seat, look
-        self._gaps = LearnedDeadline(initial_s=2.0, least_s=3 * _BEAT_S)
+        self._gaps = LearnedDeadline(initial_s=max(2.0, least_s), least_s=least_s)
         self._seen: dict[int, tuple[int, float]] = {}  # by seat: its last count, and since when it has not changed
         self._looked_s = 0.0
         self._stop = Event()

@@ -34,6 +34,8 @@ MessageType = TypeVar("MessageType", bound=Message)
 
 _GOODBYE_S: Final = 5.0
 """How long ``close`` waits for peers to read what was sent to them."""
+_STOPPED_S: Final = 1.0
+"""How long to wait before looking whether others are stopped."""
 _ITS_OUTPUT: Final = "its own output says why."
 
 
@@ -47,6 +49,7 @@ class MessageEndpoint:
     secret: of the run; None: tokens and public keys are in the store.
     life: of this process; messages of a peer's earlier lives are dropped, and a new life of a peer is connected to.
     peers_return: whether ``send`` looks for a new life of a lost peer.
+    is_stopped: whether a worker's process is stopped or cut off; such a peer is lost once it is waited for.
     largest_bytes: of a frame; larger ones are refused unread. sent: called for every message, in the thread that sends
     it. received: called when a message is delivered, with the hook lock held, so its calls come in the order in which
     messages take effect. Neither may block.
@@ -70,6 +73,7 @@ class MessageEndpoint:
         largest_bytes: int,
         life: int = 1,
         peers_return: bool = False,
+        is_stopped: Callable[[int], bool] | None = None,
     ) -> None:
         check_security(security, host)
         self.address, self.peers, self._peers_return = address, tuple(peers), peers_return
@@ -93,6 +97,7 @@ class MessageEndpoint:
             self._inbox,
             timeout_s=timeout_s,
         )
+        self._is_stopped, self._looked_for_stopped_s = is_stopped, 0.0
         self._asked: dict[int, int] = {}  # the life of each peer that the last message was sent to
         self._receiving_since_s: float | None = None
         self._received_s = 0.0  # when receive last returned
@@ -286,6 +291,8 @@ class MessageEndpoint:
                         waited_s = time.monotonic() - begun_s
                         if self.check_wait is not None:
                             self.check_wait(source, waited_s)
+                        if self._is_stopped is not None and waited_s > _STOPPED_S:
+                            self._lose_stopped(self._is_stopped, self.peers if source is None else (source,), now_s)
                         reader.raise_if_in_vain(kind, source, waited_s, timeout_s, is_idle=not found)
                 if inbox.due:
                     self._handle_due()
@@ -295,6 +302,16 @@ class MessageEndpoint:
             self._receiving_since_s, self._received_s = None, time.monotonic()
             if self._received_s - begun_s > LOOK_S:
                 self._wake.set()
+
+    def _lose_stopped(self, is_stopped: Callable[[int], bool], awaited: Sequence[int], now_s: float) -> None:
+        """Lose workers that are waited for and whose processes are stopped or cut off."""
+        if now_s - self._looked_for_stopped_s < _STOPPED_S / 2:
+            return
+        self._looked_for_stopped_s = now_s
+        for rank in awaited:
+            peer = self._senders.open.get(rank)
+            if 0 <= rank != self.address and peer is not None and peer.gone_s is None and is_stopped(rank):
+                peer.lose(self._reader.now_s)
 
     def _raise_if_replaced(self, kind: type[Message], source: int | None) -> None:
         """Raise if ``source`` has a new life since the last message to it, which knows nothing of that message."""
@@ -311,12 +328,16 @@ class MessageEndpoint:
         return is_new
 
     def reconnect(self, peer: int) -> bool:
-        """Connect to a new life of a lost peer; return whether there is a connection. What it had sent is dropped."""
+        """Connect to a new life of a lost peer; return whether there is a connection.
+
+        What a server has sent is dropped: a new life knows nothing of this end before it joins.
+        """
         sender = self._reader.connect_to_new_life(peer)
         if sender.gone_s is not None:
             return False
         self._asked[peer] = sender.life
-        self._inbox.forget(peer)
+        if peer < 0:
+            self._inbox.forget(peer)
         return True
 
     def life_of(self, peer: int) -> int:
