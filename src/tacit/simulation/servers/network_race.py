@@ -176,6 +176,8 @@ class NetworkRace:
             self._in_flight -= len(ranks)
             self._take_models(now_s, version, is_restart, ranks)
             return
+        if self._version == self._last and self._messages.others_arrive(now_s, is_restart):
+            raise Tie  # the run ends when the server has sent all models: who arrives until then depends on the order
         for rank in ranks:
             if self._is_over:
                 return

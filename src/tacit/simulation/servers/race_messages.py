@@ -96,6 +96,11 @@ class RaceMessages:
             return event_s
         return in_s if in_s < out_s else out_s
 
+    def others_arrive(self, now_s: float, is_restart: bool) -> bool:
+        """Return whether restarts arrive at ``now_s`` where these are models, or models where these are restarts."""
+        arriving = [about for time_s, handle, about in self.soon if handle == self._receive_models and time_s <= now_s]
+        return any(about[1] != is_restart for about in arriving)
+
     def _are_quiet_until(self, time_s: float) -> bool:
         """Return whether nothing else happens, and no step ends, up to ``time_s``."""
         return time_s < self._ends[0][0] and time_s < self.next_s()
