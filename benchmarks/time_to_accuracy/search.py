@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
-from benchmarks.time_to_accuracy.methods import METHODS, Method
+from benchmarks.time_to_accuracy.methods import METHODS, PLAN, Method
 from benchmarks.time_to_accuracy.paces import is_calibrated, pace_of, profile_of
 from benchmarks.time_to_accuracy.places import Spot
 from benchmarks.time_to_accuracy.setting import Setting
@@ -175,7 +175,7 @@ def planned(setting: Setting, spot: Spot) -> Choice | None:
     is_ddp = row["strategy"].startswith("DDP")
     return Choice(
         spot=spot,
-        method="tacit plan",
+        method=PLAN,
         crew="tacit",
         runner="DDP" if is_ddp else "tacit",
         is_ours=True,
