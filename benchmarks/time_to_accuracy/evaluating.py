@@ -33,11 +33,11 @@ def evaluated(setting: Setting, ranks: Sequence[Noted], *, is_shared: bool, is_t
         curve.append((step, round(end_s - began_s, 4), accuracy(module, judged)))
     final = accuracy(module, held_out) if model is not None else None
     at = reached_at([found for _, _, found in curve], task.target)
-    reached = None if at is None else {"step": curve[at][0], "time_s": curve[at][1]}
+    reached: Noted | None = None if at is None else {"step": curve[at][0], "time_s": curve[at][1]}
     if reached is not None:
-        reached |= _spent(ranks, began_s + reached["time_s"], is_shared)
-        if is_timed:
-            reached["step"] = round(statistics.fmean(reached["rank_steps"]))
+        spent = _spent(ranks, began_s + reached["time_s"], is_shared)
+        step = round(statistics.fmean(spent["rank_steps"])) if is_timed else reached["step"]
+        reached = {**reached, **spent, "step": step}
     return {
         "reached": reached,
         "final": final,
@@ -89,7 +89,7 @@ def _pace_s(ranks: Sequence[Noted]) -> float:
         ends_s = rank["ends_s"]
         skipped = min(3, len(ends_s) - 1)
         paces.append((ends_s[-1] - ends_s[skipped]) / max(1, len(ends_s) - 1 - skipped))
-    return max(paces)
+    return float(max(paces))
 
 
 def _disagreement(ranks: Sequence[Noted]) -> float:

@@ -101,10 +101,16 @@ def _bf16(_: Any) -> Strategy[Any]:
 
 
 _PERIODS: Final = (16, 8, 32, 64)
-_LOCAL: Final = {"strategy": _local, "parameter": "period", "values": _PERIODS, "equals": "LocalSGD(Every(period))"}
 DDP, ALL_REDUCE, POWERSGD, PLAN = "DDP", "tacit AllReduce", "DDP, PowerSGD hook", "tacit plan"
 POST_LOCAL, LUPA = "torch PostLocalSGD", "tacit LocalSGD"
 LOCAL_PEERS: Final = (POST_LOCAL, "accelerate LocalSGD", "torchft LocalSGD", "torchft DiLoCo", "hivemind averager")
+
+
+def _local_peer(name: str, crew: str = "tacit") -> Method:
+    return Method(
+        name=name, strategy=_local, parameter="period", values=_PERIODS, crew=crew, equals="LocalSGD(Every(period))"
+    )
+
 
 _PEERS: Final = (
     Method(name=DDP, strategy=lambda _: tacit.AllReduce(), equals="AllReduce"),
@@ -116,9 +122,9 @@ _PEERS: Final = (
         values=(2, 1, 4),
         equals="CompressedGradient(LowRank, ErrorFeedback), but for two first steps without compression",
     ),
-    Method(name=POST_LOCAL, **_LOCAL),
-    Method(name="accelerate LocalSGD", crew="accelerate", **_LOCAL),
-    Method(name="torchft LocalSGD", crew="torchft", **_LOCAL),
+    _local_peer(POST_LOCAL),
+    _local_peer("accelerate LocalSGD", "accelerate"),
+    _local_peer("torchft LocalSGD", "torchft"),
     Method(
         name="torchft DiLoCo",
         strategy=_diloco,
@@ -127,7 +133,7 @@ _PEERS: Final = (
         crew="torchft",
         equals="LocalSGD(Every(period), outer=OuterSGD)",
     ),
-    Method(name="hivemind averager", crew="hivemind", **_LOCAL),
+    _local_peer("hivemind averager", "hivemind"),
 )
 _OURS: Final = (
     Method(name=ALL_REDUCE, strategy=lambda _: tacit.AllReduce()),

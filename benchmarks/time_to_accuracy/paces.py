@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import tacit
 from benchmarks.fidelity.cells import CALIBRATED, METHODS
@@ -53,7 +53,7 @@ def _profile(folders: tuple[Path, ...]) -> tacit.Profile:
     return tacit.Profile.of(*folders)
 
 
-def pace_of(setting: Setting, spot: Spot, strategy: Strategy, ranks: tuple[int, ...] | None = None) -> Pace:
+def pace_of(setting: Setting, spot: Spot, strategy: Strategy[Any], ranks: tuple[int, ...] | None = None) -> Pace:
     """Return the predicted pace of a strategy at a place."""
     profile = profile_of(setting, spot)
     chosen = profile if ranks is None else profile.of_ranks(ranks)
@@ -63,7 +63,7 @@ def pace_of(setting: Setting, spot: Spot, strategy: Strategy, ranks: tuple[int, 
 _paces: dict[tuple[str, str, str], Pace] = {}
 
 
-def _pace(workload: tacit.Workload, text: str, strategy: Strategy, cluster: tacit.Cluster) -> Pace:
+def _pace(workload: tacit.Workload, text: str, strategy: Strategy[Any], cluster: tacit.Cluster) -> Pace:
     key = str(workload), text, str(cluster)
     if key not in _paces:
         _paces[key] = pace(workload, strategy, cluster)

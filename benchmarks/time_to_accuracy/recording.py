@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.time_to_accuracy.crews import PATIENCE_S, Crews, Failed, stamp
+from benchmarks.peers import Failed
+from benchmarks.time_to_accuracy.crews import PATIENCE_S, Crews, stamp
 from benchmarks.time_to_accuracy.evaluating import evaluated
 from benchmarks.time_to_accuracy.methods import every_of, is_timed, keeps_apart
 from benchmarks.time_to_accuracy.places import CAP_S, OFTEN_S, SHORT_S, START_S

@@ -123,8 +123,8 @@ def claims_of(cells: Sequence[Found], failures: dict[str, str]) -> list[Found]:
             claims.append(_ratio(TITLES[place], stated, ours, other, limit))
     own = {cell["method"]: cell for cell in by_place["loopback"]}
     if own:
-        pair = (_fastest([own[name]] if name in own else []) for name in (ALL_REDUCE, DDP))
-        claims.append(_ratio("loopback", "AllReduce: at most 1.05 of DDP's time", *pair, 1.05))
+        ours, other = (_fastest([own[name]] if name in own else []) for name in (ALL_REDUCE, DDP))
+        claims.append(_ratio("loopback", "AllReduce: at most 1.05 of DDP's time", ours, other, 1.05))
     claims += [_plan_claim(place, own) for place, own in by_place.items() if any(one["method"] == PLAN for one in own)]
     claims += _equivalents(cells)
     missed = [f"{cell['method']} ({cell['place']})" for cell in cells if cell["seeds"] and "time_s" not in cell]

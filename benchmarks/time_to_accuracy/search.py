@@ -7,13 +7,13 @@ is judged by its predicted time to the target: the steps that it needs times the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
-from benchmarks.time_to_accuracy.methods import METHODS, Method
+from benchmarks.time_to_accuracy.methods import METHODS, PLAN, Method
 from benchmarks.time_to_accuracy.paces import is_calibrated, pace_of, profile_of
 from benchmarks.time_to_accuracy.places import Spot
 from benchmarks.time_to_accuracy.setting import Setting
@@ -95,7 +95,9 @@ def _simulate(setting: Setting, missing: Sequence[Trial]) -> None:
         return
     print(f"  {len(missing)} trials to simulate", flush=True)
     if setting.jobs == 1:
-        _keep(setting, missing, (lambda trial=trial: run_trial(trial, workers) for trial in missing))
+        for trial in missing:
+            if not setting.is_over:
+                _add(setting, run_trial(trial, workers))
         return
     with ProcessPoolExecutor(setting.jobs, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(run_trial, trial, workers) for trial in missing]
@@ -104,13 +106,6 @@ def _simulate(setting: Setting, missing: Sequence[Trial]) -> None:
             if setting.is_over:
                 pool.shutdown(cancel_futures=True)
                 return
-
-
-def _keep(setting: Setting, missing: Sequence[Trial], calls: Iterable[Callable[[], dict[str, Any]]]) -> None:
-    for call in calls:
-        if setting.is_over:
-            return
-        _add(setting, call())
 
 
 def _add(setting: Setting, row: dict[str, Any]) -> None:
@@ -175,7 +170,7 @@ def planned(setting: Setting, spot: Spot) -> Choice | None:
     is_ddp = row["strategy"].startswith("DDP")
     return Choice(
         spot=spot,
-        method="tacit plan",
+        method=PLAN,
         crew="tacit",
         runner="DDP" if is_ddp else "tacit",
         is_ours=True,

@@ -61,8 +61,8 @@ def post_local(me: AccuracyRank, training: Training, order: Order) -> Iterator[L
     """As torch's documentation has it, without warm-up: local steps from the first one on."""
     with process_group(me):
         model = DistributedDataParallel(training.module)
-        alone, _ = dist.new_subgroups(group_size=1)
-        state = post_localSGD_hook.PostLocalSGDState(
+        alone, _ = dist.new_subgroups(group_size=1)  # type: ignore[no-untyped-call]
+        state = post_localSGD_hook.PostLocalSGDState(  # type: ignore[no-untyped-call]
             process_group=None, subgroup=alone, start_localSGD_iter=0, post_local_gradient_allreduce=False
         )
         model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
