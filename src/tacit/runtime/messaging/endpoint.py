@@ -293,6 +293,7 @@ class MessageEndpoint:
         for rank in awaited:
             peer = self._senders.open.get(rank)
             if 0 <= rank != self.address and peer is not None and peer.gone_s is None and is_stopped(rank):
+                peer.was_stopped = True
                 peer.lose(self._reader.now_s)
 
     def _raise_if_replaced(self, kind: type[Message], source: int | None) -> None:
