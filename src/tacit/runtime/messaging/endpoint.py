@@ -98,7 +98,7 @@ class MessageEndpoint:
             timeout_s=timeout_s,
         )
         self._is_stopped, self._looked_for_stopped_s = is_stopped, 0.0
-        self._asked: dict[int, Sender] = {}  # by peer: the connection of the last message to it
+        self._asked: dict[int, Sender] = {}  # by peer: the connection of the last message of a hook to it
         self._receiving_since_s: float | None = None
         self._received_s = 0.0  # when receive last returned
         self._replies_left = 0  # of the handler that runs
@@ -135,7 +135,8 @@ class MessageEndpoint:
             stamp_bytes = len(stamps.large_message if is_large else stamps.message)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
         peer.sent += 1
-        self._asked[to] = peer
+        if not is_reply:  # a hook may wait for the answer to what it has sent before
+            self._asked[to] = peer
         alone = message.one_under_way and not is_reply
         if not peer.offer(frames, may_queue=is_reply, alone=alone):
             with self._hook_lock.released():
