@@ -138,13 +138,15 @@ def test_a_learner_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on():
 
 
 @pytest.mark.parametrize(
-    "strategy", [tacit.KSync(k=WORKERS), tacit.KBatchAsync(k=1, compressor=tacit.TopK(fraction=0.5))], ids=str
+    ("strategy", "steps"),
+    [(tacit.KSync(k=WORKERS), 200), (tacit.KBatchAsync(k=1, compressor=tacit.TopK(fraction=0.5)), 800)],
+    ids=str,
 )
 def test_a_server_that_is_killed_comes_back_from_its_checkpoint_and_its_learners_join_it(
-    strategy: tacit.Strategy, tmp_path: Path
+    strategy: tacit.Strategy, steps: int, tmp_path: Path
 ):
     """It is killed a second time together with worker 0 and another learner."""
-    with Launch(WORKERS, train, strategy, 200, 0.03, 0, "process", server=tmp_path) as launch:
+    with Launch(WORKERS, train, strategy, steps, 0.03, 0, "process", server=tmp_path) as launch:
         launch.until_heard(range(WORKERS), 6)
         launch.kill(WORKERS)
         launch.until_heard(range(WORKERS), 10)
@@ -154,7 +156,7 @@ def test_a_server_that_is_killed_comes_back_from_its_checkpoint_and_its_learners
         results = launch.end()
         assert [life.number for life in launch.present] == [2, 1, 2, 1, 3]
     check_equal(results)
-    assert {result["updates"] for result in results} == {200}
+    assert {result["updates"] for result in results} == {steps}
 
 
 def train_with_short_patience(tell: Any, strategy: tacit.Strategy) -> dict[str, Any]:
