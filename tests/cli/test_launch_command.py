@@ -167,7 +167,7 @@ from pathlib import Path
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 try:
-    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(4)), rescue_folder="rescue") as session:
+    with tacit.attach(model, optimizer, STRATEGY, rescue_folder="rescue") as session:
         while True:
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
@@ -182,8 +182,18 @@ except tacit.errors.Interrupted as error:
 
 
 @pytest.mark.processes
-def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(tmp_path: Path, python: Path) -> None:
-    (tmp_path / "training.py").write_text(TRAINING)
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [
+        ("tacit.LocalSGD(period=tacit.Every(4))", [0, 1]),
+        ("tacit.SwarmSGD(local_steps=2)", [0, 1]),
+        ("tacit.KAsync(k=1)", []),
+    ],
+)
+def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(
+    tmp_path: Path, python: Path, strategy: str, ranks: list[int]
+) -> None:
+    (tmp_path / "training.py").write_text(TRAINING.replace("STRATEGY", strategy))
     with Module(*LAUNCH, "training.py", folder=tmp_path, python=python) as process:
         wait_until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(2)))
         os.kill(process.pid, signal.SIGKILL)
@@ -192,7 +202,7 @@ def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(tm
         error = (tmp_path / f"error-{rank}").read_text()
         assert error.startswith("terminated (SIGTERM); the store at 127.0.0.1:"), error
         assert error.endswith(" is gone, and the launcher with it")
-    assert json.loads((tmp_path / "rescue" / "manifest.json").read_text())["ranks"] == [0, 1]
+    assert json.loads((tmp_path / "rescue" / "manifest.json").read_text())["ranks"] == ranks
 
 
 @pytest.mark.parametrize(
@@ -213,6 +223,8 @@ def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(tm
             ("--host", "192.0.2.1", "train.py"),
             "--host 192.0.2.1 cannot be used (Cannot assign requested address); give",
         ),
+        (("--server", "-m", "train"), "--server with --module: the server runs a script; give the path of its file."),
+        (("--checkpoints", "kept", "train.py"), "--checkpoints are those of a server; add --server."),
         (("--join", "node0", "train.py"), "--join node0 must be HOST:PORT; use the address that the first one prints."),
         (("--join", "node0:1", "train.py"), "--join needs the secret of the run; copy the secret file of the first"),
         (

@@ -24,7 +24,7 @@ from tacit.record.versions import tacit_version
 from tacit.runtime.clock import EventClock, RunClock
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.environment import Environment, machine
-from tacit.runtime.failures.causes import LOST, Cause, FailureCauses
+from tacit.runtime.failures.causes import LOST, Cause, FailureCauses, publish_cause
 from tacit.runtime.failures.liveness import Liveness
 from tacit.runtime.failures.signals import TerminationSignal
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
@@ -175,7 +175,7 @@ class ProcessBackend:
         """Take part in the run, or join it if it is on; end it if the server was in an earlier life of this worker."""
         participants = Participants(self._environment, lives)
         if participants.joins and self._host.is_here:
-            self._causes.agree(Cause(LOST, [server_address(self.rank), self.rank]))
+            publish_cause(self._environment, Cause(LOST, [server_address(self.rank), self.rank]))
             self._environment.skip_ended_runs()
             participants = Participants(self._environment, lives)
         if participants.joins and not takes_joiners(self._strategy):

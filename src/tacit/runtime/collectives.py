@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 
 from tacit.errors import Interrupted, PeerLost, RunError, TimedOut
 from tacit.runtime.environment import Environment
@@ -98,7 +99,8 @@ class Collectives:
         if self._lives:  # a group with an earlier life of one of them is no use
             name += "/" + "-".join(str(self._lives.get(rank, 0)) for rank in ranks)
         if (name, ranks) not in self._groups:
-            store, participants = self._environment.store, self._participants
+            participants = self._participants
+            store: Store = self._environment.store
             if participants is not None:  # another one may be lost before it opens the group
                 store = WatchedStore(store, lambda: any(map(participants.is_gone, ranks)))
             try:

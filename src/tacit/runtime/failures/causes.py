@@ -56,6 +56,12 @@ class Cause:
     reason: str | None = None  # FAILED: the error; TIMED_OUT: who waits where, if in different calls
 
 
+def publish_cause(environment: Environment, cause: Cause) -> Cause:
+    """Publish ``cause`` unless one is published; return the published one."""
+    text = environment.decide("cause", json.dumps(asdict(cause)))
+    return cause if text is None else Cause(**json.loads(text))
+
+
 class FailureCauses:
     """One process's view of the end of the run.
 
@@ -109,8 +115,7 @@ class FailureCauses:
     def agree(self, cause: Cause) -> Cause:
         """Publish ``cause`` unless one is published; return the published one."""
         mine = self._own = self._own or cause
-        text = self._environment.decide("cause", json.dumps(asdict(mine)))
-        return mine if text is None else Cause(**json.loads(text))
+        return publish_cause(self._environment, mine)
 
     def leave(self, failure: BaseException | None = None) -> None:
         """Mark this worker as leaving, and publish ``failure`` if given. Call before groups and sockets close."""

@@ -98,7 +98,7 @@ class MessageEndpoint:
             timeout_s=timeout_s,
         )
         self._is_stopped, self._looked_for_stopped_s = is_stopped, 0.0
-        self._asked: dict[int, int] = {}  # the life of each peer that the last message was sent to
+        self._asked: dict[int, Sender] = {}  # by peer: the connection of the last message of a hook to it
         self._receiving_since_s: float | None = None
         self._received_s = 0.0  # when receive last returned
         self._replies_left = 0  # of the handler that runs
@@ -137,7 +137,8 @@ class MessageEndpoint:
             stamp_bytes = len(stamps.large_message if is_large else stamps.message)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
         peer.sent += 1
-        self._asked[to] = peer.life
+        if not is_reply:  # a hook may wait for the answer to what it has sent before
+            self._asked[to] = peer
         alone = message.one_under_way and not is_reply
         if not peer.offer(frames, may_queue=is_reply, alone=alone):
             with self._hook_lock.released():
@@ -311,20 +312,21 @@ class MessageEndpoint:
         for rank in awaited:
             peer = self._senders.open.get(rank)
             if 0 <= rank != self.address and peer is not None and peer.gone_s is None and is_stopped(rank):
+                peer.was_stopped = True
                 peer.lose(self._reader.now_s)
 
     def _raise_if_replaced(self, kind: type[Message], source: int | None) -> None:
-        """Raise if ``source`` has a new life since the last message to it, which knows nothing of that message."""
+        """Raise if the last message to ``source`` is lost: to an earlier life, or while it counted as lost."""
         peer = None if source is None else self._senders.open.get(source)
         if peer is not None and source is not None and self._is_new(source, peer):
             what = f"receive({kind.__name__}, source={source})"
             raise PeerLost(source, self._reader.now_s, what, _ITS_OUTPUT, need="needs a message from it")
 
     def _is_new(self, to: int, peer: Sender) -> bool:
-        """Whether the peer has a new life since the last message to it; true once."""
-        is_new = self._asked.get(to, peer.life) < peer.life
+        """Whether the connection is another one than that of the last message to this peer; true once."""
+        is_new = self._asked.get(to, peer) is not peer
         if is_new:
-            self._asked[to] = peer.life
+            self._asked[to] = peer
         return is_new
 
     def reconnect(self, peer: int) -> bool:
@@ -335,7 +337,7 @@ class MessageEndpoint:
         sender = self._reader.connect_to_new_life(peer)
         if sender.gone_s is not None:
             return False
-        self._asked[peer] = sender.life
+        self._asked[peer] = sender
         if peer < 0:
             self._inbox.forget(peer)
         return True

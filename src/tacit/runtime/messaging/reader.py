@@ -103,7 +103,10 @@ class Reader:
                 return False
         if life == known and sender in self._senders.open and self._senders.open[sender].is_lost:
             with suppress(RuntimeError):
-                self._senders.tell_lost(sender)
+                if self._senders.open[sender].was_stopped and min(sender, self._address) >= 0:
+                    self._senders.renew(sender, life, self.now_s)  # a peer that goes on; a server has dropped it
+                else:
+                    self._senders.tell_lost(sender)
         return life == known
 
     def connect_to_new_life(self, peer: int) -> Sender:

@@ -82,7 +82,7 @@ class Sender:
         self._refusals = 0
         self.gone_s: float | None = None  # since when the peer is gone; None: it is there
         self.sent_goodbye = self.goodbye_ack = False  # by the peer: its goodbye, and its acknowledgement of ours
-        self.sent = 0  # messages
+        self.sent, self.was_stopped = 0, False  # messages; whether the peer was lost because its process had stopped
         self._socket = context.socket(zmq.PUSH)
         self._socket.linger = 0
         self._socket.sndhwm = _WINDOW_MESSAGES

@@ -7,10 +7,8 @@ again; without a checkpoint all begin anew.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +21,7 @@ from tacit.errors import Disagreement, TacitError
 from tacit.record.merge import LossCurve, packed
 from tacit.record.trace import EventQueue, Trace
 from tacit.runtime.environment import Environment, address_towards, own_address
-from tacit.runtime.failures.causes import LOST, Cause
+from tacit.runtime.failures.causes import LOST, Cause, publish_cause
 from tacit.runtime.launched import CHECKPOINTS, LaunchedLives
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
@@ -65,7 +63,7 @@ def serve(
     environment = Environment(300.0)
     life = _Served(model, optimizers, strategy, keep_every)
     if environment.has(_BEGUN) and not life.has_checkpoint:
-        environment.decide("cause", json.dumps(asdict(Cause(LOST, [SERVER]))))
+        publish_cause(environment, Cause(LOST, [SERVER]))
         environment.skip_ended_runs()
     environment.publish("place", place(interface))
     places = environment.gather("place", range(environment.size + 1))
