@@ -197,7 +197,7 @@ class ProcessNetwork:
             if is_with_server and self._backend.server_has_returned():
                 raise MembersChanged(what) from None
             failure = self.collectives.error_with_cause(error, what)
-            if membership is None or failure is not error:
+            if membership is None or not membership.watches or failure is not error:
                 raise failure from error
             membership.change(error)
         except MembersChanged:
