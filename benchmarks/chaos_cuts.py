@@ -30,6 +30,7 @@ FAMILIES: dict[str, tacit.Strategy[Any]] = {
     "EF21": tacit.CompressedGradient(compressor=tacit.TopK(fraction=0.05), feedback=tacit.EF21()),
     "DPSGD": tacit.DPSGD(),
     "SwarmSGD": tacit.SwarmSGD(local_steps=4),
+    "PullSwarm": tacit.PullSwarm(local_steps=4),
     "KSync": tacit.KSync(k=2),
     "KSync of all": tacit.KSync(k=WORKERS),
     "KAsync": tacit.KAsync(k=1),
