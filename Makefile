@@ -86,7 +86,7 @@ bench-kills: $(VENV)/.installed  ## kill runs at random moments while they write
 bench-chaos: $(VENV)/.installed  ## run every family with eight workers under drawn faults, about 8 minutes each; continues build/chaos; ENVIRONMENTS=… names the folder in which bench-peers has made torchft's
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos $(if $(ENVIRONMENTS),--environments $(ENVIRONMENTS)) --out benchmarks/results/chaos.json
 
-bench-cuts: $(VENV)/.installed  ## cut one of four workers off for 10 s and for 60 s, every family, about 45 minutes; needs root; continues build/chaos
+bench-cuts: $(VENV)/.installed  ## cut one of four workers off for 10 s and for 60 s, every family, about 50 minutes; needs root; continues build/chaos
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos --cuts --out benchmarks/results/chaos.json
 
 bench-recovery: OUT = benchmarks/results/recovery.json

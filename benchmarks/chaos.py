@@ -21,6 +21,7 @@ import os
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -198,7 +199,11 @@ def go_through(
     tell("begin", f"{len(cases)} runs, at most {minutes:.0f} minutes")
     rows: dict[str, Any] = {}
     for number, (name, measured) in enumerate(cases.items(), 1):
-        rows[name] = measured()
+        try:
+            rows[name] = measured()
+        except Exception as error:  # noqa: BLE001 - the others are measured all the same
+            traceback.print_exc()
+            rows[name] = {"did_not_start": f"{type(error).__name__}: {error}"}
         tell(f"{number} of {len(cases)}, {name}", json.dumps(rows[name]))
         write_rows(rows)
 

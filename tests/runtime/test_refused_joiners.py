@@ -27,7 +27,7 @@ REFUSED = [
 """What each life of worker 2 after its first one has different, and what it is told."""
 
 
-def train(tell: Any, own: tacit.Strategy, other: tacit.Strategy) -> dict[str, Any]:
+def train(tell: Any, own: tacit.Strategy, other: tacit.Strategy, interface: str | None) -> dict[str, Any]:
     """Train; tell when attached. Each life after the first one of worker 2 differs in something, up to the last one."""
     number = int(os.environ["TACIT_LIFE"]) - 2
     what = REFUSED[number][0] if tacit.rank() == 2 and 0 <= number < len(REFUSED) else ""
@@ -40,7 +40,14 @@ def train(tell: Any, own: tacit.Strategy, other: tacit.Strategy) -> dict[str, An
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     begun_s = time.monotonic()
     try:
-        session = tacit.attach(model, optimizer, other if what == "kind" else own, steps=400, seed=int(what == "seed"))
+        session = tacit.attach(
+            model,
+            optimizer,
+            other if what == "kind" else own,
+            steps=400,
+            seed=int(what == "seed"),
+            interface=interface,
+        )
     except tacit.TacitError as error:
         tell((time.monotonic() - begun_s, type(error).__name__, str(error)))
         raise
@@ -56,9 +63,15 @@ def train(tell: Any, own: tacit.Strategy, other: tacit.Strategy) -> dict[str, An
     return {"weight": model.weight.detach().clone(), "step": session.step}
 
 
-@pytest.mark.parametrize(("own", "other"), [(ROUNDS, MESSAGES), (MESSAGES, ROUNDS)], ids=["rounds", "messages"])
-def test_a_joiner_that_differs_is_told_the_first_difference(own: tacit.Strategy, other: tacit.Strategy):
-    with Launch(3, train, own, other, restarts=len(REFUSED) + 1) as launch:
+@pytest.mark.parametrize(
+    ("own", "other", "interface"),
+    [(ROUNDS, MESSAGES, None), (MESSAGES, ROUNDS, "lo")],  # "lo": as between machines
+    ids=["rounds", "messages"],
+)
+def test_a_joiner_that_differs_is_told_the_first_difference(
+    own: tacit.Strategy, other: tacit.Strategy, interface: str | None
+):
+    with Launch(3, train, own, other, interface, restarts=len(REFUSED) + 1) as launch:
         launch.until_heard(range(3), 2)
         launch.kill(2)
         results = launch.end()

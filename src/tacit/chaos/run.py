@@ -19,7 +19,7 @@ from tacit.chaos.disk import SmallDisk, small_disk
 from tacit.chaos.hosts import HUB_ADDRESS, Hosts, hosts
 from tacit.chaos.injector import Injector
 from tacit.chaos.plan import ChaosPlan
-from tacit.chaos.records import have_attached, is_running, processes, read_lives, size_of
+from tacit.chaos.records import have_attached, is_running, latest_updates, processes, read_lives, size_of
 from tacit.chaos.report import write_report
 from tacit.chaos.worker import Job
 from tacit.core.strategy import Strategy, shards_of
@@ -33,6 +33,8 @@ _START_S: Final = 180.0
 _HANGS_S: Final = 45.0
 """How long no worker takes a step before the run counts as hanging. Longer than any fault, and than any deadline."""
 _LEFT_S: Final = 10.0
+_TELL_S: Final = 30.0
+"""Time between two lines about the progress."""
 _DISK_MB: Final = 16
 
 
@@ -185,7 +187,7 @@ def play(
         _wait_for_start(process, records, plan.workers, out)
         say(f"{plan.workers} workers train; {len(plan.faults)} faults in {plan.for_s:g} s")
         injector.start()
-        is_hanging = _follow(process, injector, records, plan)
+        is_hanging = _follow(process, injector, records, plan, say)
     finally:
         injector.end()
         _end(process)
@@ -222,15 +224,24 @@ def _wait_for_start(launcher: subprocess.Popen[bytes], records: Path, workers: i
         time.sleep(_LOOK_S)
 
 
-def _follow(launcher: subprocess.Popen[bytes], injector: Injector, records: Path, plan: ChaosPlan) -> bool:
+def _follow(
+    launcher: subprocess.Popen[bytes],
+    injector: Injector,
+    records: Path,
+    plan: ChaosPlan,
+    say: Callable[[str], None],
+) -> bool:
     """Apply faults until the run ends; return whether it hangs."""
-    size, grown_s = 0, time.monotonic()
-    limit_s = grown_s + 4 * plan.for_s + 120.0
+    size, begun_s = 0, time.monotonic()
+    grown_s, told_s, limit_s = begun_s, begun_s, begun_s + 4 * plan.for_s + 120.0
     while launcher.poll() is None:
         time.sleep(min(_LOOK_S, injector.poll()))
         now_s = time.monotonic()
         if (now_size := size_of(records)) != size:
             size, grown_s = now_size, now_s
+        if now_s - told_s > _TELL_S:
+            told_s, updates = now_s, latest_updates(records)
+            say(f"{now_s - begun_s:.0f} s, {len(injector.done)} of {len(plan.faults)} faults, {updates} updates")
         if now_s - grown_s > _HANGS_S or now_s > limit_s:
             for process in processes(records):  # their logs then say where they wait
                 with suppress(ProcessLookupError):

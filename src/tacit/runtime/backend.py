@@ -443,6 +443,8 @@ class ProcessBackend:
         if self._joins:
             return False
         is_learner = self._strategy.has_server and not self._host.is_here
+        if is_learner and self._participants is not None and isinstance(failure, TimedOut):
+            return False  # the server has gone on without this learner, which was cut off, or ends by its own time-out
         if self._participants is None or not isinstance(failure, PeerLost):
             return not is_learner or isinstance(failure, RunError | Interrupted)
         if not is_learner:

@@ -105,8 +105,8 @@ def _address_between_machines(environment: Environment, interface: str | None) -
     A machine that reaches the master through loopback uses its address towards another machine.
     """
     own = own_address(interface)
-    environment.publish("address", own)
-    offered = [address for address in environment.gather("address") if address is not None]
+    environment.publish("ip", own)  # "address" is that of an endpoint
+    offered = [address for address in environment.gather("ip") if address is not None]
     if own is None and not offered:
         raise TacitError(
             "every machine reaches the master through loopback; name the network interface: "
