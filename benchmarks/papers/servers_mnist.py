@@ -65,7 +65,7 @@ FIXED = {  # the rivals of AdaSync: the part whose runs they are, and the name t
     "K = 8": (2, "Sync", METHODS["Sync"]),
 }
 SHARES = (0.005, 0.05)  # C/η_max; the paper's is 0.005
-STALE = (("exponential", 8), ("exponential", 40), ("Pareto", 8))  # times and number of learners of part 3
+STALE = (("exponential", 8), ("exponential", 40))  # times and number of learners of part 3
 SEARCH = Search(rates=(0.003, 0.01, 0.03, 0.1), factor=10**0.5, most=7)
 FINE = Search(rates=tuple(0.003 * 10 ** (i / 3) for i in range(6)), factor=10 ** (1 / 3), most=8)
 COARSE = Search(rates=(0.01, 0.03, 0.1), factor=10**0.5, most=4)
