@@ -161,13 +161,13 @@ def test_workers_end_with_their_launcher(tmp_path: Path, script: str, python: Pa
 
 
 TRAINING = """
-import os, sys, time, torch, tacit
+import os, time, torch, tacit
 from pathlib import Path
 
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 try:
-    with tacit.attach(model, optimizer, tacit.strategy(sys.argv[1]), rescue_folder="rescue") as session:
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(4)), rescue_folder="rescue") as session:
         while True:
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
@@ -182,12 +182,9 @@ except tacit.errors.Interrupted as error:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("strategy", ["LocalSGD(period=Every(4))", "SwarmSGD(local_steps=2)"])
-def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(
-    strategy: str, tmp_path: Path, python: Path
-) -> None:
+def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(tmp_path: Path, python: Path) -> None:
     (tmp_path / "training.py").write_text(TRAINING)
-    with Module(*LAUNCH, "training.py", strategy, folder=tmp_path, python=python) as process:
+    with Module(*LAUNCH, "training.py", folder=tmp_path, python=python) as process:
         wait_until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(2)))
         os.kill(process.pid, signal.SIGKILL)
         wait_until(lambda: all((tmp_path / f"error-{rank}").exists() for rank in range(2)))
