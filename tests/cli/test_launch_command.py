@@ -161,7 +161,7 @@ def test_workers_end_with_their_launcher(tmp_path: Path, script: str, python: Pa
 
 
 TRAINING = """
-import os, sys, time, torch, tacit
+import os, time, torch, tacit
 from pathlib import Path
 
 model = torch.nn.Linear(4, 2)

@@ -21,7 +21,7 @@ from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.failures.wait_notices import WaitNotices
 from tacit.runtime.membership.calls import Broadcast, Gather, MemberCall, Sum
 from tacit.runtime.membership.members import Membership
-from tacit.runtime.membership.watched_store import WatchedStore
+from tacit.runtime.membership.opening import open_watched
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.participants import Participants
 from tacit.runtime.process_groups import Call, Group, is_time_out
@@ -99,26 +99,31 @@ class Collectives:
         if self._lives:  # a group with an earlier life of one of them is no use
             name += "/" + "-".join(str(self._lives.get(rank, 0)) for rank in ranks)
         if (name, ranks) not in self._groups:
-            participants = self._participants
-            store: Store = self._environment.store
-            if participants is not None:  # another one may be lost before it opens the group
-                store = WatchedStore(store, lambda: any(map(participants.is_gone, ranks)))
-            try:
-                with self._hook_lock.released():
-                    self._groups[name, ranks] = Group(
-                        store,
-                        f"{name}/{ranks}",
-                        list(ranks),
-                        self._rank,
-                        address=self._address,
-                        backend=backend,
-                        timeout_s=lambda: self.timeout.timeout_s,
-                    )
-            except RuntimeError:
-                if participants is None or not (lost := [*filter(participants.is_gone, ranks)]):
-                    raise
-                raise self.lost_for_good(lost) from None
+            with self._hook_lock.released():
+                self._groups[name, ranks] = self._opened(name, ranks, backend)
         return self._groups[name, ranks]
+
+    def _opened(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
+        def make(store: Store) -> Group:
+            return Group(
+                store,
+                f"{name}/{ranks}",
+                list(ranks),
+                self._rank,
+                address=self._address,
+                backend=backend,
+                timeout_s=lambda: self.timeout.timeout_s,
+            )
+
+        participants = self._participants
+        if participants is None:
+            return make(self._environment.store)
+        try:  # another one may be lost before it opens the group
+            return open_watched(self._environment.store, make, lambda: any(map(participants.is_gone, ranks)))
+        except RuntimeError:
+            if not (lost := [*filter(participants.is_gone, ranks)]):
+                raise
+            raise self.lost_for_good(lost) from None
 
     def close_groups(self) -> None:
         """Close all groups: calls of other workers that wait for this one fail at once."""
