@@ -139,7 +139,7 @@ class ProcessBackend:
         )
         collectives.start(membership_of(self._environment, lives, collectives, self.address) if is_elastic else None)
         if self.membership is not None:
-            self.membership.end_means = self._end_means
+            self.membership.means = self.step
         if self._participants is not None:
             self.start_exchange = ProcessStartExchange(
                 self._participants,
@@ -263,13 +263,8 @@ class ProcessBackend:
     def facts(self) -> dict[str, Any]:
         return {"machine": machine(), "backend": self._backend_name, **process_facts(self._device)}
 
-    def _end_means(self) -> None:
-        """Wait for means in progress."""
-        for mean in self.step.means_in_progress:
-            mean.drain()
-
     def drain(self) -> None:
-        self._end_means()
+        self.step.drain_means()
         if self.endpoint is not None and not self._strategy.has_server:
             self._drain_messages(self.endpoint)
 

@@ -28,6 +28,7 @@ class MemberCall(ABC):
     is_divided = False  # among its members: others must divide it anew, the strategy begins it again
     needs: Sequence[int] = ()  # seats without which it cannot take place
     number = 0
+    is_old = False  # from before the step boundary at which joiners came in
     returned_at = 0  # how many calls had begun when the worker got the result
 
     def __init__(self, label: str) -> None:
@@ -196,6 +197,11 @@ class CallRecord:
     def returned(self, call: MemberCall) -> None:
         """Note that the worker has got the result of ``call``."""
         call.returned_at = self.begun
+
+    def age(self) -> None:
+        """Note that members change at a step boundary, with no call under way."""
+        for call in self.ended.values():
+            call.is_old = True
 
     @property
     def lacking(self) -> list[int]:

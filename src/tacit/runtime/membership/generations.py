@@ -168,13 +168,10 @@ class Door:
         found = self._find(f"joining/{member.seat}")
         return found is not None and found[0] == member.life and found[1] >= number
 
-    def is_opened(self, number: int, members: Iterable[Member]) -> bool:
-        """Whether a change makes one of ``members`` wait in the middle of a step, or one of them has ended."""
-        for member in members:
-            at_door = self._find(f"door/{number}/{member.seat}")
-            if self.has_ended(member) or (at_door is not None and at_door[0] == member.life and not at_door[1]):
-                return True
-        return False
+    def is_at(self, number: int, member: Member, *, in_step: bool = False) -> bool:
+        """Whether ``member`` stands at the door of generation ``number``; in_step: not at a step boundary."""
+        at_door = self._find(f"door/{number}/{member.seat}")
+        return at_door is not None and at_door[0] == member.life and not (in_step and at_door[1])
 
     # Joiners.
 

@@ -19,7 +19,7 @@ from tacit.runtime.membership.heartbeats import Heartbeats, RecentBeats
 from tacit.runtime.membership.message_changes import MessageChanges
 from tacit.runtime.membership.progress import Progress, progress_of_all
 from tacit.runtime.membership.sharing import share, share_result
-from tacit.runtime.membership.world import Session, World
+from tacit.runtime.membership.world import MeansInProgress, NoMeans, Session, World
 from tacit.runtime.process_groups import Group, is_time_out
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Membership:
         self.admits = False  # a round has said that a joiner waits
         self._told = Announcements(size)
         self._messages: MessageChanges | None = None  # where the strategy sends messages
-        self.end_means: Callable[[], None] = _nothing  # waits for means in progress
+        self.means: MeansInProgress = NoMeans()
         self.record = CallRecord()
         self.deadline = LearnedDeadline(initial_s=_ROUND_S, least_s=_LEAST_ROUND_S)
         self._sharing = LearnedDeadline(initial_s=_SHARE_S, least_s=_LEAST_SHARE_S)
@@ -124,7 +124,7 @@ class Membership:
 
     def end(self, call: MemberCall) -> None:
         """Wait for the result of ``call``, which is repeated as often as members are lost."""
-        while call.number in self.record.under_way:
+        while self.record.under_way.get(call.number) is call:
             try:
                 call.end(self._world.wait(call.label))
             except RuntimeError as error:
@@ -257,7 +257,7 @@ class Membership:
         try:
             if self._messages is not None:
                 self._messages.settle(met, self.me.seat, is_short=self.is_short)
-            self._group = self._open(_OPEN_S, self._is_lost)
+            self._group = self._open(_OPEN_S, self._has_left)
             self._level(met)
             self._sharing.observe(time.monotonic() - begun_s)
         except RuntimeError as error:
@@ -279,6 +279,10 @@ class Membership:
 
     def _is_lost(self, member: Member) -> bool:
         return self._door.has_ended(member) or self._is_absent(member.seat)
+
+    def _has_left(self, member: Member) -> bool:
+        """Whether ``member`` opens no group of this generation: it is lost, or has gone on to the next."""
+        return self._is_lost(member) or self._door.is_at(self.generation.number + 1, member)
 
     def _compare(self) -> dict[int, Progress] | None:
         """Return the progress of all members; None if one of them is lost meanwhile."""
@@ -313,6 +317,7 @@ class Membership:
         if not self.holds:
             self.record.restart(met[donor].begun)
             self._told.forget()
+            self.means.forget_means()
             session.adopt(received)
             self.holds = True
 
@@ -352,8 +357,11 @@ class Membership:
 
     def at_boundary(self) -> None:
         """Change members at the end of a step, with no call under way."""
-        self.end_means()
+        self.means.drain_means()
         with self._store_is_there():
+            for call in [*self.record.under_way.values()]:  # overlapped ones, which joiners get as results
+                self.end(call)
+            self.record.age()
             if self._is_interrupted:
                 self._regroup(is_at_boundary=False)
             while self._is_open:

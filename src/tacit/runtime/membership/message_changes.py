@@ -32,7 +32,8 @@ class MessageChanges:
         """See whether the next generation is to come. Called with every heartbeat, on its thread."""
         number, others = generation.number + 1, [member for member in generation.members if member != me]
         is_announced = joiner_waits and self.lets_in_at is None
-        if is_announced or door.generation(number) is not None or door.is_opened(number, others):
+        is_announced = is_announced or door.generation(number) is not None
+        if is_announced or any(door.has_ended(one) or door.is_at(number, one, in_step=True) for one in others):
             self._coming = number
 
     def are_near(self, generation: Generation) -> bool:
@@ -41,7 +42,7 @@ class MessageChanges:
 
     def prepare(self, members: Iterable[Member]) -> None:
         """Connect to new lives among the members, and count messages to them from 0."""
-        self._endpoint.follow({member.seat for member in members})
+        self._endpoint.follow({member.seat: member.life for member in members})
 
     @property
     def sent(self) -> dict[str, int]:

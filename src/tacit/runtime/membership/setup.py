@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from tacit.core.strategy import Strategy
 from tacit.runtime.environment import Environment
 from tacit.runtime.launched import LaunchedLives
 from tacit.runtime.membership.generations import Generation
 from tacit.runtime.membership.members import Membership
-from tacit.runtime.membership.watched_store import WatchedStore
+from tacit.runtime.membership.opening import open_watched
 from tacit.runtime.membership.world import World
 from tacit.runtime.process_groups import Group
 
@@ -40,16 +40,19 @@ def membership_of(environment: Environment, lives: LaunchedLives, collectives: C
     store = PrefixStore("members", environment.store)
 
     def open_group(generation: Generation, open_s: float, is_lost: Callable[[], bool]) -> Group:
-        return Group(
-            WatchedStore(store, is_lost),
-            f"group/{generation.number}",
-            list(generation.seats),
-            environment.rank,
-            address=address,
-            backend="gloo",
-            timeout_s=membership.timeout_s,
-            open_s=open_s,
-        )
+        def make(watched: Store) -> Group:
+            return Group(
+                watched,
+                f"group/{generation.number}",
+                list(generation.seats),
+                environment.rank,
+                address=address,
+                backend="gloo",
+                timeout_s=membership.timeout_s,
+                open_s=open_s,
+            )
+
+        return open_watched(store, make, is_lost)
 
     world = World(
         open_group=open_group,

@@ -30,6 +30,26 @@ class Session(Protocol):
         """Tell the strategy who takes part from now on."""
 
 
+class MeansInProgress(Protocol):
+    """The overlapped means of this worker."""
+
+    def drain_means(self) -> None:
+        """Wait for them while the clock is stopped."""
+
+    def forget_means(self) -> None:
+        """Forget them: this worker continues from the state of another one."""
+
+
+class NoMeans:
+    """Without overlapped means."""
+
+    def drain_means(self) -> None:
+        """Do nothing."""
+
+    def forget_means(self) -> None:
+        """Do nothing."""
+
+
 @dataclass
 class World:
     """What members need of the rest of the runtime.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Final, TypeVar
@@ -176,11 +176,11 @@ class MessageEndpoint:
                 time.sleep(RETRY_S)
         return self._reader.arrived_s
 
-    def follow(self, peers: Iterable[int]) -> None:
-        """Connect to new lives of lost ``peers``; no message is awaited from an earlier life any more."""
+    def follow(self, lives: Mapping[int, int]) -> None:
+        """Connect to these lives of peers where they are new; no message of an earlier life is awaited any more."""
         self._asked.clear()
-        for peer in set(self._senders.open).intersection(peers):
-            if self._senders.open[peer].is_lost:
+        for peer, life in lives.items():
+            if peer in self._senders.open and self._senders.open[peer].life < life:
                 self._reader.connect_to_new_life(peer)
 
     def forget_received(self) -> None:
