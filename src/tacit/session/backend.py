@@ -67,6 +67,9 @@ class StartExchange(Protocol):
 class Joining(Protocol):
     """What members of a run call in a session: see ``Regrouping``."""
 
+    @property
+    def step(self) -> int: ...
+
     def everything(self) -> bytes: ...
 
     def adopt(self, everything: bytes) -> None: ...

@@ -88,8 +88,14 @@ def returning_run(strategy: tacit.Strategy, absent: int) -> tuple[torch.Tensor, 
 
 @pytest.mark.parametrize(
     "strategy",
-    [tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo()), tacit.DPSGD(), tacit.SGP(), tacit.CHOCO()],
-    ids=lambda strategy: type(strategy).__name__,
+    [
+        tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo()),
+        tacit.LocalSGD(period=tacit.Every(8), fragments=2, overlap_steps=5),
+        tacit.DPSGD(),
+        tacit.SGP(),
+        tacit.CHOCO(),
+    ],
+    ids=["outer step", "overlapped rounds", "D-PSGD", "SGP", "CHOCO"],
 )
 def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_with_their_model(strategy):
     with Launched(4, 1, returning_run, strategy, 0) as run:
@@ -109,7 +115,7 @@ def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_wit
         assert torch.equal(model, ended[0][0])
 
 
-@pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.DPSGD()], ids=lambda strategy: type(strategy).__name__)
+@pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.DPSGD()], ids=["all-reduce", "D-PSGD"])
 def test_a_stopped_worker_is_left_out_after_the_deadline_and_joins_again_when_it_resumes(strategy):
     with Launched(4, 1, returning_run, strategy, 3) as run:
         run.reached("held")

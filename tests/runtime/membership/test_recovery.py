@@ -80,6 +80,36 @@ def test_the_strategy_is_told_anew_if_members_change_while_it_adapts_in_a_collec
     assert failed.number == membership.record.begun == 2
 
 
+def test_overlapped_calls_have_ended_when_members_change_at_a_boundary():
+    """A joiner gets their results and does not know them as calls; that they announce it is old news."""
+    membership, seen = membership_of(generation(1, 0, 1, 2, 3)), []
+    [overlapped] = calls(membership, "overlapped")
+    changed = membership._regroup
+
+    def regroup(*, is_at_boundary: bool) -> None:
+        seen.append((membership.record.lacking, overlapped.is_old))
+        changed(is_at_boundary=is_at_boundary)
+
+    membership._regroup = regroup  # type: ignore[method-assign]
+    membership._world.wait = lambda what: lambda call: None
+    membership.admits = True
+    membership.at_boundary()
+    assert seen == [([], True)]
+
+
+def test_a_member_in_another_life_is_news_and_the_same_members_are_none():
+    told = []
+    membership = membership_of(
+        generation(1, 0, 1, 2, 3),
+        Generation(2, (Member(0, 1), Member(1, 1), Member(2, 1), Member(3, 2))),
+        session=SimpleNamespace(members_changed=told.append),
+    )
+    for expected in ([], [(0, 1, 2, 3)]):
+        membership.admits = True
+        membership.at_boundary()
+        assert told == expected
+
+
 def test_a_session_hears_of_workers_that_were_lost_while_it_was_made():
     told = []
     membership = membership_of(generation(1, 0, 1))

@@ -54,6 +54,17 @@ class RunIsOver(SystemExit):
         super().__init__(0)
 
 
+class NobodyLeft(RunError):
+    """All workers that hold the model of the run have ended: ``seats``."""
+
+    def __init__(self, seat: int, seats: tuple[int, ...]) -> None:
+        self.seats = seats
+        super().__init__(
+            f"worker {seat} cannot join the run: all workers that hold its model have ended; start the run again, it "
+            f"resumes from its checkpoint if it has one."
+        )
+
+
 class Lives(Protocol):
     """What is known about the lives of seats: see ``LaunchedLives``."""
 
@@ -191,10 +202,7 @@ class Door:
                 return found
             others = [member for member in latest.members if member != self._me]
             if all(self.has_ended(member) for member in others):
-                raise RunError(
-                    f"worker {self._me.seat} cannot join the run: all workers that hold its model have ended; start "
-                    f"the run again, it resumes from its checkpoint if it has one."
-                )
+                raise NobodyLeft(self._me.seat, tuple(member.seat for member in others))
         raise AssertionError
 
     def leave_queue(self) -> None:
