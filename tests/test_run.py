@@ -181,8 +181,8 @@ AdaCommPeriod AdaSync AllReduce AsynchronousDPSGD BFloat16 BadData BadMessage Bl
 Compressed CompressedGradient Compressor Constant Cosine Crash DDP DPSGD Deadlock Delay DelayedNesterov Dense Disagreement EF21
 EF21Bidirectional EF21HeavyBall EF21Momentum EF21Partial EF21Plus EF21Weighted ErrorFeedback Every Exponential
 ExponentialGraph Feedback FolderExists Geometric Gloo Graph Hierarchical HyperExponential Hypercube Interrupted InverseStaleness
-InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise LinearPeriod Link LocalSGD
-LogNormal Loss LossPeriod LowRank Measured MergesStates Message MessageLoss MisplacedCall Network Nic NoFeedback NotFinite
+InverseTime Join KAsync KBatchAsync KBatchSync KSync Lattice LatticeOverflow Layerwise LeftOut LinearPeriod Link LocalSGD
+LogNormal Loss LossPeriod LowRank Measured MembersChanged MergesStates Message MessageLoss MisplacedCall Network Nic NoFeedback NotFinite
 OnePeer OneShot Outer OuterAdam OuterSGD PacePeriod Pareto Partition Pause PeerLost Period PeriodList PeriodState
 Plan PlanMap Profile PullSwarm QSGD RandomK RandomRegular RatePeriod Recorded ReplayDiverged RescaledRate Ring Ringleader Round Run
 RunError RunsAhead SERVER

@@ -38,7 +38,7 @@ def fill_disk_for(folder: Path, step: int) -> None:
     (place / f".rank-0.pt.part-{os.getpid()}").symlink_to("/dev/full")
 
 
-def test_a_full_disk_is_named_leaves_nothing_and_ends_the_run_at_the_third_checkpoint(tmp_path: Path, caplog):
+def test_a_full_disk_is_named_and_ends_the_run_at_the_third_checkpoint(tmp_path: Path, caplog):
     model, optimizer, session = attached()
     take_step(model, optimizer)
     assert session.checkpoint(tmp_path) == tmp_path / "step-00000001"
