@@ -97,7 +97,7 @@ def returning_run(strategy: tacit.Strategy, absent: int) -> tuple[torch.Tensor, 
     ],
     ids=["outer step", "overlapped rounds", "D-PSGD", "SGP", "CHOCO"],
 )
-def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_with_their_model(strategy):
+def test_a_killed_worker_that_is_started_again_continues_at_the_members_step(strategy):
     with Launched(4, 1, returning_run, strategy, 0) as run:
         run.reached("held")
         run.kill(0)
@@ -116,7 +116,7 @@ def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_wit
 
 
 @pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.DPSGD()], ids=["all-reduce", "D-PSGD"])
-def test_a_stopped_worker_is_left_out_after_the_deadline_and_joins_again_when_it_resumes(strategy):
+def test_a_stopped_worker_is_left_out_and_joins_again_when_it_resumes(strategy):
     with Launched(4, 1, returning_run, strategy, 3) as run:
         run.reached("held")
         run.stop(3)
@@ -144,7 +144,7 @@ def rescued_run(folder: str) -> None:
             learn(model, optimizer, [x], session)
 
 
-def test_fewer_workers_than_the_run_needs_end_it_with_their_names_and_a_checkpoint(tmp_path):
+def test_fewer_workers_than_the_run_needs_end_it_with_names_and_a_checkpoint(tmp_path):
     with Launched(4, 3, rescued_run, str(tmp_path)) as run:
         run.reached("held/0")
         run.reached("held/3")
@@ -159,10 +159,10 @@ def test_fewer_workers_than_the_run_needs_end_it_with_their_names_and_a_checkpoi
     assert len(checkpoints.read(tmp_path, 1, 4)) == 2
 
 
-def ending_run(how: str) -> None:
+def ending_run(strategy: tacit.Strategy, how: str) -> None:
     model = network()
     optimizer = sgd(model)
-    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2))) as session:
+    with tacit.attach(model, optimizer, strategy) as session:
         for number, x in enumerate(batches(tacit.rank(), 20)):
             if number == KILLED_AT and tacit.rank() == 0:
                 if how == "raises":
@@ -182,8 +182,11 @@ def ending_run(how: str) -> None:
         ("not finite", "NotFinite", "NotFinite"),
     ],
 )
-def test_what_ends_a_run_still_ends_it_on_all_workers(how, own, told):
-    with Launched(3, 1, ending_run, how) as run:
+@pytest.mark.parametrize(
+    "strategy", [tacit.LocalSGD(period=tacit.Every(2)), tacit.DPSGD()], ids=["local SGD", "D-PSGD"]
+)
+def test_what_ends_a_run_still_ends_it_on_all_workers(strategy, how, own, told):
+    with Launched(4, 1, ending_run, strategy, how) as run:
         ended = run.results()
     assert ended[0].name == own, ended[0]
     assert all(told in one.text for one in ended[1:]), ended
