@@ -47,7 +47,8 @@ class MessageChanges:
     @property
     def sent(self) -> dict[str, int]:
         """The number of messages sent, by peer, as text."""
-        return {str(peer): count for peer, count in self._endpoint.sent.items()}
+        sent = dict(self._endpoint.sent)  # which the thread that reads may change
+        return {str(peer): count for peer, count in sent.items()}
 
     def settle(self, met: Mapping[int, Progress], me: int, *, is_short: bool) -> None:
         """Drop all messages of the generation before; agree on the step at which joiners come in."""
