@@ -152,7 +152,7 @@ class ProcessBackend:
             self.endpoint = self._open_endpoint(self.rank, self.hook_lock, self._trace_rows)
             if self.start_exchange is not None:
                 self.start_exchange.endpoint = self.endpoint
-            if self.membership is not None:
+            if self.membership is not None and self._strategy.keeps_models_apart:
                 self.membership.watch(self.endpoint)
             if self._host.is_here:
                 self._host.endpoint = self._open_endpoint(

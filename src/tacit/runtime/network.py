@@ -184,7 +184,7 @@ class ProcessNetwork:
             return call()
         except PeerLost as error:  # possibly a consequence of the run's end
             failure = self.collectives.error_with_cause(error, what)
-            if membership is None or failure is not error:
+            if membership is None or not membership.watches or failure is not error:
                 raise failure from error
             membership.change(error)
         except MembersChanged:

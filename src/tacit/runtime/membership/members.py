@@ -230,6 +230,11 @@ class Membership(Meeting):
         self._messages = MessageChanges(endpoint)
         endpoint.check_wait = self._check_wait
 
+    @property
+    def watches(self) -> bool:
+        """Whether it does so."""
+        return self._messages is not None
+
     def _check_wait(self, peer: int | None, waited_s: float) -> None:
         """Raise ``MembersChanged`` if ``change`` is due, while the strategy waits for a message."""
         is_lost = peer is not None and waited_s > LEAST_ROUND_S and self._heartbeats.is_silent(peer)
