@@ -96,7 +96,7 @@ def test_gossip_peers_that_are_killed_come_back_with_a_trained_model(strategy: t
     assert {result["step"] for result in results} == {300}
 
 
-def test_gossip_that_admits_nobody_goes_on_without_the_lost_and_refuses_its_next_life():
+def test_gossip_that_admits_nobody_goes_on_and_refuses_the_next_life():
     with Launch(WORKERS, train, tacit.AsynchronousDPSGD(), 150, restarts=1) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(3)
@@ -142,7 +142,7 @@ def test_a_learner_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on():
     [(tacit.KSync(k=WORKERS), 200), (tacit.KBatchAsync(k=1, compressor=tacit.TopK(fraction=0.5)), 800)],
     ids=str,
 )
-def test_a_server_that_is_killed_comes_back_from_its_checkpoint_and_its_learners_join_it(
+def test_a_killed_server_comes_back_from_its_checkpoint_and_learners_join_it(
     strategy: tacit.Strategy, steps: int, tmp_path: Path
 ):
     """It is killed a second time together with worker 0 and another learner."""
