@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 DATA ?= data
 # A line ending in «## text» is shown by `make help`.
 
-.PHONY: bench-server-pace help demo test test-fast check format clean bench-simulator bench-simulator-cuda bench-compare bench-servers bench-messages bench-peers bench-end-to-end bench-gossip bench-hierarchy bench-fidelity bench-plan bench-compression bench-compressed-step bench-papers bench-papers-scale bench-papers-cuda fuzz fuzz-plans reference docs bench-kills bench-chaos
+.PHONY: $(shell sed -nE 's/^([a-z][a-z-]*):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -75,11 +75,19 @@ bench-plan: RUNS = build/plan
 bench-plan: $(VENV)/.installed  ## measure whether plans hold: time to a loss, winners, durations, drift, memory, a user's script, about 55 minutes; needs root; RUNS=… keeps the real runs; DATA=… names the folder with tinyshakespeare.txt.gz
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.plan $(if $(DATA),--data $(DATA)) --folder $(RUNS)
 
+bench-time-to-accuracy: RUNS = build/time-to-accuracy
+bench-time-to-accuracy: $(VENV)/.installed  ## measure seconds to an accuracy beside DDP, PowerSGD, LocalSGD and DiLoCo of others, about 75 minutes; needs root; RUNS=… keeps the runs; DATA=… names the folder with mnist/
+	$(BIN)/python -m benchmarks.time_to_accuracy --install
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.time_to_accuracy $(if $(DATA),--data $(DATA)) --folder $(RUNS)
+
 bench-kills: $(VENV)/.installed  ## kill runs at random moments while they write checkpoints and resume them, about 20 minutes; continues build/kills
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kills --out benchmarks/results/kills.json
 
-bench-chaos: $(VENV)/.installed  ## run every family with eight workers under drawn faults, about 8 minutes each; continues build/chaos
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos --out benchmarks/results/chaos.json
+bench-chaos: $(VENV)/.installed  ## run every family with eight workers under drawn faults, about 8 minutes each; continues build/chaos; ENVIRONMENTS=… names the folder in which bench-peers has made torchft's
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos $(if $(ENVIRONMENTS),--environments $(ENVIRONMENTS)) --out benchmarks/results/chaos.json
+
+bench-cuts: $(VENV)/.installed  ## cut one of four workers off for 10 s and for 60 s, every family, about 50 minutes; needs root; continues build/chaos
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos --cuts --out benchmarks/results/chaos.json
 
 bench-recovery: OUT = benchmarks/results/recovery.json
 bench-recovery: $(VENV)/.installed  ## kill, stop and restart workers while they train, about 12 minutes on two idle cores
@@ -117,6 +125,10 @@ SECONDS ?= 60
 fuzz: $(VENV)/.installed  ## throw bytes at the packed wire for SECONDS=60, coverage-guided where atheris can be installed; OUT=… takes the count
 	-$(BIN)/pip install --quiet --target build/atheris atheris
 	PYTHONPATH=build/atheris OMP_NUM_THREADS=1 $(BIN)/python fuzz/wire.py --seconds $(SECONDS) $(if $(OUT),--out $(OUT))
+
+fuzz-handlers: MESSAGES ?= 1000000
+fuzz-handlers: $(VENV)/.installed  ## give MESSAGES=1000000 wild messages to the handlers of servers, learners and gossip, about 2 minutes; OUT=… takes the count
+	OMP_NUM_THREADS=1 $(BIN)/python fuzz/handlers.py --messages $(MESSAGES) $(if $(OUT),--out $(OUT))
 
 PLANS ?= 200
 STRATEGY ?= all

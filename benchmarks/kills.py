@@ -8,7 +8,8 @@ after every second one, which takes most of their time. All are killed with SIGK
 from the first 1.3 s after they have attached. The next processes resume what is in the folder. When they reach the end,
 their models are compared with those of an undisturbed run, bit for bit where that is promised, and the next run begins.
 
-Each kill is a line in FOLDER/rows.jsonl: a benchmark that was stopped continues where it was.
+Each kill is a line in FOLDER/rows.jsonl: a benchmark that was stopped continues where it was. OUT is written after
+every ten kills of a family. A run that takes longer than 180 s counts as hanging and is ended.
 """
 
 from __future__ import annotations
@@ -266,20 +267,27 @@ def main() -> None:
         for name in names:
             measure(name, kills, options.seed, options.folder)
             own = [row for row in rows_of(options.folder / "rows.jsonl") if row["family"] == name]
-            print(name, json.dumps(summary(name, own)), flush=True)
-    if options.out is not None:
-        every = rows_of(options.folder / "rows.jsonl")
-        result = {
-            "command": f"python -m benchmarks.kills --kills {options.kills} --seed {options.seed}",
-            "torch": torch.__version__,
-            "tacit": tacit.__version__,
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "workers": WORKERS,
-            "steps": STEPS,
-            "families": {name: summary(name, [row for row in every if row["family"] == name]) for name in names},
-        }
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+            print(time.strftime("%H:%M:%S"), name, json.dumps(summary(name, own)), flush=True)
+            if options.out is not None:
+                write(options)
+
+
+def write(options: argparse.Namespace) -> None:
+    """Write the results so far, of all families in the folder."""
+    rows = rows_of(options.folder / "rows.jsonl")
+    names = [name for name in FAMILIES if any(row["family"] == name for row in rows)]
+    result = {
+        "command": f"python -m benchmarks.kills --kills {options.kills} --seed {options.seed}",
+        "torch": torch.__version__,
+        "tacit": tacit.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "workers": WORKERS,
+        "steps": STEPS,
+        "families": {name: summary(name, [row for row in rows if row["family"] == name]) for name in names},
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -96,11 +96,17 @@ class Place:
 
 
 class Crew:
-    """The processes of one environment in one place; all get the same command and all must answer."""
+    """The processes of one environment in one place; all get the same command and all must answer.
 
-    def __init__(self, name: str, hosts: list[namespaces.Host], environments: Path, port: int) -> None:
+    module: what the processes run; "": the loops of this environment in benchmarks.peer_loops.
+    """
+
+    def __init__(
+        self, name: str, hosts: list[namespaces.Host], environments: Path, port: int, module: str = ""
+    ) -> None:
         self.name = name
-        python = str(environments / name / "bin" / "python") if name in PEERS else sys.executable
+        is_foreign = (environments / name / "bin" / "python").exists() or name in PEERS
+        python = str(environments / name / "bin" / "python") if is_foreign else sys.executable
         self._log = (environments / f"{name}.log").open("w")
         self._ranks = []
         for rank, host in enumerate(hosts):
@@ -118,7 +124,7 @@ class Crew:
                 "ACCELERATE_USE_CPU": "true",
                 "GLOO_SOCKET_IFNAME": interface,
             }
-            words = host.command(python, "-m", f"benchmarks.peer_loops.{name}_loops")
+            words = host.command(python, "-m", module or f"benchmarks.peer_loops.{name}_loops")
             self._ranks.append(
                 subprocess.Popen(
                     words,
@@ -325,12 +331,12 @@ def _cell(place: dict[str, Any], name: str) -> str:
     return "failed" if name in place["failed"] else str(place["step_ms"].get(name, ""))
 
 
-def install(environments: Path) -> None:
+def install(environments: Path, peers: Mapping[str, str] = PEERS) -> None:
     """Make an environment for each peer, with the torch that tacit is measured with."""
     environments.mkdir(parents=True, exist_ok=True)
     constraint = environments / "constraints.txt"
     constraint.write_text(TORCH + "\n")
-    for name, requirement in PEERS.items():
+    for name, requirement in peers.items():
         python = environments / name / "bin" / "python"
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", str(environments / name)], check=True)

@@ -165,7 +165,7 @@ def crew_at(place: Place, scratch: Path, name: str = "fidelity") -> Iterator[Cre
     name: of the module in benchmarks.peer_loops, without "_loops".
     """
     with hosts_of(place) as hosts:
-        port = _free_port() if place.is_quick else 29500
+        port = free_port() if place.is_quick else 29500
         crew = Crew(name, hosts, scratch, port)
         try:
             yield crew
@@ -187,7 +187,7 @@ def hosts_of(place: Place) -> Iterator[list[namespaces.Host]]:
         yield hosts
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return the first of two neighbouring ports that are free now."""
     while True:
         with socket.socket() as first, socket.socket() as second:

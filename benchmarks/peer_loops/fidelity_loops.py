@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -28,16 +27,12 @@ from torch.nn.parallel import DistributedDataParallel
 import tacit
 from benchmarks.fidelity.workloads import LEARNING_RATE, workload
 from benchmarks.peer_loops.common import Rank, serve
+from benchmarks.peer_loops.priority import PRIORITY, asked_priority, set_priority
 from tacit.core.randomness import Streams
 from tacit.registry import parse
 from tacit.workloads.workload import Problem
 
-PRIORITY: Final = 20
 TIMEOUT_S: Final = 60.0
-
-
-def _set_priority(priority: int, thread: int = 0) -> None:
-    os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(priority))
 
 
 @contextmanager
@@ -48,12 +43,12 @@ def _communication_first(is_computing: bool) -> Iterator[None]:
     """
     changes = is_computing and os.sched_getscheduler(0) == os.SCHED_RR
     if changes:
-        _set_priority(PRIORITY + 1)
+        set_priority(PRIORITY + 1)
     try:
         yield
     finally:
         if changes:
-            _set_priority(PRIORITY)
+            set_priority(PRIORITY)
 
 
 class Computation:
@@ -110,19 +105,8 @@ class WorkingRank(Rank):
     """A rank that trains."""
 
     def prepare(self, pinned: bool) -> dict[str, Any]:
-        """Ask for real-time priority for all threads, those to come included, and pin them to a core if wanted.
-
-        The kernel does not spread threads of one real-time priority over the cores: two ranks may share one for long.
-        """
-        cores = sorted(os.sched_getaffinity(0))
-        try:
-            for thread in Path("/proc/self/task").iterdir():
-                _set_priority(PRIORITY, int(thread.name))
-                if pinned:
-                    os.sched_setaffinity(int(thread.name), {cores[self.rank % len(cores)]})
-        except OSError as error:
-            return {"priority": f"usual ({error.strerror})"}
-        return {"priority": f"SCHED_RR {PRIORITY}"}
+        """Ask for real-time priority for all threads, those to come included, and pin them to a core if wanted."""
+        return {"priority": asked_priority(self.rank if pinned else None)}
 
     def train(self, strategy: str, steps: int, folder: str | None, **computed: Any) -> dict[str, Any]:
         own, interface = Computation(self.rank, self.size, **computed), os.environ["GLOO_SOCKET_IFNAME"]

@@ -169,8 +169,9 @@ class Disagreement(RunError):
         """others: the ranks that have ``mean``, if that is not a mean over all; rule: what these ranks must do."""
         self.what, self.mine, self.mean, self.rank, self.others = what, mine, mean, rank, tuple(others)
         if at_attach:
+            first = "rank 0" if rank else "rank 0 when the run began"
             text = (
-                f"ranks call tacit.attach with different settings: {what} is {mine} on rank {rank}, {mean} on rank 0; "
+                f"ranks call tacit.attach with different settings: {what} is {mine} on rank {rank}, {mean} on {first}; "
                 f"all ranks must run the same script with the same arguments."
             )
         elif self.others:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tacit.chaos.analysis import analyse, stall_after
-from tacit.chaos.records import Life
+from tacit.chaos.records import Life, latest_updates
 
 
 def life(seat: int, number: int, rows: list[dict]) -> Life:
@@ -44,6 +47,14 @@ def test_nobody_waits_where_no_pause_is_long():
     assert stall_after(calm, 1.0) is None
     late = life(0, 1, steps(1, [*times(0.0, 300), *times(10.0, 50)], {}))
     assert stall_after(late, 1.0) is None  # this pause begins five seconds later and has another cause
+
+
+def test_the_progress_of_a_run_is_read_from_the_ends_of_its_records(tmp_path: Path):
+    assert latest_updates(tmp_path) == 0
+    for seat, updates in enumerate((400, 700)):
+        rows = [json.dumps({"step": step, "updates": step}) for step in range(updates + 1)]
+        (tmp_path / f"seat-{seat}-life-1.jsonl").write_text("\n".join([*rows, '{"event": "error"}', '{"step": 90']))
+    assert latest_updates(tmp_path) == 700
 
 
 def test_unequal_models_and_repeated_steps_are_found():

@@ -26,7 +26,9 @@ from tacit.runtime.launched import LaunchedLives
 seat, what = int(os.environ["RANK"]), sys.argv[1]
 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 lives = LaunchedLives(store)
-lives.claim()
+if what == "nobody" or (what == "leave" and seat == 1):
+    sys.exit(0)
+lives.claim()  # as tacit.attach does
 
 def wait_until(condition):
     while not condition():
@@ -53,6 +55,9 @@ elif what == "fail":
         sys.exit(5)
     signal.signal(signal.SIGTERM, lambda *_: (note(), sys.exit(1)))
     time.sleep(1000)
+elif what == "leave":
+    wait_until(lambda: lives.is_gone(1))
+    sys.exit(1)
 elif what == "again":
     print(f"life {lives.life}", flush=True)
     sys.exit(4)
@@ -132,6 +137,17 @@ def test_a_restart_that_fails_each_time(tmp_path: Path, script: str, python: Pat
 
 
 @pytest.mark.processes
+def test_workers_that_do_not_attach_are_named_and_do_not_count(tmp_path: Path, script: str, python: Path) -> None:
+    with Module(*LAUNCH, "--max-restarts", "1", script, "leave", folder=tmp_path, python=python) as process:
+        code, _, errors = process.end(LONGEST_S)
+    assert code == 1, "worker 1 has finished, but has not taken part"
+    assert "tacit launch: worker 1 ended without calling tacit.attach\n" in errors
+    with Module(*LAUNCH, script, "nobody", folder=tmp_path, python=python) as process:
+        code, _, errors = process.end(LONGEST_S)
+    assert (code, errors) == (0, "tacit launch: no worker called tacit.attach, so each ran by itself\n")
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_their_launcher(tmp_path: Path, script: str, python: Path, number: signal.Signals) -> None:
     with Module(*LAUNCH, script, "wait", folder=tmp_path, python=python) as process:
@@ -151,7 +167,7 @@ from pathlib import Path
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 try:
-    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(4)), rescue_folder="rescue") as session:
+    with tacit.attach(model, optimizer, STRATEGY, rescue_folder="rescue") as session:
         while True:
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
@@ -166,8 +182,18 @@ except tacit.errors.Interrupted as error:
 
 
 @pytest.mark.processes
-def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(tmp_path: Path, python: Path) -> None:
-    (tmp_path / "training.py").write_text(TRAINING)
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [
+        ("tacit.LocalSGD(period=tacit.Every(4))", [0, 1]),
+        ("tacit.SwarmSGD(local_steps=2)", [0, 1]),
+        ("tacit.KAsync(k=1)", []),
+    ],
+)
+def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(
+    tmp_path: Path, python: Path, strategy: str, ranks: list[int]
+) -> None:
+    (tmp_path / "training.py").write_text(TRAINING.replace("STRATEGY", strategy))
     with Module(*LAUNCH, "training.py", folder=tmp_path, python=python) as process:
         wait_until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(2)))
         os.kill(process.pid, signal.SIGKILL)
@@ -176,7 +202,7 @@ def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(tm
         error = (tmp_path / f"error-{rank}").read_text()
         assert error.startswith("terminated (SIGTERM); the store at 127.0.0.1:"), error
         assert error.endswith(" is gone, and the launcher with it")
-    assert json.loads((tmp_path / "rescue" / "manifest.json").read_text())["ranks"] == [0, 1]
+    assert json.loads((tmp_path / "rescue" / "manifest.json").read_text())["ranks"] == ranks
 
 
 @pytest.mark.parametrize(
@@ -197,6 +223,8 @@ def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(tm
             ("--host", "192.0.2.1", "train.py"),
             "--host 192.0.2.1 cannot be used (Cannot assign requested address); give",
         ),
+        (("--server", "-m", "train"), "--server with --module: the server runs a script; give the path of its file."),
+        (("--checkpoints", "kept", "train.py"), "--checkpoints are those of a server; add --server."),
         (("--join", "node0", "train.py"), "--join node0 must be HOST:PORT; use the address that the first one prints."),
         (("--join", "node0:1", "train.py"), "--join needs the secret of the run; copy the secret file of the first"),
         (

@@ -154,7 +154,10 @@ def test_ctrl_c_ends_a_worker_as_a_scheduler_does_and_only_once() -> None:
             ("--resume", "absent", "--out", "here"),
             "--resume already names the folder; leave out --out, --config and --force.",
         ),
-        (("-s", "KAsync(k=1)", "--server", "remote"), "--server remote needs --host ADDRESS, at which the server's machine"),
+        (
+            ("-s", "KAsync(k=1)", "--server", "remote"),
+            "--server remote needs --host ADDRESS, at which the server's machine",
+        ),
         (("--min-workers", "3"), "--min-workers 3 must be from 1 to 2, the number of workers."),
         (("--max-restarts", "-1"), "--max-restarts -1 must be at least 0."),
         (("--max-restarts", "1", "--print-command"), "--max-restarts is an option of the launcher; leave it out"),

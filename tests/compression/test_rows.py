@@ -37,6 +37,7 @@ from tacit.compression.kernels.matrix_rows import matrix_of, stacked
 from tacit.compression.kernels.row_selection import largest_of_rows
 from tacit.compression.kernels.selection import largest
 from tacit.core.network import Gathered
+from tacit.errors import BadMessage
 
 COMPRESSORS: list[Compressor] = [
     TopK(k=5),
@@ -108,6 +109,37 @@ def test_rows_are_compressed_as_one_by_one(
     assert states_of(together) == states_of(alone)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.dense(), other.dense())
+
+
+@given(
+    compressor=draw.sampled_from([QSGD(bits=2, bucket=8), QSGD(bits=3, bucket=10), QSGD(bits=8, bucket=3), TopK(k=5)]),
+    numbers=draw.integers(0, 130),
+    dtype=draw.sampled_from([torch.float32, torch.bfloat16]),
+    scales=draw.lists(draw.sampled_from([1.0, 0.3]), min_size=4, max_size=4),
+    other=draw.sampled_from([None, QSGD(bits=5, bucket=8)]),
+    seed=draw.integers(0, 99),
+)
+@settings(deadline=None, max_examples=100)
+def test_messages_are_added_together_as_one_by_one(
+    compressor: Compressor,
+    numbers: int,
+    dtype: torch.dtype,
+    scales: list[float],
+    other: Compressor | None,
+    seed: int,
+):
+    """Bit for bit, since float64 sums depend on the order; also where one message has another number of bits."""
+    rows = matrix("normal", seed, numbers=numbers).to(dtype)
+    messages = [compressor.compress(row, random, {}) for row, random in zip(rows, streams(4, seed), strict=True)]
+    if other is not None and isinstance(compressor, QSGD):
+        messages[2] = other.compress(rows[2], np.random.default_rng(seed), {})
+    together, alone = torch.zeros(2, numbers, dtype=torch.float64)
+    type(messages[0]).add_all_into(messages, together, scales)
+    for message, scale in zip(messages, scales, strict=True):
+        message.add_into(alone, scale)
+    assert torch.equal(together, alone)
+    with pytest.raises(BadMessage, match=f"of {numbers} numbers came where {numbers + 1} were expected"):
+        type(messages[0]).add_all_into(messages, torch.zeros(numbers + 1, dtype=torch.float64), scales)
 
 
 @given(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,18 +47,28 @@ class Life:
 
 
 class Launch:
-    """A run of ``function(tell, *arguments)`` in each of ``size`` seats; ``tell`` sends tidings to the test."""
+    """A run of ``function(tell, *arguments)`` in each of ``size`` seats; ``tell`` sends tidings to the test.
+
+    server: folder for the checkpoints of a server in a process of its own, whose seat is ``size``; None: there is none.
+    """
 
     def __init__(
-        self, size: int, function: Callable[..., Any], *arguments: Any, restarts: int = 3, limit_s: float = 100
+        self,
+        size: int,
+        function: Callable[..., Any],
+        *arguments: Any,
+        restarts: int = 3,
+        limit_s: float = 100,
+        server: Path | None = None,
     ) -> None:
         start_fork_server()
         self._function, self._arguments, self._restarts = function, arguments, restarts
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._until_s, self.size = time.monotonic() + limit_s, size
-        self.lives: list[list[Life]] = [[] for _ in range(size)]
+        self._server = server
+        self.lives: list[list[Life]] = [[] for _ in range(size + (server is not None))]
         self.finished: set[int] = set()
-        for seat in range(size):
+        for seat in range(len(self.lives)):
             self._start(seat)
 
     def __enter__(self) -> Launch:
@@ -84,6 +95,10 @@ class Launch:
             "TACIT_MIN_WORKERS": "1",
             "OMP_NUM_THREADS": "1",
         }
+        if self._server is not None:
+            environment["TACIT_SERVER_SEAT"] = str(self.size)
+        if seat == self.size:
+            environment |= {"RANK": "0", "TACIT_SERVE": "1", "TACIT_SERVE_CHECKPOINTS": f"{self._server}:20"}
         left_s = max(10.0, self._until_s - time.monotonic())
         process = context.Process(
             target=_live,
@@ -116,7 +131,7 @@ class Launch:
             life.ended_s = time.monotonic()
             life.result = _result(life)
             publish_end(self._store, life.seat, life.number, life.process.exitcode)
-            if not isinstance(life.result, Failed):
+            if life.process.exitcode == 0 and getattr(life.result, "name", "SystemExit") == "SystemExit":
                 self.finished.add(life.seat)
             if life.seat in self.finished or life.number > self._restarts or self.finished:
                 publish_gone(self._store, life.seat)
@@ -128,6 +143,10 @@ class Launch:
         while not condition():
             assert time.monotonic() < self._until_s, f"{what} did not come: {self.story()}"
             self.watch()
+
+    def say(self, key: str) -> None:
+        """Set ``key`` in the store: see ``launched_workers.is_told``."""
+        self._store.set(key, "1")
 
     def kill(self, *seats: int) -> None:
         """Kill the latest lives of ``seats`` at once, and watch until their next lives run."""
@@ -141,9 +160,9 @@ class Launch:
         self.until(lambda: all(len(self.present[seat].heard) >= count for seat in seats), f"{count} tidings of {seats}")
 
     def end(self) -> list[Any]:
-        """Watch until nobody runs; return the result of the last life of each seat."""
+        """Watch until nobody runs; return the result of the last life of each worker's seat."""
         self.until(lambda: not any(True for _ in self._running()), "the end")
-        return [life.result for life in self.present]
+        return [life.result for life in self.present[: self.size]]
 
     def story(self) -> str:
         return "; ".join(

@@ -183,21 +183,32 @@ def test_folders_that_machines_do_not_share_are_noticed(tmp_path):
         assert "rank 0 finds step-00000002" in error and "rank 1 finds step-00000001" in error
 
 
-def lost_with_a_full_disk(folder: str) -> None:
+def lost_without_a_folder(folder: str) -> None:
     model = network()
     optimizer = sgd(model)
     session = tacit.attach(model, optimizer, tacit.AllReduce(), rescue_folder=folder)
     learn(model, optimizer, batches(tacit.rank(), 3), session)
     if tacit.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    Path(folder).rmdir()
+    Path(folder).touch()
     learn(model, optimizer, batches(tacit.rank(), 3), session)
 
 
 def test_a_rescue_folder_that_cannot_be_used_hides_nothing(tmp_path):
-    (tmp_path / "file").touch()
-    first, _ = outcomes(2, lost_with_a_full_disk, str(tmp_path / "file"))
+    """A folder that turns out to be none when it is needed; one that is none at first is refused by attach."""
+    (tmp_path / "folder").mkdir()
+    first, _ = outcomes(2, lost_without_a_folder, str(tmp_path / "folder"))
     assert first.name == "PeerLost" and "worker 1 was lost" in first.text
-    assert f"No checkpoint was written into {tmp_path / 'file'}" in first.text
+    assert f"No checkpoint was written into {tmp_path / 'folder'}" in first.text
+
+
+def test_a_rescue_folder_that_is_none_is_refused_at_once(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ValueError, match=f"{tmp_path / 'file'} is a file; give a folder."):
+            tacit.attach(model := network(), sgd(model), tacit.AllReduce(), rescue_folder=folder)
+    tacit.attach(model := network(), sgd(model), tacit.AllReduce(), rescue_folder=tmp_path / "new" / "folder").close()
 
 
 def local_state() -> bool:

@@ -14,11 +14,13 @@ from tacit.core.messages import TensorMessage
 from tacit.record.merge import LossCurve, merged, packed
 from tacit.record.trace import COMPUTE, EXCHANGE, NOTE, START, WAIT, Trace
 from tacit.runtime import clock as clock_module
-from tacit.runtime import network as network_module
 from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.clock import RunClock
+from tacit.runtime.collectives import Collectives
+from tacit.runtime.membership import means as means_module
+from tacit.runtime.membership.means import Mean
 from tacit.runtime.messaging.hook_lock import HookLock
-from tacit.runtime.network import Mean, ProcessNetwork
+from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.step_context import ProcessStep
 from tacit.runtime.train import train
 from tests.runtime.processes import together
@@ -43,12 +45,15 @@ class FakeTime:
 def now(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
     monkeypatch.setattr(clock_module, "time", fake)
-    monkeypatch.setattr(network_module, "time", fake)
+    monkeypatch.setattr(means_module, "time", fake)
     return fake
 
 
 class SlowWire:
-    """A network whose all-reduces take ``ROUND_S`` seconds."""
+    """A network whose all-reduces take ``ROUND_S`` seconds; members do not change."""
+
+    membership = None
+    begin_call, end_call = Collectives.begin_call, Collectives.end_call
 
     def __init__(self, now: FakeTime) -> None:
         self.now, self.clock, self.trace = now, RunClock(), Trace()
@@ -217,9 +222,9 @@ def test_the_clock_stops_at_the_arrival_of_the_last_message(now: FakeTime, arriv
         awaited.append(sent)
         return arrival_s
 
-    endpoint: Any = SimpleNamespace(sent={0: 2}, wait_for_arrival=wait_for_arrival)
-    backend: Any = SimpleNamespace(rank=1, now_s=clock.now_s, clock=clock, _trace=trace)
-    backend.all_gather = lambda own: [b'{"1": 3, "2": 4}', own, b""]  # rank 2 is lost
+    endpoint: Any = SimpleNamespace(sent={(0, 1): 2}, wait_for_arrival=wait_for_arrival)
+    backend: Any = SimpleNamespace(rank=1, _life=2, now_s=clock.now_s, clock=clock, _trace=trace)
+    backend.all_gather = lambda own: [b'{"1/2": 3, "2/1": 4}', own, b""]  # rank 2 is lost
     with clock.pause():
         ProcessBackend._drain_messages(backend, endpoint)
         now.sleep(9.0)

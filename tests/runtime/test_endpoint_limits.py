@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.distributed import HashStore
+from torch.distributed import HashStore, TCPStore
 
 import tacit
 from tacit.core.messages import TensorMessage
+from tacit.runtime.launcher.store import hosted_store
 from tacit.runtime.messaging.limits import LEAST_LIMIT_BYTES, allow_descriptors, frame_limit_bytes
 from tests.runtime.processes import together
 from tests.runtime.test_endpoint import End, Note, close, ends, url_of
@@ -98,6 +99,26 @@ def join_beside_idle_connections() -> int:
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda end: end.endpoint.close(), (first, second)))
     return CONNECTIONS
+
+
+def reach_the_store_beside_idle_connections() -> bytes:
+    """Return what a worker reads from the launcher's store while strangers hold connections to it."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    store = hosted_store()
+    with ExitStack() as held:
+        for _ in range(CONNECTIONS):
+            held.enter_context(socket.create_connection(("127.0.0.1", store.port)))
+        worker = TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
+        store.set("key", "value")
+        return bytes(worker.get("key"))
+
+
+@pytest.mark.processes
+def test_a_worker_reaches_the_store_while_strangers_hold_thousands_of_connections():
+    allow_descriptors()
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2 * CONNECTIONS:
+        pytest.skip("this process may not open that many files")
+    assert together(1, reach_the_store_beside_idle_connections) == [b"value"]
 
 
 @pytest.mark.processes

@@ -85,3 +85,41 @@ def test_a_life_that_others_have_lost_hears_of_it_when_it_speaks():
         worker.endpoint.send(SERVER, Note(2))
         with pytest.raises(PeerLost, match="the server was lost"):
             worker.endpoint.receive(Note, source=SERVER)
+
+
+def test_an_endpoint_that_follows_its_peers_writes_to_their_new_lives_and_forgets_what_it_has_received():
+    store = HashStore()
+    with ThreadPoolExecutor() as pool:
+        one, first = End(store, 0, [1]), End(store, 1, [0])
+        for number in range(2):
+            one.endpoint.send(1, Note(number))
+        first.endpoint.send(0, Note(3))
+        assert first.endpoint.receive(Note) == (0, Note(0))
+        first.endpoint.wait_for_arrival({0: one.endpoint.sent[1, 1]})
+        second = End(store, 1, [0], life=2)
+        one.endpoint.wait_for_arrival({1: 1})
+        one.endpoint.follow({1: 2})
+        one.endpoint.forget_received()
+        assert one.endpoint.sent[1, 2] == 0
+        waiting = pool.submit(one.endpoint.receive, Note, 1)  # before it has written to that life
+        second.endpoint.send(0, Note(4))
+        assert waiting.result(10.0) == (1, Note(4))
+        one.endpoint.send(1, Note(5))
+        assert second.endpoint.receive(Note) == (0, Note(5))
+        close(one, first, second)
+
+
+def test_who_waits_for_a_message_may_be_called_away():
+    class CalledAway(Exception):
+        pass
+
+    def check(peer: int | None, waited_s: float) -> None:
+        if peer == 1 and waited_s > 0.06:
+            raise CalledAway
+
+    with ends(0, 1) as (one, other):
+        one.endpoint.check_wait = check
+        with pytest.raises(CalledAway):
+            one.endpoint.receive(Note, 1)
+        other.endpoint.send(0, Note(1))
+        assert one.endpoint.receive(Note, 1) == (1, Note(1))

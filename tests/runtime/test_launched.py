@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore
@@ -110,6 +111,22 @@ def test_attach_refuses_a_seat_that_another_process_has_and_does_not_wait_for_on
     with pytest.raises(Interrupted, match="terminated"):
         environment.gather("place", [0])
     assert environment.gather("place", [1]) == ["here"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        ("5", "RANK=5 must be from 0 to 1: there are WORLD_SIZE=2 workers; start them with tacit launch or torchrun"),
+        ("0", "MASTER_PORT=[0-9]+ is in use on this machine, and rank 0 opens the workers' store there; choose"),
+    ],
+)
+def test_variables_set_by_hand_that_cannot_be(rank: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1]), "WORLD_SIZE": "2"}
+        for name, value in {**where, "RANK": rank}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(TacitError, match=message):
+            Environment(5.0)
 
 
 @pytest.mark.parametrize(

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import tacit
+from tacit.runtime import participants
 from tests.runtime.elastic import Launch
+from tests.runtime.launched_workers import is_told
 from tests.runtime.processes import Failed
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 WORKERS = 4
+FAST_S = 0.002
 SERVERS = [
-    tacit.KAsync(k=1),
-    tacit.KSync(k=WORKERS),
-    tacit.KBatchSync(k=3),
-    tacit.KAsync(k=2, shards=2),
+    (tacit.KAsync(k=1), 900),
+    (tacit.KSync(k=WORKERS), 250),
+    (tacit.KBatchSync(k=3), 250),
+    (tacit.KAsync(k=2, shards=2), 500),
 ]
 GOSSIP = [tacit.SwarmSGD(local_steps=2), tacit.PullSwarm(local_steps=2), tacit.AsynchronousDPSGD()]
 
 
-def train(tell: Any, strategy: tacit.Strategy, steps: int, pause_s: float = 0.01, every: int = 0) -> dict[str, Any]:
-    """Train until the session is done; tell each fifth step."""
+def train(
+    tell: Any, strategy: tacit.Strategy, steps: int, pause_s: float = 0.01, every: int = 0, server: str = "rank0"
+) -> dict[str, Any]:
+    """Train until the session is done; tell each fifth step. A step takes ``pause_s`` until the test says "hurry"."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 1))
     model[0].bias.requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=40.0)
+    session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=40.0, server=server)
     draw, begun = torch.Generator().manual_seed(tacit.rank()), session.step
     tell(("attached", session.step, session.updates))
     while not session.is_done:
         x = torch.randn(8, 4, generator=draw)
         optimizer.zero_grad()
         (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        pause_s = FAST_S if pause_s > FAST_S and is_told("hurry") else pause_s
         time.sleep(pause_s)
         optimizer.step()
         if session.step % 5 == 0:
@@ -55,37 +63,40 @@ def check_equal(results: list[Any]) -> None:
         assert torch.equal(result["model"], results[0]["model"])
 
 
-@pytest.mark.parametrize("strategy", SERVERS, ids=str)
-def test_learners_that_are_killed_come_back_and_end_with_the_servers_model(strategy: tacit.Strategy):
+@pytest.mark.parametrize(("strategy", "steps"), SERVERS, ids=str)
+def test_learners_that_are_killed_come_back_and_end_with_the_servers_model(strategy: tacit.Strategy, steps: int):
     """K-sync with all learners waits for each of them, so it goes on only if their loss and their return are heard."""
-    with Launch(WORKERS, train, strategy, 250) as launch:
+    with Launch(WORKERS, train, strategy, steps, 0.05) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(3)
         launch.until_heard([3], 2)  # its next life trains
         _, _, updates = launch.present[3].heard[0]
         assert updates > 0, "it has joined from the server"
         launch.kill(2, 3)
+        launch.until_heard([2, 3], 1)
+        launch.say("hurry")
         results = launch.end()
         assert [life.number for life in launch.present] == [1, 1, 2, 3]
     check_equal(results)
-    assert {result["updates"] for result in results} == {250}
+    assert {result["updates"] for result in results} == {steps}
 
 
 @pytest.mark.parametrize("strategy", GOSSIP[:2], ids=str)
 def test_gossip_peers_that_are_killed_come_back_with_a_trained_model(strategy: tacit.Strategy):
     """Evaluations and the last mean are over the lives that take part; a joiner continues at the others' step."""
-    with Launch(WORKERS, train, strategy, 300, 0.01, 60) as launch:
+    with Launch(WORKERS, train, strategy, 300, 0.03, 60) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(0, 3)
         launch.until_heard([0, 3], 2)
         assert all(launch.present[seat].heard[0][1] > 0 for seat in (0, 3)), "they continue at the others' step"
+        launch.say("hurry")
         results = launch.end()
         assert [life.number for life in launch.present] == [2, 1, 1, 2]
     check_equal(results)
     assert {result["step"] for result in results} == {300}
 
 
-def test_gossip_that_admits_nobody_goes_on_without_the_lost_and_refuses_its_next_life():
+def test_gossip_that_admits_nobody_goes_on_and_refuses_the_next_life():
     with Launch(WORKERS, train, tacit.AsynchronousDPSGD(), 150, restarts=1) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(3)
@@ -102,7 +113,8 @@ def test_without_the_worker_that_hosts_the_server_all_hear_of_it_and_begin_anew(
         launch.kill(0)
         launch.until(lambda: all(life.ended_s is not None for life in first), "the end of the first lives")
         for life in first[1:]:
-            assert life.result.name == "PeerLost" and "the server was lost" in life.result.text, life.result.text
+            assert life.result.name == "PeerLost", life.result.text
+            assert re.search("the server (was|and worker 0 were) lost", life.result.text), life.result.text
             assert life.ended_s - killed_s < 20.0  # it takes 0.3 s where the machine is idle
         results = launch.end()
         assert [life.number for life in launch.present] == [2] * WORKERS
@@ -122,4 +134,50 @@ def test_a_learner_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on():
         stopped.kill(signal.SIGCONT)
         results = launch.end()
         assert [life.number for life in launch.present] == [1] * WORKERS
+    check_equal(results)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steps"),
+    [(tacit.KSync(k=WORKERS), 200), (tacit.KBatchAsync(k=1, compressor=tacit.TopK(fraction=0.5)), 800)],
+    ids=str,
+)
+def test_a_killed_server_comes_back_from_its_checkpoint_and_learners_join_it(
+    strategy: tacit.Strategy, steps: int, tmp_path: Path
+):
+    """It is killed a second time together with worker 0 and another learner."""
+    with Launch(WORKERS, train, strategy, steps, 0.03, 0, "process", server=tmp_path) as launch:
+        launch.until_heard(range(WORKERS), 6)
+        launch.kill(WORKERS)
+        launch.until_heard(range(WORKERS), 10)
+        launch.kill(WORKERS, 0, 2)
+        launch.until_heard([0, 2], 2)
+        launch.say("hurry")
+        results = launch.end()
+        assert [life.number for life in launch.present] == [2, 1, 2, 1, 3]
+    check_equal(results)
+    assert {result["updates"] for result in results} == {steps}
+
+
+def train_with_short_patience(tell: Any, strategy: tacit.Strategy) -> dict[str, Any]:
+    participants._SILENT_S = 2.0
+    return train(tell, strategy, 300, 0.03)
+
+
+@pytest.mark.parametrize("strategy", [tacit.KSync(k=WORKERS), *GOSSIP[1:]], ids=str)
+def test_a_worker_that_stays_stopped_is_left_out(strategy: tacit.Strategy):
+    """All wait for it. When it goes on, a learner hears that the server has dropped it, and a peer is heard again."""
+    with Launch(WORKERS, train_with_short_patience, strategy) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        stopped = launch.present[2]
+        stopped.kill(signal.SIGSTOP)
+        launch.watch()
+        launch.until_heard([0, 1, 3], max(len(life.heard) for life in launch.present) + 4)
+        stopped.kill(signal.SIGCONT)
+        if strategy.has_server:
+            launch.until(lambda: launch.present[2].number == 2 and launch.present[2].heard, "its next life")
+            assert stopped.result.name == "PeerLost", stopped.result.text
+        launch.say("hurry")
+        results = launch.end()
+        assert [life.number for life in launch.present] == [1, 1, 1 + strategy.has_server, 1]
     check_equal(results)

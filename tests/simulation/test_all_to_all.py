@@ -82,6 +82,53 @@ def test_a_script_with_uneven_data_and_buffers_does_not_depend_on_the_form(tmp_p
     assert kinds[:3] == ["all-to-all", "all-gather", "all-reduce"]  # BatchNorm's buffers travel by themselves
 
 
+@pytest.mark.parametrize("compressor", [tacit.QSGD(bits=3, bucket=8), tacit.TopK(k=4)], ids=str)
+def test_ranks_that_encode_together_send_what_they_send_alone(compressor: tacit.Compressor):
+    """Ranks whose number may change encode one by one, because others may divide their vectors anew."""
+    strategy = tacit.CompressedGradient(compressor=compressor, feedback=tacit.NoFeedback(), aggregate="scatter")
+    together, alone = (
+        tacit.simulate(
+            workloads.quadratic(dimension=30, heterogeneity=0.5),
+            strategy,
+            cluster=tacit.Cluster(workers=6, compute=tacit.Exponential(mean_s=1.0), min_workers=fewest),
+            steps=4,
+        )
+        for fewest in (6, 2)
+    )
+    assert torch.equal(together.parameters, alone.parameters)
+    assert list(together.trace) == list(alone.trace)
+
+
+def test_ranks_that_receive_the_same_messages_share_the_list():
+    """Where ranks outnumber buckets, the last ranks sum ranges without numbers."""
+    seen: dict[int, list[object]] = {}
+
+    class Watching(tacit.CompressedGradient):
+        def before_step(self, worker, state):
+            network = worker.network
+
+            class Watched:
+                def __getattr__(self, name):
+                    return getattr(network, name)
+
+                def all_to_all(self, messages, group=None):
+                    seen[worker.rank] = network.all_to_all(messages, group=group)
+                    return seen[worker.rank]
+
+            worker.network = Watched()
+            try:
+                return super().before_step(worker, state)
+            finally:
+                worker.network = network
+
+    strategy = Watching(compressor=tacit.QSGD(bits=4, bucket=8), feedback=tacit.NoFeedback(), aggregate="scatter")
+    tacit.simulate(workloads.quadratic(dimension=16), strategy, cluster=tacit.Cluster(workers=5), steps=1)
+    held = [seen[rank][0].body.numbers for rank in range(5)]
+    assert sorted(held) == [0, 0, 0, 8, 8]
+    empty = [rank for rank in range(5) if held[rank] == 0]
+    assert len({id(seen[rank]) for rank in empty}) == 1 and len({id(seen[rank]) for rank in range(5)}) == 3
+
+
 def test_an_all_to_all_needs_a_message_for_everybody():
     @dataclass(frozen=True, kw_only=True)
     class Short(Strategy[None]):

@@ -75,6 +75,19 @@ def test_a_server_that_loses_a_worker_is_told_to_catch_it():
         simulate(FirstOfAll(), faults=[tacit.Crash(rank=1, at_s=2.5)])
 
 
+@pytest.mark.parametrize(
+    ("strategy", "third", "who"),
+    [(LOCAL, tacit.Crash(rank=2, at_s=2.5), "0, 1 and 2"), (tacit.SwarmSGD(), tacit.Join(rank=2, at_s=7.0), "0 and 1")],
+    ids=str,
+)
+def test_a_run_that_no_worker_survives_says_so(strategy, third, who: str):
+    faults = [tacit.Crash(rank=0, at_s=2.5), tacit.Crash(rank=1, at_s=2.5), third]
+    with pytest.raises(
+        tacit.PeerLost, match=rf"workers {who} were lost at 2\.5 s and the run needs a worker; remove a"
+    ):
+        simulate(strategy, faults=faults)
+
+
 def test_workers_that_need_nobody_survive_a_crash():
     alone = tacit.LocalSGD(period=tacit.OneShot())
     with pytest.raises(tacit.PeerLost):  # … until the one average at the end

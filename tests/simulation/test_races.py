@@ -226,6 +226,16 @@ def test_so_they_do_where_a_server_must_wait_for_its_window(kind, k: int):
     assert is_race(race) and race.digest == fibers.digest
 
 
+@each_kind
+@pytest.mark.parametrize("k", [1, 7, 68])
+def test_so_they_do_where_models_and_restarts_arrive_together_at_the_end(kind, k: int):
+    """On a free network, which the race on a network runs where a rate is given."""
+    strategy = kind(k=k, rate=tacit.InverseStaleness())
+    events, fibers = (timed(strategy, 3, workers=70, host=host) for host in (None, "greenlet"))
+    assert is_race(events) or kind is tacit.KSync
+    assert events.digest == fibers.digest
+
+
 def test_so_they_do_where_a_learner_must_wait_for_its_push_under_way():
     given = {"workers": 2, "latency_s": 300.0, "seed": 1}
     events, fibers = (timed(tacit.KBatchSync(k=150), 3, host=host, **given) for host in (None, "greenlet"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from tacit.record.trace import NOTE
 from tacit.strategies import Strategy
 from tacit.strategies.gossip.asynchronous import AsynchronousState
 from tacit.strategies.gossip.choco import CHOCOState
-from tacit.strategies.gossip.neighbours import rounds_to_reach_all
+from tacit.strategies.gossip.members import agree_on_round
+from tacit.strategies.gossip.neighbours import GossipState, rounds_to_reach_all
 from tacit.strategies.gossip.sgp import SGPState
 from tacit.theory import GraphTheory
 from tests.strategies.troubles import troubles
@@ -321,3 +323,20 @@ def test_what_makes_no_gossip_is_refused(make, complaint: str):
 def test_choco_refuses_neighbours_that_change_or_do_not_answer(topology: tacit.Topology):
     with pytest.raises(ValueError, match="must be undirected and the same in all rounds"):
         tacit.simulate(QUADRATIC, tacit.CHOCO(topology=topology), cluster=tacit.Cluster(workers=4), steps=1)
+
+
+def test_members_that_agree_on_a_round_agree_on_the_last_one_with_data():
+    """Its news may not have reached all of them, and they end together when it is old enough."""
+    sent: dict[int, torch.Tensor] = {}
+
+    class Others:
+        def all_reduce_mean(self, parts, extra_state):
+            sent[len(sent)] = torch.cat([parts[0], torch.tensor(parts[1], dtype=torch.float64)])
+            return sum(sent.values()) / 3  # of three members
+
+    members = [0, 2, 5]
+    for rank, step, last_data_round in ((0, 7, 3), (2, 8, 1), (5, 6, 5)):
+        state = GossipState(last_data_round=last_data_round)
+        worker = SimpleNamespace(rank=rank, step=step, network=Others())
+        agree_on_round(worker, state, members)
+    assert (state.members, state.first_round, state.last_data_round) == (members, 9, 5)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+_LAST_BYTES: Final = 2000
 _NAME: Final = re.compile(r"seat-(\d+)-life-(\d+)\.jsonl")
 
 
@@ -73,6 +74,17 @@ def have_attached(folder: Path, workers: int) -> bool:
     """Whether the first life of every seat has attached."""
     paths = [folder / f"seat-{seat}-life-1.jsonl" for seat in range(workers)]
     return all(path.exists() and '"attached"' in path.read_text() for path in paths)
+
+
+def latest_updates(folder: Path) -> int:
+    """Return the most updates that any worker has, by the last lines of the records."""
+    most = 0
+    for path in folder.glob("seat-*.jsonl"):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+            lines = [line for line in file.read().split(b"\n")[1:] if line.endswith(b"}")]
+        most = max([most, *(json.loads(line).get("updates", 0) for line in lines)])
+    return most
 
 
 def size_of(folder: Path) -> int:

@@ -74,29 +74,51 @@ def verdict(run: ChaosRun) -> str:
 def page(run: ChaosRun) -> str:
     """Return the report as Markdown."""
     found, lines = run.found, [f"# {run.strategy}, {run.plan.workers} workers", "", verdict(run), ""]
-    loss = found["loss"]
-    calm = run.undisturbed_loss
+    own = "–" if found["loss"] is None else f"{found['loss']:.4f}"
+    calm = "not measured" if run.undisturbed_loss is None else f"{run.undisturbed_loss:.4f}"
     lines += [
-        f"- loss {'–' if loss is None else f'{loss:.4f}'}, undisturbed {'–' if calm is None else f'{calm:.4f}'}",
+        f"- loss: {own}; of the same run without faults: {calm}",
         f"- {len(found['faults'])} faults, {found['restarts']} restarts, {found['wall_s']:.1f} s",
-        f"- steps that a worker took twice: {found['repeated_steps']}",
-        f"- processes left after ten seconds: {run.left_processes}",
+        *(_summary(kind, times) for kind, times in recovery(found["faults"]).items()),
+        f"- steps that a worker took twice, because it had lost them: {found['repeated_steps']}",
+        f"- processes left ten seconds after the end: {run.left_processes}",
         "",
-        "| fault | at, s | hit | others stalled | recovery, s | back after, s | steps missed |",
-        "|---|---|---|---|---|---|---|",
     ]
-    first_s = found["faults"][0]["at_s"] if found["faults"] else 0.0
-    for number, fault in enumerate(found["faults"], 1):
-        hit = ", ".join(map(str, fault["seats"])) or ("all" if fault["kind"] == "fill" else "none there")
-        back = "" if fault.get("return_s") is None else f"{fault['return_s']:.2f}"
-        missed = "" if fault.get("missed_steps") is None else f"{fault['missed_steps']}"
-        lines.append(
-            f"| {number} {fault['fault']} | {fault['at_s'] - first_s:.1f} | {hit} | {fault['others_stalled']} | "
-            f"{fault['recovery_s']:.2f} | {back} | {missed} |"
-        )
+    if found["faults"]:
+        lines += [
+            "| fault | workers hit | others that paused | recovery, s | back after, s | steps missed |",
+            "|---|---|---:|---:|---:|---:|",
+            *(_row(number, fault) for number, fault in enumerate(found["faults"], 1)),
+            "",
+            "*Recovery*: from the fault until the others step again; 0 where nobody paused. *Back after*: from the "
+            "kill to the first step of the worker's next life. *Steps missed*: those of the others meanwhile.",
+        ]
     if found["errors"]:
         lines += ["", "Errors:", ""]
         lines += [
             f"- worker {one['seat']}, life {one['life']}: {one['kind']}: {one['text']}" for one in found["errors"]
         ]
     return "\n".join(lines) + "\n"
+
+
+def _summary(kind: str, times: dict[str, float]) -> str:
+    count, returned = times["count"], ""
+    if "return_median" in times:
+        returned = f"; back after {times['return_median']:.2f} s, at most {times['return_worst']:.2f} s"
+    recovered = f"median recovery {times['median']:.2f} s, at most {times['worst']:.2f} s"
+    return f"- {kind}, {count} time{'s' * (count > 1)}: {recovered}{returned}"
+
+
+def _row(number: int, fault: dict[str, Any]) -> str:
+    hit = ", ".join(map(str, fault["seats"])) or ("all" if fault["kind"] == "fill" else "none: not running then")
+    back = "" if fault.get("return_s") is None else f"{fault['return_s']:.2f}"
+    missed = "" if fault.get("missed_steps") is None else f"{fault['missed_steps']}"
+    cells = [
+        f"{number} {fault['fault']}",
+        hit,
+        f"{fault['others_stalled']}",
+        f"{fault['recovery_s']:.2f}",
+        back,
+        missed,
+    ]
+    return f"| {' | '.join(cells)} |"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from tacit.chaos.disk import SmallDisk, small_disk
 from tacit.chaos.hosts import HUB_ADDRESS, Hosts, hosts
 from tacit.chaos.injector import Injector
 from tacit.chaos.plan import ChaosPlan
-from tacit.chaos.records import have_attached, is_running, processes, read_lives, size_of
+from tacit.chaos.records import have_attached, is_running, latest_updates, processes, read_lives, size_of
 from tacit.chaos.report import write_report
 from tacit.chaos.worker import Job
 from tacit.core.strategy import Strategy, shards_of
@@ -26,11 +27,14 @@ from tacit.errors import TacitError, require
 from tacit.strategies import AllReduce, CompressedGradient, LocalSGD
 from tacit.strategies.servers.strategy import ParameterServerStrategy
 
+LAUNCHERS: Final = ("tacit launch", "torchrun")
 _LOOK_S: Final = 0.02
 _START_S: Final = 180.0
 _HANGS_S: Final = 45.0
 """How long no worker takes a step before the run counts as hanging. Longer than any fault, and than any deadline."""
 _LEFT_S: Final = 10.0
+_TELL_S: Final = 30.0
+"""Time between two lines about the progress."""
 _DISK_MB: Final = 16
 
 
@@ -53,6 +57,16 @@ class ChaosRun:
         return self.exit_code == 0 and not self.is_hanging and is_equal and not self.left_processes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """How the processes of a run ended, and the faults that happened. exit_code: the launcher's."""
+
+    exit_code: int | None
+    is_hanging: bool
+    left_processes: int
+    faults: list[dict[str, Any]]
+
+
 def run_chaos(
     plan: ChaosPlan,
     strategy: Strategy[Any],
@@ -62,16 +76,20 @@ def run_chaos(
     step_s: float = 0.02,
     checkpoint_every: int = 0,
     undisturbed: bool = True,
+    timeout_s: float | None = None,
+    launcher: str = LAUNCHERS[0],
     say: Callable[[str], None] = print,
 ) -> ChaosRun:
     """Train with ``strategy`` while the faults of ``plan`` happen, and write the report into ``out``.
 
     step_s: the least time of a step; a run has as many steps as fit into ``plan.for_s``. checkpoint_every: steps
     between checkpoints; the faults of kind "fill" need them. undisturbed: whether the same run is made without faults.
+    timeout_s: of ``tacit.attach``. launcher: "tacit launch", or "torchrun", which starts no worker again.
     """
     plan.check_hosts(shards_of(strategy))
     kinds = {fault.kind for fault in plan.faults}
     require("fill" not in kinds or checkpoint_every > 0, "the plan fills the disk; give checkpoint_every as well.")
+    require(launcher in LAUNCHERS, f"launcher={launcher!r} must be one of {', '.join(LAUNCHERS)}.")
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     steps = round(plan.for_s / step_s * updates_per_step(strategy, plan.workers))
@@ -83,27 +101,41 @@ def run_chaos(
         records=str(out / "records"),
         checkpoints=str(out / "checkpoints"),
         checkpoint_every=checkpoint_every,
+        timeout_s=timeout_s,
     )
     plan.write(out / "plan.toml")
     with _places(kinds, plan.workers, out) as (found_hosts, disk):
-        exit_code, is_hanging, left, faults = _play(plan, job, out, found_hosts, disk, say)
-    lives = read_lives(out / "records")
-    found = analyse(lives, faults, plan.workers, compares_rounds=has_equal_models(strategy))
+        if found_hosts is not None:
+            job = replace(job, namespace=found_hosts.prefix)
+        words = job.words(out / "job.json")
+        played = play(plan, words, out, found_hosts=found_hosts, disk=disk, launcher=launcher, say=say)
     loss = None
-    if undisturbed and exit_code == 0:
+    if undisturbed and played.exit_code == 0:
         say("the same run without faults")
-        calm = replace(job, step_s=0.0, records=str(out / "undisturbed" / "records"), checkpoint_every=0)
-        empty = ChaosPlan(workers=plan.workers, for_s=plan.for_s)
-        _play(empty, calm, out / "undisturbed", None, None, say)
-        own = analyse(read_lives(Path(calm.records)), (), plan.workers, compares_rounds=False)
-        loss = own["loss"]
+        own = out / "undisturbed"
+        calm = replace(job, step_s=0.0, records=str(own / "records"), checkpoint_every=0, namespace=None)
+        loss = play_undisturbed(plan, calm.words(own / "job.json"), own, say=say)
+    return reported(plan, str(strategy), played, out, loss, compares_rounds=has_equal_models(strategy))
+
+
+def play_undisturbed(plan: ChaosPlan, words: Sequence[str], out: Path, *, say: Callable[[str], None]) -> float | None:
+    """Run ``words`` without faults, and return the mean loss of its workers."""
+    play(ChaosPlan(workers=plan.workers, for_s=plan.for_s), words, out, say=say)
+    loss: float | None = analyse(read_lives(out / "records"), (), plan.workers, compares_rounds=False)["loss"]
+    return loss
+
+
+def reported(
+    plan: ChaosPlan, strategy: str, played: Played, out: Path, loss: float | None, *, compares_rounds: bool
+) -> ChaosRun:
+    """Analyse the records in ``out``, and write the report. loss: of the undisturbed run."""
     run = ChaosRun(
         plan=plan,
-        strategy=str(strategy),
-        exit_code=exit_code,
-        is_hanging=is_hanging,
-        left_processes=left,
-        found=found,
+        strategy=strategy,
+        exit_code=played.exit_code,
+        is_hanging=played.is_hanging,
+        left_processes=played.left_processes,
+        found=analyse(read_lives(out / "records"), played.faults, plan.workers, compares_rounds=compares_rounds),
         undisturbed_loss=loss,
     )
     write_report(run, out)
@@ -134,44 +166,53 @@ def _places(kinds: set[str], workers: int, out: Path) -> Iterator[tuple[Hosts | 
         yield made, disk
 
 
-def _play(
+def play(
     plan: ChaosPlan,
-    job: Job,
+    words: Sequence[str],
     out: Path,
-    found_hosts: Hosts | None,
-    disk: SmallDisk | None,
-    say: Callable[[str], None],
-) -> tuple[int | None, bool, int, list[dict[str, Any]]]:
-    """Run a job; return the launcher's exit code, whether it hung, the processes left, and the faults."""
-    records = Path(job.records)
+    *,
+    found_hosts: Hosts | None = None,
+    disk: SmallDisk | None = None,
+    launcher: str = LAUNCHERS[0],
+    say: Callable[[str], None] = print,
+) -> Played:
+    """Let workers that run ``words`` train and write records into ``out``, while the faults of ``plan`` happen."""
+    records = out / "records"
     records.mkdir(parents=True)
-    if found_hosts is not None:
-        job = replace(job, namespace=found_hosts.prefix)
-    job.write(out / "job.json")
-    words = _command(plan, out, found_hosts)
+    command = _command(plan, words, out, found_hosts, launcher)
     with (out / "launch.txt").open("w") as log:
-        launcher = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     injector = Injector(plan, records, found_hosts, disk)
     try:
-        _wait_for_start(launcher, records, plan.workers, out)
+        _wait_for_start(process, records, plan.workers, out)
         say(f"{plan.workers} workers train; {len(plan.faults)} faults in {plan.for_s:g} s")
         injector.start()
-        is_hanging = _follow(launcher, injector, records, plan)
+        is_hanging = _follow(process, injector, records, plan, say)
     finally:
         injector.end()
-        _end(launcher)
+        _end(process)
     left = _count_left(records)
-    return launcher.returncode, is_hanging, left, injector.done
+    return Played(exit_code=process.returncode, is_hanging=is_hanging, left_processes=left, faults=injector.done)
 
 
-def _command(plan: ChaosPlan, out: Path, found_hosts: Hosts | None) -> list[str]:
-    words = [sys.executable, "-m", "tacit", "launch", "--workers", f"{plan.workers}"]
-    words += ["--min-workers", f"{plan.min_workers}", "--max-restarts", f"{plan.max_restarts}"]
-    words += ["--logs", str(out / "logs")]
-    if found_hosts is not None:
-        words += ["--host", HUB_ADDRESS]
-    words += ["-m", "tacit.chaos.worker", str(out / "job.json")]
-    return words if found_hosts is None else found_hosts.command(words)
+def _command(plan: ChaosPlan, words: Sequence[str], out: Path, found_hosts: Hosts | None, launcher: str) -> list[str]:
+    logs, address = str(out / "logs"), None if found_hosts is None else HUB_ADDRESS
+    if launcher == "torchrun":
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", f"{plan.workers}"]
+        command += ["--rdzv-backend", "static", "--master-addr", address or "127.0.0.1"]
+        command += ["--master-port", f"{_free_port()}", "--log-dir", logs, "--redirects", "3"]
+    else:
+        command = [sys.executable, "-m", "tacit", "launch", "--workers", f"{plan.workers}"]
+        command += ["--min-workers", f"{plan.min_workers}", "--max-restarts", f"{plan.max_restarts}", "--logs", logs]
+        command += [] if address is None else ["--host", address]
+    command += words
+    return command if found_hosts is None else found_hosts.command(command)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _wait_for_start(launcher: subprocess.Popen[bytes], records: Path, workers: int, out: Path) -> None:
@@ -183,15 +224,24 @@ def _wait_for_start(launcher: subprocess.Popen[bytes], records: Path, workers: i
         time.sleep(_LOOK_S)
 
 
-def _follow(launcher: subprocess.Popen[bytes], injector: Injector, records: Path, plan: ChaosPlan) -> bool:
+def _follow(
+    launcher: subprocess.Popen[bytes],
+    injector: Injector,
+    records: Path,
+    plan: ChaosPlan,
+    say: Callable[[str], None],
+) -> bool:
     """Apply faults until the run ends; return whether it hangs."""
-    size, grown_s = 0, time.monotonic()
-    limit_s = grown_s + 4 * plan.for_s + 120.0
+    size, begun_s = 0, time.monotonic()
+    grown_s, told_s, limit_s = begun_s, begun_s, begun_s + 4 * plan.for_s + 120.0
     while launcher.poll() is None:
         time.sleep(min(_LOOK_S, injector.poll()))
         now_s = time.monotonic()
         if (now_size := size_of(records)) != size:
             size, grown_s = now_size, now_s
+        if now_s - told_s > _TELL_S:
+            told_s, updates = now_s, latest_updates(records)
+            say(f"{now_s - begun_s:.0f} s, {len(injector.done)} of {len(plan.faults)} faults, {updates} updates")
         if now_s - grown_s > _HANGS_S or now_s > limit_s:
             for process in processes(records):  # their logs then say where they wait
                 with suppress(ProcessLookupError):

@@ -1,8 +1,4 @@
-"""One worker of a run with faults, started by ``tacit launch``: it trains a small network and records every step.
-
-The record of a life is a file of JSON lines: the process, then each step with its time and, where this worker has
-exchanged something in it, a checksum of the model. Times are those of the machine's monotonic clock.
-"""
+"""One worker of a run with faults, started by ``tacit launch``: it trains a small network and records every step."""
 
 from __future__ import annotations
 
@@ -12,19 +8,16 @@ import os
 import signal
 import sys
 import time
-import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
 
+from tacit.chaos.small_training import Record, Samples, checksum, evaluate, network
 from tacit.registry.notation import parse
 from tacit.runtime.attach import attach
-
-_FEATURES: Final = 32
-_CLASSES: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,52 +34,14 @@ class Job:
     hidden: int = 128
     lr: float = 0.05
     batch: int = 16
+    timeout_s: float | None = None  # of attach
     namespace: str | None = None  # prefix of the network namespaces, one per seat
 
-    def write(self, path: Path) -> None:
+    def words(self, path: Path) -> list[str]:
+        """Write the job to ``path``; return what follows ``python`` in the command line of a worker."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self)))
-
-
-class Record:
-    """Writes one line per event; a line is in the file when the call returns, even if the process is killed then."""
-
-    def __init__(self, folder: Path, seat: int, life: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / f"seat-{seat}-life-{life}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self.add(event="started", seat=seat, life=life, process=os.getpid())
-
-    def add(self, **values: Any) -> None:
-        os.write(self._file, (json.dumps({"time_s": time.monotonic(), **values}) + "\n").encode())
-
-
-def network(hidden: int) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(_FEATURES, hidden), nn.ReLU(), nn.Linear(hidden, _CLASSES))
-
-
-class Samples:
-    """Points around ten centres, which overlap; each worker draws its own, and all evaluate the same."""
-
-    def __init__(self, seed: int) -> None:
-        draw = torch.Generator().manual_seed(12345)
-        self._centres = torch.randn(_CLASSES, _FEATURES, generator=draw)
-        self._draw = torch.Generator().manual_seed(seed)
-
-    def batch(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        labels = torch.randint(0, _CLASSES, (size,), generator=self._draw)
-        return self._centres[labels] + 2.0 * torch.randn(size, _FEATURES, generator=self._draw), labels
-
-
-def evaluate(model: nn.Module) -> float:
-    """Return the loss on samples that no worker trains on."""
-    inputs, labels = Samples(777).batch(4000)
-    with torch.no_grad():
-        return float(nn.functional.cross_entropy(model(inputs), labels))
-
-
-def checksum(model: nn.Module) -> int:
-    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    return zlib.crc32(flat.numpy().tobytes())
+        return ["-m", __name__, str(path)]
 
 
 def train(job: Job, record: Record, seat: int, life: int) -> None:
@@ -95,7 +50,9 @@ def train(job: Job, record: Record, seat: int, life: int) -> None:
     samples = Samples(job.seed + 1000 * seat + 100_000 * life)
     folder = Path(job.checkpoints)
     strategy = parse(job.strategy, "strategies")
-    session = attach(model, optimizer, strategy, steps=job.steps, seed=job.seed, rescue_folder=folder)
+    session = attach(
+        model, optimizer, strategy, steps=job.steps, seed=job.seed, rescue_folder=folder, timeout_s=job.timeout_s
+    )
     backend, sent, members = session._backend, 0, list[int]()
     record.add(event="attached", step=session.step, updates=session.updates)
     written = session.updates

@@ -5,26 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.compression.coding.bits import pack, packed_bytes, unpack
+from tacit.compression.coding.bits import pack, pack_rows, packed_bytes, unpack, unpack_rows
 from tacit.compression.compressor import (
     Compressed,
     Compressor,
     Memory,
     absent,
+    check_length,
     contraction_of_unbiased,
+    has_methods_of,
     require_count,
     require_finite,
     require_tensor,
     require_vector,
+    wide,
 )
+from tacit.compression.kernels.backend import PIECE
 from tacit.compression.kernels.magnitudes import mean_magnitude
-from tacit.compression.kernels.quantization import dequantize, quantize
+from tacit.compression.kernels.quantization import are_short, dequantize, dequantize_rows, quantize, quantize_rows
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import require
 
@@ -43,10 +47,8 @@ class QuantizedVector(Compressed, wire="qsgd"):
         require_count("length", self.length)
         require_count("bits", self.bits, 8)
         require_count("bucket", self.bucket)
-        require(
-            self.bits >= 2 and self.bucket >= 1,
-            f"bits={self.bits} must be at least 2, and bucket={self.bucket} at least 1.",
-        )
+        if self.bits < 2 or self.bucket < 1:
+            raise ValueError(f"bits={self.bits} must be at least 2, and bucket={self.bucket} at least 1.")
         require_tensor("codes", self.codes, (torch.uint8,), packed_bytes(self.length, self.bits))
         require_tensor("scales", self.scales, numbers=-(-self.length // self.bucket))
 
@@ -60,6 +62,32 @@ class QuantizedVector(Compressed, wire="qsgd"):
         if self.bits < 8:
             codes = unpack(self.codes, self.bits, self.length).view(torch.int8) - levels
         return dequantize(codes, self.scales, levels, min(self.bucket, max(1, self.length)))
+
+    @classmethod
+    def add_all_into(cls, messages: Sequence[Self], target: Tensor, scales: Sequence[float]) -> None:
+        first = messages[0]
+        alike = {(one.length, one.bits, one.bucket, one.scales.dtype, one.codes.is_cpu) for one in messages}
+        is_plain = len(alike) == 1 and first.codes.is_cpu and target.is_cpu and first.length <= PIECE
+        if not is_plain or not has_methods_of(first, QuantizedVector, "dense", "add_into"):
+            return super().add_all_into(messages, target, scales)
+        check_length(cls, first.length, target.numel())
+        at_once = max(1, PIECE // max(1, first.length))  # so that they stay in the cache
+        for begin in range(0, len(messages) if first.length else 0, at_once):
+            vectors = _decoded(messages[begin : begin + at_once]).to(target.dtype)
+            for vector, scale in zip(vectors.unbind(), scales[begin : begin + at_once], strict=True):
+                target.add_(vector if scale == 1.0 else vector.mul_(scale))
+        return None
+
+
+def _decoded(messages: Sequence[QuantizedVector]) -> Tensor:
+    """Return the vectors of messages that differ in nothing else."""
+    first = messages[0]
+    levels = 2 ** (first.bits - 1) - 1
+    codes = unpack_rows(torch.stack([one.codes for one in messages]), first.bits, first.length).view(torch.int8)
+    if first.bits < 8:
+        codes = codes - levels
+    scales = torch.stack([one.scales for one in messages])
+    return dequantize_rows(codes, scales, levels, min(first.bucket, first.length))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +123,31 @@ class QSGD(Compressor):
         require_vector(x)
         levels = 2 ** (self.bits - 1) - 1
         seed = int(random.integers(2**63))
+        if not x.numel():  # a range without numbers, where ranks outnumber buckets
+            nothing = torch.empty(0, dtype=torch.uint8, device=x.device)
+            return QuantizedVector(0, self.bits, self.bucket, nothing, x.new_empty(0)).owned()
         codes, scales = quantize(x.detach(), levels, min(self.bucket, max(1, x.numel())), seed, self.compiled)
         packed = codes.view(torch.uint8) if self.bits == 8 else pack((codes + levels).view(torch.uint8), self.bits)
         message = QuantizedVector(x.numel(), self.bits, self.bucket, packed, scales.to(x.dtype)).owned()
         require_finite(scales, x)  # last: it waits for a GPU
         return message
+
+    def compress_rows(
+        self,
+        rows: Tensor,
+        randoms: Sequence[np.random.Generator],
+        memories: Sequence[Memory],
+        shapes: Sequence[torch.Size] = (),
+    ) -> Sequence[Compressed]:
+        n, levels, bucket = rows.shape[1], 2 ** (self.bits - 1) - 1, min(self.bucket, max(1, rows.shape[1]))
+        is_plain = has_methods_of(self, QSGD, "compress") and not self.compiled
+        if not is_plain or not are_short(rows, bucket) or not math.isfinite(float(rows.sum(dtype=wide(rows.dtype)))):
+            return super().compress_rows(rows, randoms, memories, shapes)
+        seeds = [int(random.integers(2**63)) for random in randoms]
+        codes, scales = quantize_rows(rows.detach(), levels, bucket, seeds)
+        packed = codes.view(torch.uint8) if self.bits == 8 else pack_rows((codes + levels).view(torch.uint8), self.bits)
+        each = zip(packed.unbind(), scales.to(rows.dtype).unbind(), strict=True)
+        return [QuantizedVector(n, self.bits, self.bucket, *one).owned() for one in each]
 
     def nominal_size_bytes(
         self, numbers: int, dtype: torch.dtype = torch.float32, shapes: Sequence[torch.Size] = ()

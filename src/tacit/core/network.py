@@ -99,8 +99,32 @@ class DeferredMessage(Generic[MessageType]):
         return [one.make() for one in several]
 
 
+class DeferredParts(Sequence[MessageType]):
+    """The messages of an all-to-all, made when it needs them. The simulator makes those of all ranks in one call.
+
+    A network that does not know this class uses it as the sequence of the messages.
+    """
+
+    @property
+    def work(self) -> tuple[str, int] | None:
+        """The work of ``make`` and the numbers it is about, as ``Worker.spend`` takes them; None: it is no work."""
+        return None
+
+    def make(self) -> Sequence[MessageType]:
+        """Return the messages, one for each rank. It may be called more than once, and returns equal messages."""
+        raise NotImplementedError(f"{type(self).__name__} must define make(), which returns the messages.")
+
+    @classmethod
+    def make_all(cls, several: Sequence[Self]) -> list[Sequence[MessageType]]:
+        """Return the messages of ``several`` ranks; override it where one call is faster than one for each."""
+        return [one.make() for one in several]
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.make()[place]
+
+
 class Gathered(list[MessageType]):
-    """The messages of a simulated all-gather, in rank order. Ranks share a list of deferred messages: do not change it.
+    """The messages that simulated ranks get, in rank order. They share a list of deferred messages: do not change it.
 
     derived: what has been computed from the messages, by key; the lists of all ranks share it.
     """

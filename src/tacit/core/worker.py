@@ -112,7 +112,7 @@ class Worker(Protocol):
 
         what: "encode", "decode", "flatten" or "divide", maybe followed by the name of a compressor ("encode TopK").
         On real processes the time since the hook's last event is recorded as this work. The simulator lets the time of
-        ``Cluster.costs`` pass. All-reduces and encoded all-gathers account for their own work.
+        ``Cluster.costs`` pass. All-reduces and deferred messages account for their own work.
         """
 
     def now_s(self) -> float:

@@ -90,6 +90,8 @@ def attach(
         )
         strategy, steps = probe.begin(strategy, steps), None
         folder, progress_folder, log, server, live = None, None, None, "rank0", False
+    elif folder is not None and script_context() is None:
+        _check_folder(Path(folder))
     check_optimizers(optimizers, model, strategy)
     check_not_attached(model)
     options = SessionOptions(
@@ -170,6 +172,17 @@ def _check_options(steps: int | None, timeout_s: float | None, security: str | N
     require(security is None or security in SECURITY, f"security={security!r} must be one of {', '.join(SECURITY)}.")
     server = renamed_value("server", server, SERVER_VALUES, stacklevel=5)
     require(server in SERVERS, f"server={server!r} must be one of {', '.join(SERVERS)}.")
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise unless ``folder`` can be written, or made: a worker that is lost would be the first to show it."""
+    parents = (folder.absolute(), *folder.absolute().parents)
+    there = next(path for path in parents if os.path.exists(path))  # noqa: PTH110 - Path.exists may raise
+    require(there.is_dir(), f"rescue_folder={folder}: {there} is a file; give a folder.")
+    require(
+        os.access(there, os.W_OK | os.X_OK),
+        f"rescue_folder={folder} cannot be written on this machine; give a folder that every worker can write.",
+    )
 
 
 def _serve_and_exit(

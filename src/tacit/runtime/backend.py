@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -13,31 +14,33 @@ from torch import Tensor
 from tacit.core.collective_bytes import tree_broadcast_bytes
 from tacit.core.host_memory import keep_memory
 from tacit.core.messages import Message
-from tacit.core.network import server_address, shard_at
+from tacit.core.network import SERVER, server_address, shard_at
 from tacit.core.strategy import Strategy, shards_of, takes_joiners
 from tacit.errors import Interrupted, PeerLost, RunError, TacitError, TimedOut
 from tacit.record.facts import process_facts
 from tacit.record.progress import Totals
 from tacit.record.trace import EventQueue, PlainEvent, Trace
+from tacit.record.versions import tacit_version
 from tacit.runtime.clock import EventClock, RunClock
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.environment import Environment, machine
-from tacit.runtime.failures.causes import LOST, Cause, FailureCauses
+from tacit.runtime.failures.causes import LOST, Cause, FailureCauses, publish_cause
 from tacit.runtime.failures.liveness import Liveness
 from tacit.runtime.failures.signals import TerminationSignal
 from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.joining import ProcessStartExchange, StateReply, StateRequest
-from tacit.runtime.launched import LaunchedLives
+from tacit.runtime.launched import SERVER_SEAT, LaunchedLives
 from tacit.runtime.live_times import LiveTimes
 from tacit.runtime.membership.launched_liveness import LaunchedLiveness
 from tacit.runtime.membership.members import Membership
-from tacit.runtime.membership.setup import goes_on, membership_of
+from tacit.runtime.membership.setup import may_regroup, membership_of
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.secret import find_secret
 from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.participants import Participants
 from tacit.runtime.rendezvous import agree, compare_with_members, rendezvous
 from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
+from tacit.runtime.server.returning import ReturningServer
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
 from tacit.session.backend import LiveRound, StepEnded
@@ -79,6 +82,7 @@ class ProcessBackend:
         self._timeout = AdaptiveTimeout(timeout_s)
         self.collectives: Collectives | None = None  # None in a run of one process
         self._participants: Participants | None = None  # None where lost workers do not come back
+        self._life, self._peers_return = 1, False
         self.start_exchange: ProcessStartExchange | None = None
         self._device, self._strategy, self._security = device, strategy, security
         self._largest_bytes = largest_bytes  # of a frame
@@ -88,6 +92,7 @@ class ProcessBackend:
         self.endpoint: MessageEndpoint | None = None
         self._trace_rows = EventQueue()  # of messages, appended by the threads that send and receive
         self._host = host = ServerHost(strategy, self.rank, server=server)
+        self._server: ReturningServer | None = None  # where tacit launch starts the server again
         self.server_hook_lock, self.server_is_process, self.server_models = host.hook_lock, host.is_process, host.models
         rows = (self._trace_rows, host.trace_rows)
         self.step = ProcessStep(self.rank, self.clock, self._trace, self.hook_lock, rows, self._raise_failure)
@@ -112,14 +117,24 @@ class ProcessBackend:
     def _connect(self, interface: str | None) -> None:
         """Find the other processes, and open groups and message endpoints."""
         lives = LaunchedLives(self._environment.store)
-        if lives.is_elastic and not self._has_rounds:
+        regroups = may_regroup(self._strategy, lives)
+        if lives.is_elastic and not (self._has_rounds or regroups):
             self._participants = self._take_part(lives)
+            if self.server_is_process and SERVER_SEAT in os.environ:
+                self._server = ReturningServer(lives)
+        if self._participants is not None:
+            self._life, self._peers_return = lives.life, True
         found = rendezvous(
-            self._environment, device=self._device, interface=interface, waits_for_server=self.server_is_process
+            self._environment,
+            device=self._device,
+            interface=interface,
+            waits_for_server=self.server_is_process,
+            settings={"tacit": tacit_version(), "strategy": str(self._strategy)},
         )
         self.address, self._backend_name, self.network.hosts = found.address, found.backend, found.hosts
-        is_elastic = goes_on(self._strategy, lives, found.backend)
+        is_elastic = regroups and found.backend == "gloo"
         if is_elastic:
+            self._life, self._peers_return = lives.life, True
             self._causes.liveness = LaunchedLiveness(self._environment, lives)
         else:
             self._causes.liveness = self._participants or Liveness(self._environment, self.address)
@@ -135,6 +150,8 @@ class ProcessBackend:
             participants=self._participants,
         )
         collectives.start(membership_of(self._environment, lives, collectives, self.address) if is_elastic else None)
+        if self.membership is not None:
+            self.membership.means = self.step
         if self._participants is not None:
             self.start_exchange = ProcessStartExchange(
                 self._participants,
@@ -147,6 +164,8 @@ class ProcessBackend:
             self.endpoint = self._open_endpoint(self.rank, self.hook_lock, self._trace_rows)
             if self.start_exchange is not None:
                 self.start_exchange.endpoint = self.endpoint
+            if self.membership is not None and self._strategy.keeps_models_apart:
+                self.membership.watch(self.endpoint)
             if self._host.is_here:
                 self._host.endpoint = self._open_endpoint(
                     server_address(self.rank), self._host.hook_lock, self._host.trace_rows
@@ -156,7 +175,7 @@ class ProcessBackend:
         """Take part in the run, or join it if it is on; end it if the server was in an earlier life of this worker."""
         participants = Participants(self._environment, lives)
         if participants.joins and self._host.is_here:
-            self._causes.agree(Cause(LOST, [self.rank]))
+            publish_cause(self._environment, Cause(LOST, [server_address(self.rank), self.rank]))
             self._environment.skip_ended_runs()
             participants = Participants(self._environment, lives)
         if participants.joins and not takes_joiners(self._strategy):
@@ -207,8 +226,9 @@ class ProcessBackend:
             received=received,
             timeout_s=self._timeout.timeout_s,
             largest_bytes=self._largest_bytes,
-            life=1 if self._participants is None else self._participants.life,
-            peers_return=self._participants is not None,
+            life=self._life,
+            peers_return=self._peers_return,
+            is_stopped=None if self._participants is None else self._participants.is_silent,
         )
 
     # Steps and trace.
@@ -257,15 +277,16 @@ class ProcessBackend:
         return {"machine": machine(), "backend": self._backend_name, **process_facts(self._device)}
 
     def drain(self) -> None:
-        for mean in self.step.means_in_progress:
-            mean.drain()
+        self.step.drain_means()
         if self.endpoint is not None and not self._strategy.has_server:
             self._drain_messages(self.endpoint)
 
     def _drain_messages(self, endpoint: MessageEndpoint) -> None:
         """Let the messages that travel now arrive, and set the stopped clock to the arrival of the last one."""
-        stopped_s, counts = self.now_s(), self.all_gather(json.dumps(dict(endpoint.sent)).encode())
-        sent = {rank: json.loads(data).get(str(self.rank), 0) for rank, data in enumerate(counts) if data}
+        sent_by_me = {f"{rank}/{life}": count for (rank, life), count in endpoint.sent.items()}
+        stopped_s, counts = self.now_s(), self.all_gather(json.dumps(sent_by_me).encode())
+        me = f"{self.rank}/{self._life}"
+        sent = {rank: json.loads(data).get(me, 0) for rank, data in enumerate(counts) if data}
         last_s = self.clock.at_s(endpoint.wait_for_arrival(sent))
         if last_s > stopped_s:
             self.clock.set(last_s)
@@ -285,7 +306,7 @@ class ProcessBackend:
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         self._handler = handler
         if self.collectives is not None and not self._has_rounds:
-            self.collectives.skips_lost = self._strategy.skips_lost_workers
+            self.collectives.skips_lost = self._strategy.skips_lost_workers and self.membership is None
             self._causes.watch(lambda: self._termination.asked_s is not None, self._fail_endpoints)
         if self.endpoint is not None:
             self.endpoint.start_handling()
@@ -304,7 +325,7 @@ class ProcessBackend:
     def _handle(self, source: int, message: Message) -> None:
         assert self._handler is not None
         if self.start_exchange is not None and isinstance(message, StateRequest):
-            self.start_exchange.requests.append((source, message.life))
+            self.start_exchange.take_request(source, message.life)
         else:
             self._handler(source, message)
 
@@ -321,13 +342,27 @@ class ProcessBackend:
             return
         self._host.send_initial_model(model, self.now_s(), self.endpoint)
 
+    def server_has_returned(self, peer: int = SERVER) -> bool:
+        """Wait for the next life of the server, whose connection has broken; return False if there will be none.
+
+        peer: the server, or worker 0, through which its last model passes.
+        """
+        if self._server is None or self.endpoint is None:
+            return False
+        endpoint, server = self.endpoint, self._server
+        with self.hook_lock.released():
+            return server.wait(endpoint, self._run_ends, self._timeout.timeout_s, peer)
+
+    def _run_ends(self) -> bool:
+        return self._termination.asked_s is not None or self._causes.cause() is not None
+
     def join_server(self) -> Tensor | None:
         assert self.endpoint is not None and self.collectives is not None
         notices = self.collectives.notices
         notices.begin_message("the server's last update", self.endpoint.peers, may_be_handled=True)
         try:
             part = self._host.join(self.endpoint)
-            lives = self._host.survivors(self.endpoint)
+            lives = self._host.survivors(self.endpoint, lambda: self.server_has_returned(0))
         except TimedOut as error:
             raise notices.time_out_of(error) from None
         except PeerLost as error:  # possibly a consequence of the run's end
@@ -408,13 +443,18 @@ class ProcessBackend:
         if self._joins:
             return False
         is_learner = self._strategy.has_server and not self._host.is_here
+        if is_learner and self._participants is not None and isinstance(failure, TimedOut):
+            return False  # the server has gone on without this learner, which was cut off, or ends by its own time-out
         if self._participants is None or not isinstance(failure, PeerLost):
             return not is_learner or isinstance(failure, RunError | Interrupted)
         if not is_learner:
             return failure.rank != self.rank
         # The server has gone on without this learner if it is there.
-        server_has_ended = self._participants.will_be_gone(shard_at(failure.rank)) if failure.rank < 0 else False
-        return server_has_ended and not self.server_is_process
+        if failure.rank >= 0:
+            return False
+        if self._server is not None:
+            return self._server.is_gone()
+        return self.server_is_process or self._participants.will_be_gone(shard_at(failure.rank))
 
     @property
     def failure_name(self) -> str | None:

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 
 from tacit.errors import Interrupted, PeerLost, RunError, TimedOut
 from tacit.runtime.environment import Environment
@@ -20,12 +21,15 @@ from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.failures.wait_notices import WaitNotices
 from tacit.runtime.membership.calls import Broadcast, Gather, MemberCall, Sum
 from tacit.runtime.membership.members import Membership
+from tacit.runtime.membership.opening import open_watched
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.participants import Participants
 from tacit.runtime.process_groups import Call, Group, is_time_out
 
 _log: Final = logging.getLogger("tacit")
 _LAST_BARRIER_S: Final = 30.0
+_STOPPED_S: Final = 1.0
+"""How long to wait before looking whether others are stopped."""
 _LOOK_AGAIN_S: Final = (0.001, 0.02)  # soon at first, then less often
 
 
@@ -96,16 +100,30 @@ class Collectives:
             name += "/" + "-".join(str(self._lives.get(rank, 0)) for rank in ranks)
         if (name, ranks) not in self._groups:
             with self._hook_lock.released():
-                self._groups[name, ranks] = Group(
-                    self._environment.store,
-                    f"{name}/{ranks}",
-                    list(ranks),
-                    self._rank,
-                    address=self._address,
-                    backend=backend,
-                    timeout_s=lambda: self.timeout.timeout_s,
-                )
+                self._groups[name, ranks] = self._opened(name, ranks, backend)
         return self._groups[name, ranks]
+
+    def _opened(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
+        def make(store: Store) -> Group:
+            return Group(
+                store,
+                f"{name}/{ranks}",
+                list(ranks),
+                self._rank,
+                address=self._address,
+                backend=backend,
+                timeout_s=lambda: self.timeout.timeout_s,
+            )
+
+        participants = self._participants
+        if participants is None:
+            return make(self._environment.store)
+        try:  # another one may be lost before it opens the group
+            return open_watched(self._environment.store, make, lambda: any(map(participants.is_gone, ranks)))
+        except RuntimeError:
+            if not (lost := [*filter(participants.is_gone, ranks)]):
+                raise
+            raise self.lost_for_good(lost) from None
 
     def close_groups(self) -> None:
         """Close all groups: calls of other workers that wait for this one fail at once."""
@@ -153,9 +171,13 @@ class Collectives:
                 raise self._ended(self._causes.agree(Cause(LOST, lost or [0])), what)
             if not awaited and self._present()[0] == present:  # a joiner is admitted before its donor arrives
                 break
+            if self._participants is not None and self._environment.has(f"living/{self.exchanges}"):
+                break  # another worker has decided
             if (cause := self._causes.cause()) is not None:
                 self.notices.fail()
                 raise self._ended(cause, what)
+            if self._participants is not None and time.monotonic() - begun_s > _STOPPED_S:
+                self._participants.leave_out_silent({rank: present[rank] for rank in awaited})
             if time.monotonic() - begun_s > self.timeout.timeout_s:
                 self.notices.fail()
                 raise self._fail(TimedOut(what, awaited, self.timeout.timeout_s, self.notices.differences()))
@@ -164,6 +186,8 @@ class Collectives:
         self.notices.end()
         decided = self._environment.decide(f"living/{self.exchanges}", json.dumps([*present.items()]))
         self.set_living(present if decided is None else dict(json.loads(decided)))
+        if self._participants is not None:
+            self._participants.decided(self.exchanges, self._lives)
         if self._rank not in self.living:
             raise self._fail(PeerLost(self._rank, self._now_s(), what, "the other workers continue without it."))
         return self.living

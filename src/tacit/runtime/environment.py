@@ -40,6 +40,7 @@ class Environment:
         self.store = PrefixStore(self._prefix, store)
         self.timeout_s, self.store_is_gone = timeout_s, False
         self.is_asked_to_end: Callable[[], bool] = lambda: False  # by a signal
+        self.has_ended: Callable[[int], bool] = lambda rank: False  # a member of the run, whose next life joins later
         self._lives = LaunchedLives(store)
         _attached += 1
         if LIFE in os.environ:
@@ -82,7 +83,7 @@ class Environment:
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
 
     def _raise_if_gone(self, ranks: Sequence[int], names: list[str]) -> None:
-        gone = [rank for rank in ranks if self._lives.is_gone(rank)]
+        gone = [rank for rank in ranks if self._lives.is_gone(rank) or self.has_ended(rank)]
         absent = [rank for rank in gone if not self.store.check([names[ranks.index(rank)]])]
         if absent:
             way_out = "its own output says why. Every worker must call tacit.attach."
@@ -127,7 +128,9 @@ class Environment:
 def _find(timeout_s: float) -> tuple[int, int, Store]:
     """Return rank, size and store: of the user's process group, of the launcher, or of a single process."""
     if dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()
+        store = dist.distributed_c10d._get_default_store()
+        LaunchedLives(store).claim()
+        return dist.get_rank(), dist.get_world_size(), store
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return 0, 1, HashStore()
     missing = [n for n in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if n not in os.environ]
@@ -140,11 +143,34 @@ def _find(timeout_s: float) -> tuple[int, int, Store]:
         return 0, 1, HashStore()
     key, size = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
     rank = size if SERVE in os.environ else int(os.environ["RANK"])  # a server process comes after all workers
+    if not 0 <= rank < size + (SERVE in os.environ):
+        raise TacitError(
+            f"RANK={rank} must be from 0 to {size - 1}: there are WORLD_SIZE={size} workers; start them with tacit "
+            f"launch or torchrun, which number them."
+        )
     if key not in _stores:
-        _stores[key] = store = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout_s)))[0]
+        _stores[key] = store = _open_store(rank, size, timeout_s)
         if SERVE not in os.environ:
             LaunchedLives(store).claim()
     return rank, size, _stores[key]
+
+
+def _open_store(rank: int, size: int, timeout_s: float) -> Store:
+    """Host the store of the workers on rank 0, or connect to it; raise if that fails."""
+    try:
+        store: Store = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout_s)))[0]
+    except dist.DistNetworkError as error:
+        address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        if "EADDRINUSE" in str(error):
+            raise TacitError(
+                f"MASTER_PORT={port} is in use on this machine, and rank 0 opens the workers' store there; choose "
+                f"another port, and start one process with RANK=0."
+            ) from error
+        raise TacitError(
+            f"the workers' store at MASTER_ADDR={address}, MASTER_PORT={port} cannot be reached; start rank 0 on that "
+            f"machine, and give every worker its address and port."
+        ) from error
+    return store
 
 
 def machine() -> str:

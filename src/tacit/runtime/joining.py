@@ -33,7 +33,7 @@ class StateRequest(Message, wire="stask"):
 
 @dataclass(frozen=True)
 class StateReply(Message, wire="start"):
-    """What a worker needs that joins a run. exchanges: of all workers so far."""
+    """What a worker needs that joins a run. step: −1: the sender joins, too. exchanges: of all workers so far."""
 
     step: int
     time_s: float
@@ -73,6 +73,14 @@ class ProcessStartExchange:
     def end(self) -> None:
         self._participants.joins = False
 
+    def take_request(self, rank: int, life: int) -> None:
+        """Note that ``life`` of ``rank`` waits; refuse at once while this worker joins itself. Runs in a handler."""
+        assert self.endpoint is not None
+        if self._participants.joins:
+            self.endpoint.send(rank, StateReply(-1, 0.0, 0, ()))
+        else:
+            self.requests.append((rank, life))
+
     def give(self, start: Callable[[], Start]) -> None:
         assert self.endpoint is not None
         while self.requests:
@@ -83,12 +91,15 @@ class ProcessStartExchange:
             self.endpoint.send(rank, StateReply(given.step, self._now_s(), self._exchanges(), tensors))
 
     def _ask(self, endpoint: MessageEndpoint) -> StateReply:
-        donors = [peer for peer in endpoint.peers if 0 <= peer != endpoint.address]
+        others = (peer for peer in endpoint.peers if 0 <= peer != endpoint.address)
+        donors = sorted(others, key=self._participants.is_gone)
         for number in range(_ROUNDS):
             for donor in donors:
                 try:
                     endpoint.send(donor, StateRequest(self._participants.life))
-                    return endpoint.receive(StateReply, donor, timeout_s=_FIRST_WAIT_S * 2**number)[1]
+                    reply = endpoint.receive(StateReply, donor, timeout_s=_FIRST_WAIT_S * 2**number)[1]
+                    if reply.step >= 0:
+                        return reply
                 except (PeerLost, TimedOut):
                     continue
         raise RunError("no worker of this run has answered; it may have ended.")

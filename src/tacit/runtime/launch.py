@@ -22,18 +22,22 @@ def launch(
     logs: Path,
     shows_all: bool,
     host: str = LOOPBACK,
+    server: Sequence[str] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run ``python -m …arguments`` in as many processes as ``settings`` has workers.
 
-    host: the address of the store. logs: a folder for the workers' standard error, removed if none fails. shows_all:
-    show standard error instead. say: takes what happens meanwhile, as sentences. Ctrl-C is passed on, and raised as
-    KeyboardInterrupt once all workers have ended.
+    server: arguments for the server in a process of its own; None: there is none. host: the address of the store. logs:
+    a folder for the workers' standard error, removed if none fails. shows_all: show standard error instead. say: takes
+    what happens meanwhile, as sentences. Ctrl-C is passed on, and raised as KeyboardInterrupt once all workers have
+    ended.
     """
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     output = Output() if shows_all else Output(logs=logs, only_errors=True)
-    job = Job(words=["-m", *arguments], output=output, variables={"OMP_NUM_THREADS": str(threads)})
+    variables = {"OMP_NUM_THREADS": str(threads)}
+    words = None if server is None else ["-m", *server]
+    job = Job(words=["-m", *arguments], server=words, output=output, variables=variables)
     secret = own_secret()
     try:
         outcome = Launcher(

@@ -6,6 +6,10 @@ A seat is a rank; a life is one process of a seat, counted from 1. ``tacit launc
     tacit/launch/dead/SEAT/LIFE    {"exit_code": int}, set when that process has ended (negative: the signal)
     tacit/launch/gone/SEAT         set when the seat will not be started again
 
+and each process, when it attaches:
+
+    tacit/launch/claim/SEAT/LIFE   a name of the process
+
 Anybody who reaches the store can write there too. A false entry can end a run, and can do nothing else; one that does
 not parse counts as absent.
 """
@@ -28,6 +32,10 @@ LIFE: Final = "TACIT_LIFE"
 """Environment variable of a process that ``tacit launch`` started: the life of its seat."""
 MIN_WORKERS: Final = "TACIT_MIN_WORKERS"
 """Environment variable: the number of living seats below which the run ends."""
+SERVER_SEAT: Final = "TACIT_SERVER_SEAT"
+"""Environment variable: the seat of the server, where ``tacit launch`` starts it in a process of its own."""
+CHECKPOINTS: Final = "TACIT_SERVE_CHECKPOINTS"
+"""Environment variable: where such a server writes checkpoints, and after how many updates each: ``FOLDER:100``."""
 _PREFIX: Final = "tacit/launch"
 _PROCESS: Final = secrets.token_hex(8)
 """A name that two processes never share, not even a parent and a child that a script forks: see ``_own_name``."""
@@ -93,7 +101,7 @@ class LaunchedLives:
         if not self.is_elastic or self._store is None:
             return
         name = _own_name()
-        holder = self._store.compare_set(f"{_PREFIX}/claim/{self.seat}/{self.life}", "", name).decode()
+        holder = self._store.compare_set(_claim(self.seat, self.life), "", name).decode()
         if holder != name:
             raise TacitError(
                 f"another process already has RANK={self.seat} with {LIFE}={self.life}; start every process with "
@@ -128,6 +136,18 @@ def publish_end(store: Store, seat: int, life: int, exit_code: int) -> None:
 def publish_gone(store: Store, seat: int) -> None:
     """Say that ``seat`` will not be started again."""
     store.set(f"{_PREFIX}/gone/{seat}", "1")
+
+
+# What the launcher reads.
+
+
+def has_attached(store: Store, seat: int, lives: int) -> bool:
+    """Whether one of the first ``lives`` of ``seat`` has attached."""
+    return any(store.check([_claim(seat, life)]) for life in range(1, lives + 1))
+
+
+def _claim(seat: int, life: int) -> str:
+    return f"{_PREFIX}/claim/{seat}/{life}"
 
 
 def signal_name(number: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
@@ -11,8 +11,8 @@ from tacit.core.collective_bytes import handed_out_bytes, tree_broadcast_bytes
 from tacit.core.host_memory import ReusedBuffers
 from tacit.core.message_reading import unpack
 from tacit.core.messages import Message
-from tacit.core.network import DeferredMessage, Parts, check_one_for_each
-from tacit.errors import MisplacedCall, PeerLost, TimedOut
+from tacit.core.network import DeferredMessage, DeferredParts, Parts, check_one_for_each
+from tacit.errors import MembersChanged, MisplacedCall, PeerLost, TimedOut
 from tacit.record.trace import EXCHANGE, PlainEvent
 from tacit.runtime.collectives import Collectives
 from tacit.runtime.live_times import LiveTimes
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tacit.runtime.backend import ProcessBackend
 
 MessageType = TypeVar("MessageType", bound=Message)
+Result = TypeVar("Result")
 
 
 class ProcessNetwork:
@@ -67,8 +68,7 @@ class ProcessNetwork:
     ) -> list[MessageType]:
         if isinstance(message, DeferredMessage):
             work, message = message.work, message.make()
-            if work is not None:
-                self._backend.step.spend(*work)
+            self._spend_on(work)
         ranks = self.enter("all-gather", group)
         if ranks is None:
             return [message.snapshot()]
@@ -108,7 +108,14 @@ class ProcessNetwork:
         tails = [1 + LiveTimes.tail_bytes * has_times for has_times in have_times]
         return [part[:-tail] for part, tail in zip(received, tails, strict=True)], None
 
+    def _spend_on(self, work: tuple[str, int] | None) -> None:
+        if work is not None:
+            self._backend.step.spend(*work)
+
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
+        if isinstance(messages, DeferredParts):
+            work, messages = messages.work, messages.make()
+            self._spend_on(work)
         ranks = self.enter("all-to-all", group)
         check_one_for_each(messages, 1 if ranks is None else len(ranks))
         if ranks is None:
@@ -148,10 +155,8 @@ class ProcessNetwork:
             self._to_itself.append(message.snapshot())  # as in the simulator; nothing is sent
             return
         what = f"send({type(message).__name__})"
-        try:
-            self._endpoint(what).send(to, message)
-        except PeerLost as error:  # possibly a consequence of the run's end
-            raise self.collectives.error_with_cause(error, what) from error
+        endpoint = self._endpoint(what)
+        self._wait_for_message(lambda: endpoint.send(to, message), what, is_with_server=to < 0)
 
     def receive(
         self, kind: type[MessageType], source: int | None = None, *, timeout_s: float | None = None
@@ -166,9 +171,11 @@ class ProcessNetwork:
         sources = endpoint.peers if source is None else (source,)
         notices.begin_message(what, sources, may_be_handled=bool(self._backend.handles))
         try:
-            received: tuple[int, MessageType] = endpoint.receive(kind, source, timeout_s=timeout_s)
-        except PeerLost as error:  # possibly a consequence of the run's end
-            raise self.collectives.error_with_cause(error, what) from error
+            received: tuple[int, MessageType] = self._wait_for_message(
+                lambda: endpoint.receive(kind, source, timeout_s=timeout_s),
+                what,
+                is_with_server=source is not None and source < 0,
+            )
         except TimedOut as error:
             if timeout_s is not None:  # of this call: the run continues
                 raise
@@ -177,6 +184,26 @@ class ProcessNetwork:
             notices.end()
         self._backend.record_wait(started_s, kind.kind or "message")
         return received
+
+    def _wait_for_message(self, call: Callable[[], Result], what: str, *, is_with_server: bool) -> Result:
+        """Return the result of a call of the endpoint.
+
+        Raise ``MembersChanged`` where the server has returned with its next life, and once other members are agreed on.
+        """
+        membership = self.collectives.membership
+        try:
+            return call()
+        except PeerLost as error:  # possibly a consequence of the run's end
+            if is_with_server and self._backend.server_has_returned():
+                raise MembersChanged(what) from None
+            failure = self.collectives.error_with_cause(error, what)
+            if membership is None or not membership.watches or failure is not error:
+                raise failure from error
+            membership.change(error)
+        except MembersChanged:
+            assert membership is not None
+            membership.change()
+        raise MembersChanged(what)
 
     def _endpoint(self, what: str) -> Any:
         if self._backend.endpoint is None:

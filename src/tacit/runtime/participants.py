@@ -13,15 +13,19 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from tacit.runtime.environment import Environment
 from tacit.runtime.launched import LaunchedLives
+from tacit.runtime.membership.heartbeats import Heartbeats
 
 _BEGUN: Final = "begun/0"
 _MOMENT_S: Final = 1.0
 """How long the launcher may take to say that a process has ended, whose connections have broken."""
 _LOOK_AGAIN_S: Final = 0.01
+_SILENT_S: Final = 15.0
+"""How long a process may be stopped, or cut off from the store, before the others go on without it."""
 
 
 class Participants:
@@ -31,24 +35,31 @@ class Participants:
         self._environment, self._lives = environment, lives
         self.life = lives.life
         self.joins = environment.has(_BEGUN)  # the run is on, and this process has not got its model yet
+        self._beats = Heartbeats(environment.store, environment.rank, least_s=_SILENT_S)
+        self._out: set[tuple[int, int]] = set()  # ranks and lives without which the others have gone on
         self.run_name = environment.decide("run name", secrets.token_hex(4)) or "lost"
         if not self.joins:
             environment.publish("joined", [self.life, 1])
 
     def begin(self) -> None:
         """Note that all workers have attached."""
+        self._beats.start()
         self._environment.decide(_BEGUN, "1")
 
     def prepare_to_join(self) -> None:
         """Remove what an earlier life has left."""
+        self._beats.start()
         if self._environment.has(f"leaving/{self._environment.rank}"):
             self._environment.store.delete_key(f"leaving/{self._environment.rank}")
 
     def admit(self, rank: int, life: int, exchanges: int) -> None:
         """Let ``life`` of ``rank`` take part from the exchange on that follows the last one of this worker.
 
-        Called at a step: nobody has decided on that exchange, because all wait for this worker.
+        Called at a step: nobody has decided on that exchange, because all wait for this worker. Do nothing if it takes
+        part already, or a later life: another worker has answered, too.
         """
+        if life <= self._joined(rank)[0]:
+            return
         self._environment.store.set(f"joined/{rank}", json.dumps([life, exchanges + 1]))
 
     # Who takes part.
@@ -58,9 +69,24 @@ class Participants:
         found = {}
         for rank in range(self._environment.size):
             life, first = self._joined(rank)
-            if first <= exchange and not self._has_ended(rank, life):
+            if first <= exchange and (rank, life) not in self._out and not self._has_ended(rank, life):
                 found[rank] = life
         return found
+
+    def leave_out_silent(self, lives: Mapping[int, int]) -> None:
+        """Go on without those of ``lives``, given by rank, that are stopped or cut off. Call it again and again."""
+        self._out.update((rank, life) for rank, life in lives.items() if self.is_silent(rank))
+
+    def decided(self, exchange: int, lives: Mapping[int, int]) -> None:
+        """Note who takes part in an exchange: the others do not take part any more, until a new life joins."""
+        self._out.update((rank, life) for rank, life in self.present(exchange).items() if lives.get(rank) != life)
+
+    def is_silent(self, rank: int) -> bool:
+        """Whether the process of ``rank`` has been stopped or cut off for long, since it was asked about first."""
+        try:
+            return self._beats.is_silent(rank)
+        except RuntimeError:  # the store is gone
+            return False
 
     def is_gone(self, rank: int) -> bool:
         """Whether the process of the life of ``rank`` that takes part has ended."""
@@ -74,7 +100,7 @@ class Participants:
         return self.is_gone(rank)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        self._beats.close()
 
     def _joined(self, rank: int) -> tuple[int, int]:
         text = self._environment.find(f"joined/{rank}")

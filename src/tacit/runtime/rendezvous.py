@@ -29,17 +29,29 @@ class Rendezvous:
 
 
 def rendezvous(
-    environment: Environment, *, device: torch.device, interface: str | None, waits_for_server: bool
+    environment: Environment,
+    *,
+    device: torch.device,
+    interface: str | None,
+    waits_for_server: bool,
+    settings: dict[str, str],
 ) -> Rendezvous:
-    """Publish where this process runs, and wait for all workers and, if ``waits_for_server``, the server process."""
+    """Publish where this process runs, and wait for all workers and, if ``waits_for_server``, the server process.
+
+    settings: what must be equal before processes connect to each other: strategies differ in how they do.
+    """
     is_cuda = device.type == "cuda"
-    environment.publish("place", place(interface, gpu() if is_cuda else None))
+    if environment.has(f"place/{environment.rank}"):  # of an earlier life; this one may be refused, so it is kept
+        _raise_if_different(settings, environment.gather("place", [0])[0], environment.rank)
+    environment.publish("place", {**place(interface, gpu() if is_cuda else None), "settings": settings})
     if waits_for_server and environment.rank == 0:
         _log.info(
             "waiting for the server: tacit serve … --master %s --workers %d", environment.master, environment.size
         )
     places = environment.gather("place", range(environment.size + waits_for_server))
     check_secrets(places)
+    for rank in range(environment.size):
+        _raise_if_different(places[rank]["settings"], places[0], rank)
     is_local = are_local(places)
     machines = [place["machine"] for place in places[: environment.size]]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(machines))}
@@ -51,6 +63,12 @@ def rendezvous(
         backend="nccl" if has_own_gpus else "gloo",
         hosts=tuple(numbers[name] for name in machines),
     )
+
+
+def _raise_if_different(settings: dict[str, str], first: dict[str, Any], rank: int) -> None:
+    """Raise ``Disagreement`` with the first difference between the settings of ``rank`` and the place of rank 0."""
+    if (difference := first_difference(settings, first["settings"])) is not None:
+        raise Disagreement(*difference, rank, at_attach=True)
 
 
 def place(interface: str | None, gpu: str | None = None) -> dict[str, Any]:
@@ -87,8 +105,8 @@ def _address_between_machines(environment: Environment, interface: str | None) -
     A machine that reaches the master through loopback uses its address towards another machine.
     """
     own = own_address(interface)
-    environment.publish("address", own)
-    offered = [address for address in environment.gather("address") if address is not None]
+    environment.publish("ip", own)  # "address" is that of an endpoint
+    offered = [address for address in environment.gather("ip") if address is not None]
     if own is None and not offered:
         raise TacitError(
             "every machine reaches the master through loopback; name the network interface: "

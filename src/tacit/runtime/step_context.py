@@ -44,6 +44,15 @@ class ProcessStep:
         self.means_in_progress: list[Mean] = []
         self.total_weight, self.is_abandoned = 0.0, False
 
+    def drain_means(self) -> None:
+        """Wait for overlapped means while the clock is stopped."""
+        for mean in self.means_in_progress:
+            mean.drain()
+
+    def forget_means(self) -> None:
+        """Forget overlapped means: this worker continues from the state of another one."""
+        self.means_in_progress.clear()
+
     def begin(self, step: int, *, in_hook: bool) -> None:
         self.release()
         self._raise_failure()

@@ -67,6 +67,9 @@ class StartExchange(Protocol):
 class Joining(Protocol):
     """What members of a run call in a session: see ``Regrouping``."""
 
+    @property
+    def step(self) -> int: ...
+
     def everything(self) -> bytes: ...
 
     def adopt(self, everything: bytes) -> None: ...
@@ -77,7 +80,8 @@ class Joining(Protocol):
 class Members(Protocol):
     """The members of a run that goes on without lost workers, and with joiners."""
 
-    session: Joining | None
+    def attach_session(self, session: Joining) -> None:
+        """Tell ``session`` of changes from now on, and of workers that were lost while it was made."""
 
     @property
     def holds(self) -> bool:

@@ -83,15 +83,16 @@ def write(folder: Path, backend: SessionBackend, shard: Shard, step: int) -> Pat
     place = place_of(folder, step)
     is_finite = model_is_finite(shard["model"])
     failure = save_shard(place / f"rank-{backend.rank}.pt", shard) if is_finite else NOT_FINITE
-    failures = [one.decode() for one in backend.all_gather(failure.encode())]
-    ranks = list(backend.live_ranks)
+    failures = _answers(backend, failure)
+    ranks = [*failures]
     first_failed = next((rank for rank in ranks if failures[rank]), None)
     if first_failed is not None:
         backend.all_gather(b"")  # all ranks know of it before one writes the next checkpoint to the same place
         if backend.rank == ranks[0]:
             discard(folder, place)
-        if NOT_FINITE in failures:
-            raise _not_finite(f"rank {failures.index(NOT_FINITE)}")
+        for rank in ranks:
+            if failures[rank] == NOT_FINITE:
+                raise _not_finite(f"rank {rank}")
         raise CheckpointFailed(
             f"rank {first_failed} could not write its checkpoint: {failures[first_failed]}; the previous checkpoint "
             f"is untouched."
@@ -101,10 +102,15 @@ def write(folder: Path, backend: SessionBackend, shard: Shard, step: int) -> Pat
         strategy = _strategy_of(shard)
         failure = _unseen(place, [f"rank-{rank}.pt" for rank in ranks])
         failure = failure or publish(folder, place, step, ranks, backend.size, strategy=strategy)
-    failure = backend.all_gather(failure.encode())[ranks[0]].decode()
+    failure = _answers(backend, failure).get(ranks[0], f"rank {ranks[0]} was lost")
     if failure:
         raise CheckpointFailed(f"the checkpoint could not be completed: {failure}; the previous one is untouched.")
     return place
+
+
+def _answers(backend: SessionBackend, failure: str) -> dict[int, str]:
+    """Return the failures of all ranks that take part, by rank; an empty text is none. Collective."""
+    return {rank: one[1:].decode() for rank, one in enumerate(backend.all_gather(b"-" + failure.encode())) if one}
 
 
 def write_surviving(
@@ -204,12 +210,13 @@ def check_same(folder: Path, backend: SessionBackend) -> None:
     """Raise unless all ranks find the same checkpoint in ``folder``. Collective."""
     own = json.dumps(manifest_of(folder), sort_keys=True).encode()
     found = backend.all_gather(own)
-    other = next((rank for rank, manifest in enumerate(found) if manifest and manifest != found[0]), None)
+    first = next(rank for rank, manifest in enumerate(found) if manifest)
+    other = next((rank for rank, manifest in enumerate(found) if manifest and manifest != found[first]), None)
     if other is not None:
-        steps = [json.loads(found[rank])["place"] for rank in (0, other)]
+        steps = [json.loads(found[rank])["place"] for rank in (first, other)]
         raise TacitError(
-            f"rank 0 finds {steps[0]} in {folder} and rank {other} finds {steps[1]}, another checkpoint; use a folder "
-            f"that all machines share, or copy all files into one."
+            f"rank {first} finds {steps[0]} in {folder} and rank {other} finds {steps[1]}, another checkpoint; use a "
+            f"folder that all machines share, or copy all files into one."
         )
 
 

@@ -23,17 +23,21 @@ def join_run(backend: SessionBackend, exchange: StartExchange, parts: SessionPar
     """Continue where the others are: with their model, then at their step.
 
     Handlers run while this waits, since a donor may wait for one of them; none runs before the strategy knows that it
-    has no trained model yet.
+    has no trained model yet. A server is told last: from then on it may wait for this learner before it answers others,
+    and a donor that waits for the server gives nothing.
     """
     with backend.hook_lock:
         listen()
-        parts.hooks.join()
+        if parts.server is None:
+            parts.hooks.join()
     start = exchange.fetch()
     _copy(start.tensors, untrained_tensors(parts.module, parts.flat))
     if parts.server is None:
         parts.worker.meter.step = start.step
     backend.set_clock(start.time_s)
     parts.recorder.continue_at(start.time_s)
+    if parts.server is not None:
+        parts.hooks.join()
     exchange.end()
 
 

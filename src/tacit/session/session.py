@@ -161,7 +161,7 @@ class Session:
     def gather(self, value: Any) -> list[Any]:
         """Return every worker's ``value`` in rank order: numbers, texts, tensors, or lists, tuples and dicts of these.
 
-        Every rank must call it.
+        Every rank must call it; there are no values of workers that are lost.
         """
         self._end.check_open("gather()")
         with self._end.on_error():
@@ -281,7 +281,7 @@ class Session:
             self._reported.update_buffers()
             self._recorder.add_row(self.step, self._backend.now_s())
             records = self._backend.all_gather(self._recorder.packed())
-            is_first = self.rank == self._backend.live_ranks[0]
+            is_first = not any(records[: self.rank])
             own = [one for one in records if one] if is_first else [records[self.rank]]
             self._end.complete_run(own, "finished")
         self._end.close()
@@ -292,7 +292,7 @@ class Session:
         self._hooks.check_complete()
         is_collective = not (self.strategy.has_server or self.strategy.handles)
         if is_collective and self.size > 1:
-            join_last_rounds(self._hooks, self._worker, self._backend.step)
+            join_last_rounds(self._hooks, self._worker, self._backend.step, self._regrouping.begin_step)
         self._hooks.finish()
 
     def __enter__(self) -> Session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -230,6 +230,15 @@ class BaseWorld(ABC):
         for endpoint in self.endpoints:
             if not endpoint.fiber.is_over:
                 endpoint.peer_lost(rank) if self.members is None else endpoint.interrupt()
+        if self.members is None and not self._has_servers and all(learner.is_lost for learner in self._learners):
+            self._raise_no_worker_left(rank)
+
+    def _raise_no_worker_left(self, rank: int) -> NoReturn:
+        """Raise after the loss of the last worker: nobody waits for it, so the run would end without a word."""
+        now_s = self.agenda.now_s
+        late = {fault.rank for fault in self.cluster.faults if isinstance(fault, Join) and fault.at_s > now_s}
+        crashed = sorted(self._lost_at.keys() - late)
+        raise PeerLost(rank, now_s, "the run", "remove a fault.", need="needs a worker", ranks=crashed)
 
     def _absent(self, rank: int) -> None:
         """Mark a worker that joins later as lost."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.core.network import DeferredMessage, Gathered
+from tacit.core.network import DeferredMessage, DeferredParts, Gathered
 from tacit.errors import TimedOut
 from tacit.record.trace import Trace
 from tacit.simulation.agenda import Agenda
@@ -173,9 +173,10 @@ class Collectives(Rendezvous[Collective]):
                 own_lists = [Gathered(messages, first.derived) for _ in group]
                 return price, [first] * len(group) if are_shared else own_lists
             case "all-to-all":
-                parts: list[dict[int, Message]] = [payload for payload, _, _ in joined]
-                sizes = [[given[rank].size_bytes for rank in group] for given in parts]
-                return self._fabric.price_all_to_all(group, sizes), [[given[rank] for given in parts] for rank in group]
+                payloads = [payload for payload, _, _ in joined]
+                parts, are_shared = _made_parts(payloads), all(isinstance(one, DeferredParts) for one in payloads)
+                price = self._fabric.price_all_to_all(group, [*map(_sizes_bytes, parts)])
+                return price, _by_receiver(parts) if are_shared else [*map(list, zip(*parts, strict=True))]
             case _:
                 source = int(joined[0][1])
                 value: Tensor = collective.joined[source][0]
@@ -210,3 +211,26 @@ def _made(payloads: list[Message | DeferredMessage[Message]]) -> list[Message]:
     made = iter(type(deferred[0]).make_all(deferred) if deferred else ())
     messages = [next(made) if isinstance(payload, DeferredMessage) else payload for payload in payloads]
     return [message if message.is_owned else message.snapshot() for message in messages]
+
+
+def _made_parts(payloads: list[Sequence[Message] | DeferredParts[Message]]) -> list[Sequence[Message]]:
+    """Return the messages of an all-to-all, by sender; the deferred ones are made together."""
+    deferred = [payload for payload in payloads if isinstance(payload, DeferredParts)]
+    made = iter(type(deferred[0]).make_all(deferred) if deferred else ())
+    return [next(made) if isinstance(payload, DeferredParts) else payload for payload in payloads]
+
+
+def _by_receiver(parts: Sequence[Sequence[Message]]) -> list[Gathered[Message]]:
+    """Return what each rank receives; ranks that receive the very same messages share the list."""
+    received: dict[tuple[int, ...], Gathered[Message]] = {}
+    keys = [tuple(map(id, messages)) for messages in zip(*parts, strict=True)]
+    for key, messages in zip(keys, zip(*parts, strict=True), strict=True):
+        if key not in received:
+            received[key] = Gathered(messages)
+    return [received[key] for key in keys]
+
+
+def _sizes_bytes(messages: Sequence[Message]) -> list[int]:
+    """Return the size of each message; one that is sent several times is measured once."""
+    sizes = {key: message.size_bytes for key, message in {id(one): one for one in messages}.items()}
+    return [sizes[id(message)] for message in messages]

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from tacit.core.messages import Message
-from tacit.core.network import SERVER, DeferredMessage, Parts, check_one_for_each, count_reply, joined, made
+from tacit.core.network import (
+    SERVER,
+    DeferredMessage,
+    DeferredParts,
+    Parts,
+    check_one_for_each,
+    count_reply,
+    joined,
+    made,
+)
 from tacit.errors import MisplacedCall
 from tacit.simulation.collectives import Collective
 from tacit.simulation.engine.means import Given, Means
@@ -78,20 +87,27 @@ class SimulatedNetwork:
         continues: bool = False,
     ) -> list[MessageType]:
         if isinstance(message, DeferredMessage):
-            if self._end.world.cluster.costs and (work := message.work) is not None:
-                self._end.spend(*work)
+            self._spend_on(message)
             if self._end.kinds is None:  # else it needs this endpoint's classes
                 gathered: list[MessageType] = self._call("all-gather", message, float(continues), group)
                 return gathered
         message = made(message)
-        return self._as_own(self._call("all-gather", message.snapshot(), float(continues), group), [message])
+        return self._as_own(self._call("all-gather", _sent(message), float(continues), group), [message])
 
     def all_to_all(self, messages: Sequence[MessageType], *, group: Sequence[int] | None = None) -> list[MessageType]:
-        ranks = self.members if group is None else group
-        check_one_for_each(messages, len(ranks))
-        payload = {rank: message.snapshot() for rank, message in zip(ranks, messages, strict=True)}
-        given: list[Message] = self._call("all-to-all", payload, 1.0, group)
-        return self._as_own(given, messages)
+        check_one_for_each(messages, len(self.members if group is None else group))
+        if isinstance(messages, DeferredParts):
+            self._spend_on(messages)
+            # With kinds it needs this endpoint's classes; where members change, others may divide the vector anew.
+            if self._end.kinds is None and self._end.world.members is None:
+                given: list[MessageType] = self._call("all-to-all", messages, 1.0, group)
+                return given
+        return self._as_own(self._call("all-to-all", [*map(_sent, messages)], 1.0, group), messages)
+
+    def _spend_on(self, deferred: DeferredMessage[MessageType] | DeferredParts[MessageType]) -> None:
+        """Let the time of making messages pass."""
+        if self._end.world.cluster.costs and (work := deferred.work) is not None:
+            self._end.spend(*work)
 
     def broadcast(self, tensor: Tensor, source: int = 0, *, group: Sequence[int] | None = None) -> Tensor:
         return self._own(self._call("broadcast", tensor, source, group))
@@ -176,3 +192,8 @@ class SimulatedPending:
 
 def _server_hint(to: int) -> str:
     return "; this strategy has no server (derive it from tacit.ServerStrategy)." if to == SERVER else "."
+
+
+def _sent(message: MessageType) -> MessageType:
+    """Return the message, or a copy of it, which does not change with the sender's tensors."""
+    return message if message.is_owned else message.snapshot()

@@ -54,8 +54,10 @@ class Rendezvous(ABC, Generic[AnyCall]):
 
     @property
     def members(self) -> Group:
-        """The ranks that are not lost."""
-        return tuple(rank for rank in self.all_ranks if rank not in self._lost) if self._lost else self.all_ranks
+        """The ranks that calls of all ranks are among: without the lost ones if calls continue without them."""
+        if not (self._lost and self.skips_lost):
+            return self.all_ranks
+        return tuple(rank for rank in self.all_ranks if rank not in self._lost)
 
     @abstractmethod
     def _start(self, call: AnyCall) -> None:

@@ -30,7 +30,7 @@ from tacit.core.worker import Worker, is_timing_only
 from tacit.errors import MembersChanged, require
 from tacit.strategies.aggregation import Aggregate, aggregation, check_aggregate
 from tacit.strategies.nominal_exchange import nominal_updates
-from tacit.strategies.scattered_exchange import scattered
+from tacit.strategies.scattered_exchange import ScatteredUpdate, scattered
 from tacit.strategies.vector_checks import require_finite
 
 
@@ -108,17 +108,14 @@ class CompressedAllReduce:
     ) -> tuple[Tensor, Sequence[Update]]:
         """Return the mean and the updates. Ranges of other members are summed and sent anew."""
         feedback, codec = self.feedback, encoding.codec
-        own: Update | None = None
+        update = ScatteredUpdate(encoding)
         while form == "scatter":
             assert isinstance(feedback, SummableFeedback)
-            if own is None:
-                own = encoding.make()
-                worker.spend(*encoding.work)
             try:
-                return scattered(worker, feedback, state, own, codec)
+                return scattered(worker, feedback, state, update, codec)
             except MembersChanged:
                 form = self._plan(worker, encoding.vector, len(state.weights))[1]
-        updates = worker.network.all_gather(encoding if own is None else own)
+        updates = worker.network.all_gather(encoding if update.own is None else update.own)
         computed_once(updates, encoding.kind.kind, lambda: check_kind(updates, encoding.kind))
         mean = feedback.decode_updates(state, updates, codec)
         worker.spend(f"decode {type(self.compressor).__name__}", codec.dimension * len(updates))

@@ -23,7 +23,14 @@ def end(seats: Seats, number: int, exit_code: int, now_s: float = 1.0) -> State:
 def test_all_finish() -> None:
     seats = started(2, 2, 0)
     assert [end(seats, 0, 0), end(seats, 1, 0)] == [State.FINISHED] * 2
-    assert seats.is_over and seats.has_succeeded and not seats.is_ending
+    assert seats.is_over and seats.have_succeeded() and not seats.is_ending
+
+
+def test_seats_that_have_not_taken_part_do_not_count_unless_nobody_has() -> None:
+    seats = started(3, 2, 0)
+    for number, code in enumerate((0, 0, 1)):
+        end(seats, number, code)
+    assert seats.have_succeeded() and not seats.have_succeeded({1}) and seats.have_succeeded({0, 1, 2})
 
 
 def test_without_restarts_a_loss_ends_the_run() -> None:
@@ -32,7 +39,7 @@ def test_without_restarts_a_loss_ends_the_run() -> None:
     assert seats.is_ending and not seats.is_over
     end(seats, 0, 1)
     end(seats, 2, 1)
-    assert seats.is_over and not seats.has_succeeded and seats.due(1e9) == []
+    assert seats.is_over and not seats.have_succeeded() and seats.due(1e9) == []
 
 
 def test_the_others_go_on_while_enough_are_left() -> None:
@@ -40,7 +47,7 @@ def test_the_others_go_on_while_enough_are_left() -> None:
     assert end(seats, 1, -9) is State.LOST and not seats.is_ending
     end(seats, 0, 0)
     end(seats, 2, 0)
-    assert seats.is_over and seats.has_succeeded
+    assert seats.is_over and seats.have_succeeded()
 
 
 def test_a_worker_is_started_again_after_a_delay_and_only_so_often() -> None:
@@ -77,7 +84,7 @@ def test_once_a_worker_has_finished_nothing_is_started_again() -> None:
     end(seats, 1, 0)
     assert seats.all[0].state is State.LOST
     assert end(seats, 2, 1) is State.LOST
-    assert seats.is_over and not seats.has_succeeded
+    assert seats.is_over and not seats.have_succeeded()
 
 
 def test_when_too_few_are_left_all_start_again_together() -> None:
@@ -92,7 +99,7 @@ def test_when_too_few_are_left_all_start_again_together() -> None:
         seats.started(seat, due_s)
     end(seats, 0, -9, 20.0)
     end(seats, 1, 1, 20.0)
-    assert seats.is_over and not seats.has_succeeded
+    assert seats.is_over and not seats.have_succeeded()
 
 
 def test_when_nobody_is_left_and_one_has_no_restarts_left_the_run_ends() -> None:
@@ -128,4 +135,31 @@ def test_seats_of_other_machines_count() -> None:
     seats = started(2, 2, 0, own=range(1))
     end(seats, 0, 0)
     seats.observe(1, State.FINISHED)
-    assert seats.is_over and seats.has_succeeded
+    assert seats.is_over and seats.have_succeeded()
+
+
+def test_a_server_has_a_seat_of_its_own_without_which_the_run_ends() -> None:
+    seats = Seats(range(3), 3, 1, 1, has_server=True)
+    for seat in seats.due(0.0):
+        seats.started(seat, 0.0)
+    server = seats.seat(3)
+    assert seats.server is server and len(seats.all) == 3 and not seats.have_succeeded()
+    seats.ended(server, -9, 1.0)
+    assert server.state is State.WAITING and not seats.is_ending
+    seats.started(server, 2.0)
+    seats.ended(server, 1, 3.0)
+    assert server.state is State.LOST and seats.is_ending
+    for number in range(3):
+        end(seats, number, 1)
+    assert seats.is_over and not seats.have_succeeded()
+
+
+def test_a_server_that_is_left_does_not_count_as_a_worker() -> None:
+    seats = Seats(range(2), 2, 2, 0, has_server=True)
+    for seat in seats.due(0.0):
+        seats.started(seat, 0.0)
+    end(seats, 0, 0)
+    end(seats, 1, 0)
+    assert seats.have_succeeded() and not seats.is_over
+    seats.ended(seats.seat(2), 0, 1.0)
+    assert seats.is_over

@@ -142,3 +142,17 @@ def test_a_joiner_is_told_when_nobody_is_left_who_has_the_model(run):
         publish_life(run.store, seat, 2)
     with pytest.raises(RunError, match="worker 1 cannot join the run: all workers that hold its model have ended"):
         run.door(1, life=2).taken_in(NOBODY)
+
+
+def test_a_joiner_that_has_stopped_on_its_way_is_not_taken_in_again_until_it_queues_anew(run):
+    doors = run.begin()
+    publish_end(run.store, 2, 1, -9)
+    publish_life(run.store, 2, 2)
+    latest = FIRST
+    for queued, silent, seats in ((1, set(), (0, 1, 2)), (1, {2}, (0, 1)), (3, set(), (0, 1, 2))):
+        run.store.set("members/joining/2", f"[2, {queued}]")
+        run.silent = silent
+        waiting = run.start(doors[0].following, latest, is_at_boundary=True)
+        latest = doors[1].following(latest, is_at_boundary=True)
+        assert latest == waiting.result(30)
+        assert latest.seats == seats

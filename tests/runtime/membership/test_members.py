@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tacit
+from tacit.runtime import backend
 from tacit.session import checkpoints
 from tests.runtime.launched_workers import Launched, is_told, tell, wait_for
 from tests.runtime.processes import Failed
@@ -33,6 +34,7 @@ def surviving_run(strategy: tacit.Strategy, steps: int, held: tuple[int, ...]) -
                 tell(f"held/{tacit.rank()}")
                 time.sleep(60)
             learn(model, optimizer, [x], session)
+        assert session.gather(tacit.rank()) == list(session.members)
     return flat(model), changes, session.step
 
 
@@ -42,8 +44,11 @@ def surviving_run(strategy: tacit.Strategy, steps: int, held: tuple[int, ...]) -
         (tacit.AllReduce(), (0,), 4),
         (tacit.LocalSGD(period=tacit.VariancePeriod()), (0, 1), 4),
         (tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2, outer=tacit.OuterSGD()), (2,), 6),
+        (tacit.DPSGD(), (3,), 5),
+        (tacit.SGP(), (0, 2), 4),
+        (tacit.CHOCO(), (1,), 4),
     ],
-    ids=["rank 0", "two at once", "an overlapped round"],
+    ids=["rank 0", "two at once", "an overlapped round", "D-PSGD", "SGP, two at once", "CHOCO"],
 )
 def test_survivors_go_on_without_killed_workers_and_end_with_equal_models(strategy, killed, seats):
     with Launched(seats, 1, surviving_run, strategy, 20, killed) as run:
@@ -81,8 +86,18 @@ def returning_run(strategy: tacit.Strategy, absent: int) -> tuple[torch.Tensor, 
     return flat(model), first, session.step, changes
 
 
-def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_with_their_model():
-    strategy = tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo())
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tacit.LocalSGD(period=tacit.Every(3), outer=tacit.SlowMo()),
+        tacit.LocalSGD(period=tacit.Every(8), fragments=2, overlap_steps=5),
+        tacit.DPSGD(),
+        tacit.SGP(),
+        tacit.CHOCO(),
+    ],
+    ids=["outer step", "overlapped rounds", "D-PSGD", "SGP", "CHOCO"],
+)
+def test_a_killed_worker_that_is_started_again_continues_at_the_members_step(strategy):
     with Launched(4, 1, returning_run, strategy, 0) as run:
         run.reached("held")
         run.kill(0)
@@ -100,8 +115,9 @@ def test_a_killed_worker_that_is_started_again_continues_at_the_members_step_wit
         assert torch.equal(model, ended[0][0])
 
 
-def test_a_stopped_worker_is_left_out_after_the_deadline_and_joins_again_when_it_resumes():
-    with Launched(4, 1, returning_run, tacit.AllReduce(), 3) as run:
+@pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.DPSGD()], ids=["all-reduce", "D-PSGD"])
+def test_a_stopped_worker_is_left_out_and_joins_again_when_it_resumes(strategy):
+    with Launched(4, 1, returning_run, strategy, 3) as run:
         run.reached("held")
         run.stop(3)
         run.store.set("go on", "1")
@@ -128,7 +144,7 @@ def rescued_run(folder: str) -> None:
             learn(model, optimizer, [x], session)
 
 
-def test_fewer_workers_than_the_run_needs_end_it_with_their_names_and_a_checkpoint(tmp_path):
+def test_fewer_workers_than_the_run_needs_end_it_with_names_and_a_checkpoint(tmp_path):
     with Launched(4, 3, rescued_run, str(tmp_path)) as run:
         run.reached("held/0")
         run.reached("held/3")
@@ -143,10 +159,10 @@ def test_fewer_workers_than_the_run_needs_end_it_with_their_names_and_a_checkpoi
     assert len(checkpoints.read(tmp_path, 1, 4)) == 2
 
 
-def ending_run(how: str) -> None:
+def ending_run(strategy: tacit.Strategy, how: str) -> None:
     model = network()
     optimizer = sgd(model)
-    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2))) as session:
+    with tacit.attach(model, optimizer, strategy) as session:
         for number, x in enumerate(batches(tacit.rank(), 20)):
             if number == KILLED_AT and tacit.rank() == 0:
                 if how == "raises":
@@ -166,8 +182,59 @@ def ending_run(how: str) -> None:
         ("not finite", "NotFinite", "NotFinite"),
     ],
 )
-def test_what_ends_a_run_still_ends_it_on_all_workers(how, own, told):
-    with Launched(3, 1, ending_run, how) as run:
+@pytest.mark.parametrize(
+    "strategy", [tacit.LocalSGD(period=tacit.Every(2)), tacit.DPSGD()], ids=["local SGD", "D-PSGD"]
+)
+def test_what_ends_a_run_still_ends_it_on_all_workers(strategy, how, own, told):
+    with Launched(4, 1, ending_run, strategy, how) as run:
         ended = run.results()
     assert ended[0].name == own, ended[0]
     assert all(told in one.text for one in ended[1:]), ended
+
+
+def attaching_run(held: int) -> str:
+    """Train; the first life of ``held`` is killed in ``attach``, after all have said that they are there."""
+    if tacit.rank() == held and os.environ["TACIT_LIFE"] == "1":
+        backend.agree = lambda *_: (tell("held"), time.sleep(60))
+    model = network()
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, tacit.AllReduce(), steps=3) as session:
+        learn(model, optimizer, batches(tacit.rank(), 3), session)
+    return session.run.status
+
+
+def test_a_death_in_attach_is_named_at_once_and_the_next_lives_begin_anew():
+    with Launched(3, 1, attaching_run, 2) as run:
+        run.reached("held")
+        run.kill(2)
+        first, second, _ = run.results()
+        for seat in range(3):
+            run.processes[seat].join()
+            run.start(seat)
+        ended = run.results()
+    assert first.name == second.name == "PeerLost" and "worker 2 was lost" in first.text + second.text, (first, second)
+    assert ended == ["finished"] * 3
+
+
+def keeping_run(folder: str) -> tuple[list[Any], float]:
+    """Train and write checkpoints; rank 0 is killed while it publishes the first."""
+    if tacit.rank() == 0:
+        checkpoints.publish = lambda *_, **__: (tell("held"), time.sleep(60))
+    model, written = network(), []
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), steps=12) as session:
+        for number, x in enumerate(batches(tacit.rank(), 12)):
+            learn(model, optimizer, [x], session)
+            if number in (5, 7):
+                written.append(session.checkpoint(folder) is not None)
+        return written, session.mean(float(tacit.rank()))
+
+
+def test_a_death_that_spoils_a_checkpoint_spoils_no_more(tmp_path):
+    with Launched(4, 1, keeping_run, str(tmp_path)) as run:
+        run.reached("held")
+        run.kill(0)
+        ended = run.results()[1:]
+    assert ended == [([False, True], 2.0)] * 3
+    assert checkpoints.step_of(tmp_path) == 8
+    assert len(checkpoints.read(tmp_path, 1, 4)) == 3

@@ -43,6 +43,18 @@ def launch_command(
     ] = _DEFAULT_WORKERS,
     min_workers: process_options.MinWorkers = None,
     max_restarts: process_options.MaxRestarts = None,
+    server: Annotated[
+        bool,
+        typer.Option("--server", help='Start the server of a server strategy too: tacit.attach(…, server="process").'),
+    ] = False,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for checkpoints of the server, which continues from the last one.",
+            show_default="one for this command",
+        ),
+    ] = None,
     module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT.py is the name of a module.")] = False,
     host: Annotated[
         str | None,
@@ -91,7 +103,8 @@ def launch_command(
     Options come before the script; what follows it are the script's own
     arguments. The command sees at once when a worker ends, tells the others,
     and starts it again as a new life of its rank. Ctrl-C and SIGTERM are
-    passed on to the workers. Ends with 0 if enough workers have finished,
+    passed on to the workers. A server (--server) that fails is started again
+    from its last checkpoint, and learners join it again. Ends with 0 if enough workers have finished,
     otherwise with the exit code of the worker that failed.
 
     [bold]Examples[/]
@@ -103,25 +116,28 @@ def launch_command(
       tacit launch --workers 2 --join 192.168.1.10:29500 train.py
     """
     _check(script, module, workers, total_workers, port)
+    require(not (server and module), "--server with --module: the server runs a script; give the path of its file.")
+    require(server or checkpoints is None, "--checkpoints are those of a server; add --server.")
     if join is not None:
         given: dict[str, object] = {
             "--min-workers": min_workers,
             "--max-restarts": max_restarts,
             "--total-workers": total_workers,
         }
-        given |= {"--host": host, "--port": port}
+        given |= {"--host": host, "--port": port, "--server": server or None}
         ignored = [name for name, value in given.items() if value is not None]
         require(not ignored, f"{', '.join(ignored)} with --join: the first machine chooses; give it there.")
         machine, secret = _join(join, workers)
         with _all_machines(machine, None, ""):
-            outcome = _run(machine, secret, script, arguments, module, logs, prefix)
+            outcome = _run(machine, secret, script, arguments, module, None, logs, prefix)
     else:
         settings = RunSettings.new(total_workers or workers, min_workers, max_restarts)
         secret = own_secret()
         machine = Machine.first(workers, settings, secret.encode(), host=host or LOOPBACK, port=port or 0)
         words = shlex.join(["-m"] * module + [script, *(arguments or [])])
         with _all_machines(machine, secret, words):
-            outcome = _run(machine, secret, script, arguments, module, logs, prefix)
+            served = _server_words(script, arguments, settings.total_workers, checkpoints) if server else None
+            outcome = _run(machine, secret, script, arguments, module, served, logs, prefix)
     _exit(outcome, workers)
 
 
@@ -137,6 +153,12 @@ def _check(script: str, module: bool, workers: int, total_workers: int | None, p
         f"--total-workers {total_workers} must be at least --workers {workers}, the number on this machine alone.",
     )
     require(port is None or 0 < port < 2**16, f"--port {port} must be from 1 to 65535.")
+
+
+def _server_words(script: str, arguments: list[str] | None, workers: int, checkpoints: Path | None) -> list[str]:
+    """Return what follows ``python`` in the server's process."""
+    kept = [] if checkpoints is None else ["--checkpoints", str(checkpoints)]
+    return ["-m", "tacit", "serve", script, "--workers", str(workers), *kept, "--", *(arguments or [])]
 
 
 def _join(address: str, workers: int) -> tuple[Machine, str]:
@@ -194,6 +216,7 @@ def _run(
     script: str,
     arguments: list[str] | None,
     module: bool,
+    server: list[str] | None,
     logs: Path | None,
     prefix: bool,
 ) -> Outcome:
@@ -204,13 +227,15 @@ def _run(
         variables["PYTHONUNBUFFERED"] = os.environ.get("PYTHONUNBUFFERED", "1")
     words = ["-m"] * module + [script, *(arguments or [])]
     output = Output(logs=logs, has_prefix=prefix and logs is None)
-    return Launcher(Job(words=words, output=output, variables=variables), machine, secret, _say).run()
+    return Launcher(Job(words=words, server=server, output=output, variables=variables), machine, secret, _say).run()
 
 
 def _exit(outcome: Outcome, workers: int) -> None:
     """Say how the run ended, and exit with its code."""
     again = f" after {outcome.restarts} restart{'s' * (outcome.restarts > 1)}" if outcome.restarts else ""
-    finished = workers - len(outcome.failed)
+    finished = workers - sum(not one.is_server for one in outcome.failed)
+    if outcome.unattached and outcome.signal is None:
+        _say(_who_did_not_attach(outcome.unattached, workers))
     if outcome.signal is not None:
         complain(f"interrupted{again}.")
         raise typer.Exit(_SIGNALLED + outcome.signal)
@@ -223,6 +248,12 @@ def _exit(outcome: Outcome, workers: int) -> None:
         _say(text)
     elif again:
         _say(f"{finished} of {workers} workers finished{again}.")
+
+
+def _who_did_not_attach(seats: list[int], workers: int) -> str:
+    if len(seats) == workers:
+        return "no worker called tacit.attach, so each ran by itself"
+    return f"worker{'s' * (len(seats) > 1)} {', '.join(map(str, seats))} ended without calling tacit.attach"
 
 
 def _code(failed: list[FailedWorker]) -> int:

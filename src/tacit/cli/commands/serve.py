@@ -15,6 +15,7 @@ from tacit.cli.exit_messages import explained
 from tacit.cli.settings import read_file, settle, train_settings
 from tacit.errors import require
 from tacit.runtime.environment import SERVE
+from tacit.runtime.launched import CHECKPOINTS
 
 _AGENT: Final = "TORCHELASTIC_USE_AGENT_STORE"
 
@@ -76,7 +77,7 @@ def serve_command(
     if plan is not None and checkpoints is None and plan.train.get("checkpoint_every"):
         checkpoints, checkpoint_every = target / CHECKPOINT, int(plan.train["checkpoint_every"])
     if checkpoints is not None:
-        os.environ["TACIT_SERVE_CHECKPOINTS"] = f"{checkpoints}:{checkpoint_every}"
+        os.environ[CHECKPOINTS] = f"{checkpoints}:{checkpoint_every}"
     if plan is not None:
         run_server(plan, target)
         return

@@ -137,6 +137,7 @@ def _start(given: dict[str, Any]) -> None:
             logs=folder / "logs",
             shows_all=given["debug"],
             host=given["host"] or LOOPBACK,
+            server=["tacit", "serve", str(folder)] if plan.train.get("server") == "process" else None,
             say=(lambda text: print_notes([f"{text}."], screen)) if is_elastic else None,
         )
     except KeyboardInterrupt:
@@ -271,7 +272,8 @@ def _what_ended(ended: list[FailedWorker], first: FailedWorker, folder: Path) ->
             one.signal is not None and not one.error and one.signal != "SIGTERM"
         ):  # which the launcher sends to the remaining workers
             hint = " (the kernel sends it when memory runs out)" if one.signal == "SIGKILL" else ""
-            causes.append(f"Worker {one.rank} was killed by {one.signal}{hint}.")
+            who = "The server" if one.is_server else f"Worker {one.rank}"
+            causes.append(f"{who} was killed by {one.signal}{hint}.")
     if not causes:
         last = first.output.splitlines()[-1] if first.output else f"exit code {first.exit_code}"
         causes.append(f"worker {first.rank} failed: {last.rstrip('.')}. Its output is in {folder / 'logs'}.")

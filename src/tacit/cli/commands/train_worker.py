@@ -25,6 +25,7 @@ from tacit.cli.settings import Settings
 from tacit.errors import Interrupted, PeerLost, RunError, SpeedBias, TacitError
 from tacit.record.run import Run
 from tacit.registry.tables import Table
+from tacit.runtime.launched import SERVER_SEAT
 from tacit.runtime.launcher.reports import report_to_launcher
 from tacit.runtime.train import Progress, train
 from tacit.session.checkpoints import step_of
@@ -169,9 +170,12 @@ def run_server(plan: Plan, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _server_process(where: str, folder: Path) -> Iterator[str]:
-    """Start and end the server if it runs in its own process; yield the value of ``server=`` for ``attach``."""
-    if where == "rank0":
-        yield where
+    """Start and end the server if it runs in its own process; yield the value of ``server=`` for ``attach``.
+
+    tacit's own launcher has started it already.
+    """
+    if where == "rank0" or SERVER_SEAT in os.environ:
+        yield "rank0" if where == "rank0" else "process"
         return
     process = None
     if os.environ["RANK"] == "0":

@@ -83,6 +83,27 @@ def unpack(packed: Tensor, width: int, count: int) -> Tensor:
     return codes.view(-1)[:count]
 
 
+def pack_rows(codes: Tensor, width: int) -> Tensor:
+    """Return a matrix whose rows are those of ``codes``, each packed as ``pack`` does."""
+    rows, count = codes.shape
+    group, _ = _repeat(width)
+    return pack(_filled(codes, group).reshape(-1), width).view(rows, -1)[:, : packed_bytes(count, width)]
+
+
+def unpack_rows(packed: Tensor, width: int, count: int) -> Tensor:
+    """Return a matrix whose rows are the ``count`` numbers of each row of ``packed``, as ``unpack`` returns them."""
+    group, stride = _repeat(width)
+    filled = _filled(packed, stride)
+    numbers = filled.numel() // stride * group
+    return unpack(filled.reshape(-1), width, numbers).view(len(packed), -1)[:, :count]
+
+
+def _filled(rows: Tensor, multiple: int) -> Tensor:
+    """Return ``rows`` with zeros behind each, up to a multiple of ``multiple`` numbers."""
+    lacking = -rows.shape[1] % multiple
+    return torch.nn.functional.pad(rows, (0, lacking)) if lacking else rows
+
+
 def _repeat(width: int) -> tuple[int, int]:
     """Return the period of the pattern of shifts, in numbers and in bytes."""
     group = 8 // math.gcd(8, width)

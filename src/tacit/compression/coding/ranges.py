@@ -49,10 +49,8 @@ def range_bounds(numbers: int, ranges: int, multiple: int = 1) -> list[int]:
 
 def split(message: Compressed, bounds: Sequence[int]) -> list[Compressed]:
     """Return one message for each range ``bounds[j]`` to ``bounds[j + 1]``."""
-    require(
-        bounds[0] == 0 and bounds[-1] == message.numbers and all(a <= b for a, b in pairwise(bounds)),
-        f"bounds={list(bounds)} must ascend from 0 to the {message.numbers} numbers of the vector.",
-    )
+    if bounds[0] != 0 or bounds[-1] != message.numbers or list(bounds) != sorted(bounds):
+        raise ValueError(f"bounds={list(bounds)} must ascend from 0 to the {message.numbers} numbers of the vector.")
     parts = _cut(message, bounds)
     return [part.owned() for part in parts] if message.is_owned else parts
 
@@ -136,17 +134,21 @@ def _(message: BFloat16Vector, bounds: Sequence[int]) -> list[Compressed]:
 
 @_cut.register
 def _(message: QuantizedVector, bounds: Sequence[int]) -> list[Compressed]:
-    bits, bucket, parts = message.bits, message.bucket, []
-    for begin, end in pairwise(bounds):
-        require(
-            begin == end or (begin % bucket == 0 and begin * bits % 8 == 0),
-            f"a range that begins at {begin} splits a bucket of {bucket} or a byte; "
-            f"ranges must begin at multiples of {math.lcm(bucket, 8)}.",
-        )
-        codes = message.codes[begin * bits // 8 : begin * bits // 8 + packed_bytes(end - begin, bits)]
-        scales = message.scales[begin // bucket : -(-end // bucket)] if end > begin else message.scales[:0]
-        parts.append(QuantizedVector(end - begin, bits, bucket, codes, scales))
-    return list(parts)
+    bits, bucket = message.bits, message.bucket
+    ranges = [(begin, end) for begin, end in pairwise(bounds) if begin < end]
+    for begin, _ in ranges:
+        if begin % bucket or begin * bits % 8:
+            raise ValueError(
+                f"a range that begins at {begin} splits a bucket of {bucket} or a byte; "
+                f"ranges must begin at multiples of {math.lcm(bucket, 8)}."
+            )
+    codes = message.codes.split_with_sizes([packed_bytes(end - begin, bits) for begin, end in ranges])
+    scales = message.scales.split_with_sizes([-(-(end - begin) // bucket) for begin, end in ranges])
+    some = iter(
+        [QuantizedVector(e - b, bits, bucket, *own) for (b, e), *own in zip(ranges, codes, scales, strict=True)]
+    )
+    nothing = QuantizedVector(0, bits, bucket, message.codes[:0], message.scales[:0])  # where ranks outnumber buckets
+    return [next(some) if begin < end else nothing for begin, end in pairwise(bounds)]
 
 
 @_cut.register

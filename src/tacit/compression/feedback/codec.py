@@ -95,7 +95,8 @@ class Codec(NamedTuple):
         def add_all(total: Tensor) -> None:
             begin = 0
             for reply in replies:
-                reply.add_into(total[begin : begin + reply.numbers])
+                if reply.numbers:
+                    reply.add_into(total[begin : begin + reply.numbers])
                 begin += reply.numbers
 
         return self._computed_once(replies, (), add_all)

@@ -69,8 +69,9 @@ class EstimateFeedback(SummableFeedback):
         is_full = any(self.sends_in_full(state) for state in states)
         if is_full or not has_methods_of(self, EstimateFeedback, "encode"):
             return super().encode_rows(states, vectors, codecs)
-        gains = [self.gain(state.rank, state.ranks) for state in states]
-        weights = [codec.weight / gain for codec, gain in zip(codecs, gains, strict=True)]
+        weights = [codec.weight for codec in codecs]
+        if not has_methods_of(self, SummableFeedback, "gain"):
+            weights = [w / self.gain(state.rank, state.ranks) for w, state in zip(weights, states, strict=True)]
         rows = stacked(vectors)
         if any(weight != 1.0 for weight in weights) or not has_methods_of(self, EstimateFeedback, "target"):
             rows = rows.double() * rows.new_tensor(weights, dtype=torch.float64).unsqueeze(1)

@@ -9,7 +9,7 @@ generator in a separate pass, or from a hash of seed and position, which ``torch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tacit.compression.compressor import wide
-from tacit.compression.kernels.backend import Coins, on_device_of, spans, uses_triton
+from tacit.compression.kernels.backend import PIECE, Coins, on_device_of, spans, uses_triton
 
 WIDEST_BUCKET: Final = 2**14
 """A program of the kernel holds a bucket in registers; wider buckets use torch."""
@@ -71,6 +71,30 @@ def quantize_in_torch(x: Tensor, levels: int, bucket: int, seed: int) -> tuple[T
     return codes, scales
 
 
+def quantize_rows(rows: Tensor, levels: int, bucket: int, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the integers and the magnitudes of each row, those of ``quantize_in_torch`` with its seed, as matrices.
+
+    The rows are short and on the CPU (``are_short``).
+    """
+    count, n = rows.shape
+    scaled = torch.zeros(count, -(-n // bucket) * bucket, dtype=wide(rows.dtype))
+    scaled[:, :n] = rows
+    buckets = scaled.view(count, -1, bucket)
+    scales = buckets.abs().amax(2)
+    buckets.div_(scales.where(scales > 0, 1.0).unsqueeze(2))
+    numbers = scaled[:, :n].mul_(levels)
+    scratch = torch.empty(n, dtype=scaled.dtype)
+    for row, seed in zip(numbers.unbind(), seeds, strict=True):
+        Coins(seed, rows.device).add_to(row, scratch)
+    return numbers.floor_().to(torch.int8), scales
+
+
+def are_short(rows: Tensor, bucket: int) -> bool:
+    """Return whether ``quantize`` rounds each row of a matrix in one piece, in torch on the CPU."""
+    n = rows.shape[1]
+    return rows.is_cpu and 0 < n <= max(1, PIECE // bucket) * bucket and not uses_triton(rows)
+
+
 def _quantize_compiled(x: Tensor, levels: int, bucket: int, seed: int) -> tuple[Tensor, Tensor]:
     whole = x.numel() // bucket * bucket
     found = []
@@ -99,6 +123,13 @@ def quantize_by_hash(table: Tensor, levels: int, seed: Tensor) -> tuple[Tensor, 
     coin = (word & 0xFFFF).to(table.dtype) * 2**-16 + 2**-17
     scaled = table / scale.where(scale > 0, 1.0).unsqueeze(1) * levels + coin
     return scaled.floor().to(torch.int8), scale
+
+
+def dequantize_rows(codes: Tensor, scales: Tensor, levels: int, bucket: int) -> Tensor:
+    """Return the vector of each row, as ``dequantize`` returns it."""
+    count, n = codes.shape
+    filled = torch.nn.functional.pad(codes, (0, -n % bucket))  # so that every row begins a bucket
+    return dequantize(filled.view(-1), scales.reshape(-1), levels, bucket).view(count, -1)[:, :n]
 
 
 def _mixed(word: Tensor) -> Tensor:

@@ -56,6 +56,12 @@ class Cause:
     reason: str | None = None  # FAILED: the error; TIMED_OUT: who waits where, if in different calls
 
 
+def publish_cause(environment: Environment, cause: Cause) -> Cause:
+    """Publish ``cause`` unless one is published; return the published one."""
+    text = environment.decide("cause", json.dumps(asdict(cause)))
+    return cause if text is None else Cause(**json.loads(text))
+
+
 class FailureCauses:
     """One process's view of the end of the run.
 
@@ -109,8 +115,7 @@ class FailureCauses:
     def agree(self, cause: Cause) -> Cause:
         """Publish ``cause`` unless one is published; return the published one."""
         mine = self._own = self._own or cause
-        text = self._environment.decide("cause", json.dumps(asdict(mine)))
-        return mine if text is None else Cause(**json.loads(text))
+        return publish_cause(self._environment, mine)
 
     def leave(self, failure: BaseException | None = None) -> None:
         """Mark this worker as leaving, and publish ``failure`` if given. Call before groups and sockets close."""
@@ -145,6 +150,8 @@ class FailureCauses:
                 return self._with_losses(cause)
             if self.lost():
                 return self._with_losses(self.agree(Cause(LOST, self._all_lost())))
+            if self._environment.store_is_gone and self._environment.is_asked_to_end():  # as others: they cannot say so
+                return self.agree(self.asked())
             missing = self._missing()
             if is_timeout and (waited_s > _ARRIVAL_S or not missing):
                 return self.agree(Cause(TIMED_OUT, missing, places()))

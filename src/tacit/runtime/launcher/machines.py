@@ -26,7 +26,7 @@ from torch._C._distributed_c10d import Store
 
 from tacit.errors import TacitError, require
 from tacit.record.versions import tacit_version
-from tacit.runtime.launched import LIFE, LaunchedLives, publish_end, publish_gone, publish_life
+from tacit.runtime.launched import LIFE, LaunchedLives, has_attached, publish_end, publish_gone, publish_life
 from tacit.runtime.launcher.seats import Seat, State
 from tacit.runtime.launcher.store import LOOPBACK, connected_store, hosted_store, is_loopback
 from tacit.runtime.messaging.secret import derive
@@ -132,6 +132,17 @@ class Machine:
     def missing(self) -> int:
         """Return how many seats no machine has taken yet."""
         return self.settings.total_workers - self.store.add(f"{_PREFIX}/taken", 0)
+
+    def unattached(self) -> set[int]:
+        """Return the seats that have never called ``tacit.attach``; empty where that is not known."""
+        seats = range(self.settings.total_workers)
+        lives = LaunchedLives(self.store, {LIFE: "1", "WORLD_SIZE": str(len(seats))})
+        if len(seats) == 1:  # it attaches without the store
+            return set()
+        try:
+            return {seat for seat in seats if not has_attached(self.store, seat, lives.current_life(seat))}
+        except RuntimeError:  # the store is gone
+            return set()
 
     # What this machine says.
 

@@ -30,30 +30,32 @@ class Output:
     only_errors: bool = False
     has_prefix: bool = False
 
-    def file_of(self, seat: int) -> Path | None:
-        return None if self.logs is None else self.logs / f"worker-{seat}.txt"
+    def file_of(self, name: str) -> Path | None:
+        """Return the file for the output of ``name``, such as «worker 3» or «server»."""
+        return None if self.logs is None else self.logs / f"{name.replace(' ', '-')}.txt"
 
 
 class WorkerProcess:
     """A process of its own session, so that Ctrl-C reaches it through the launcher only.
 
-    words: what follows ``python``. variables: all of its environment. ended: called with its exit code (negative: the
-    signal), from a thread, as soon as it has ended.
+    name: «worker 3» or «server», for the output. words: what follows ``python``. variables: all of its environment.
+    ended: called with its exit code (negative: the signal), from a thread, as soon as it has ended.
     """
 
     def __init__(
         self,
         seat: int,
         life: int,
+        name: str,
         words: Sequence[str],
         variables: Mapping[str, str],
         output: Output,
         ended: Callable[[WorkerProcess, int], None],
     ) -> None:
-        self.seat, self.life, self._ended = seat, life, ended
+        self.seat, self.life, self.name, self._ended = seat, life, name, ended
         self._readers: list[Thread] = []
         shown = subprocess.PIPE if output.has_prefix else None
-        file = output.file_of(seat)
+        file = output.file_of(name)
         with (file or Path(os.devnull)).open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *words],
@@ -69,6 +71,14 @@ class WorkerProcess:
                 self._read(pipe, target)
         self._waiter = Thread(target=self._wait, name=f"tacit-worker-{seat}", daemon=True)
         self._waiter.start()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the process; False where the system does not say."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except (OSError, IndexError):
+            return False
 
     def send(self, number: int) -> None:
         """Send a signal to the process, unless it has ended."""
@@ -93,7 +103,7 @@ class WorkerProcess:
         self._ended(self, self._process.wait())
 
     def _read(self, pipe: IO[bytes], target: IO[str]) -> None:
-        reader = Thread(target=_copy_lines, args=(pipe, target, f"[{self.seat}] "), daemon=True)
+        reader = Thread(target=_copy_lines, args=(pipe, target, f"[{self.name.removeprefix('worker ')}] "), daemon=True)
         self._readers.append(reader)
         reader.start()
 

@@ -21,12 +21,13 @@ _LONGEST_OUTPUT_BYTES: Final = 64 * 2**10
 class FailedWorker:
     """How the process of a failed worker ended."""
 
-    rank: int
+    rank: int  # that of the server comes after those of all workers
     exit_code: int | None  # negative: the signal that ended it; None: unknown
     error: str  # as reported to the launcher
     kind: str  # type of the error
     output: str  # rest of its standard error
     life: int = 1
+    is_server: bool = False
 
     @property
     def signal(self) -> str | None:
@@ -40,11 +41,11 @@ class FailedWorker:
         hint = f": {self.error.rstrip('.')}" if self.error else ""
         if not hint and self.signal == "SIGKILL":
             hint = " (the kernel sends it when memory runs out)"
-        return f"worker {self.rank} {how}{hint}"
+        return f"{'the server' if self.is_server else f'worker {self.rank}'} {how}{hint}"
 
 
 def failed_worker(
-    rank: int, life: int, exit_code: int, errors: Path, log: Path | None, reason: str = ""
+    rank: int, life: int, exit_code: int, errors: Path, log: Path | None, reason: str = "", *, is_server: bool = False
 ) -> FailedWorker:
     """Return what is known about the end of a life. reason: why the launcher has killed it."""
     report = _report(errors) or ({"message": reason} if reason else {})
@@ -53,7 +54,7 @@ def failed_worker(
         output = "\n".join(line for line in output.splitlines() if not line.startswith("error: "))
     details = report.get("extraInfo", {})
     code = details.get("exit_code", exit_code)
-    return FailedWorker(rank, code, report.get("message", ""), details.get("kind", ""), output.strip(), life)
+    return FailedWorker(rank, code, report.get("message", ""), details.get("kind", ""), output.strip(), life, is_server)
 
 
 def report_to_launcher(message: str, kind: str, exit_code: int) -> None:

@@ -2,12 +2,13 @@
 
 A seat whose process fails is started again as a new life, while the others go on. Once fewer than ``min_workers`` seats
 live, this attempt is over: what is left of it ends, and if every seat has restarts left, all start again, from their
-checkpoint. Once a worker has finished, nothing is started again: the others are about to finish too.
+checkpoint. Once a worker has finished, nothing is started again: the others are about to finish too. A server in a
+process of its own has a seat after those of the workers; an attempt is over without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -52,11 +53,17 @@ class Seat:
 
 
 class Seats:
-    """All seats of a run, of which this launcher starts ``own``."""
+    """All seats of a run, of which this launcher starts ``own``, and the server if ``has_server``.
 
-    def __init__(self, own: Iterable[int], size: int, min_workers: int, max_restarts: int) -> None:
+    all: seats of workers. own: seats that this launcher starts.
+    """
+
+    def __init__(
+        self, own: Iterable[int], size: int, min_workers: int, max_restarts: int, *, has_server: bool = False
+    ) -> None:
         self.all = [Seat(number) for number in range(size)]
-        self.own = [self.all[number] for number in own]
+        self.server = Seat(size) if has_server else None
+        self.own = [self.all[number] for number in own] + ([] if self.server is None else [self.server])
         self.min_workers, self.max_restarts = min_workers, max_restarts
         self.attempt = 0
         self.is_ending = False  # this attempt is over: what is left of it is told to end
@@ -81,6 +88,9 @@ class Seats:
         else:
             seat.state = State.LOST
         self._decide()
+
+    def seat(self, number: int) -> Seat:
+        return self.all[number] if self.server is None or number < len(self.all) else self.server
 
     def observe(self, number: int, state: State) -> None:
         """Note the state of a seat of another machine."""
@@ -108,19 +118,25 @@ class Seats:
         """Whether no process of this machine runs or will be started."""
         return not self._own_in(State.RUNNING, State.WAITING)
 
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether as many seats have finished as the run needs."""
-        return self._count(State.FINISHED) >= self.min_workers
+    def have_succeeded(self, unattached: Collection[int] = ()) -> bool:
+        """Whether as many seats have finished as the run needs.
+
+        unattached: seats that have not taken part; they do not count, unless nobody has.
+        """
+        finished = [seat.number for seat in self.all if seat.state is State.FINISHED]
+        if len(unattached) < len(self.all):
+            finished = [number for number in finished if number not in unattached]
+        return len(finished) >= self.min_workers
 
     def _decide(self) -> None:
         if self._count(State.FINISHED):
             for seat in self._own_in(State.WAITING):
                 seat.state = State.LOST
-        if not self.is_stopped and self._count(*_LIVING) < self.min_workers:
+        has_no_server = self.server is not None and self.server.state is State.LOST
+        if not self.is_stopped and (self._count(*_LIVING) < self.min_workers or has_no_server):
             self.is_ending = True
-        if self.is_ending and not self._count(State.RUNNING):
-            if self._count(State.LOST, State.FINISHED) or len(self.own) < len(self.all):
+        if self.is_ending and not self._count(State.RUNNING) and not self._own_in(State.RUNNING):
+            if self._count(State.LOST, State.FINISHED) or has_no_server or any(one not in self.own for one in self.all):
                 self.stop()
             else:
                 self.attempt, self.is_ending = self.attempt + 1, False

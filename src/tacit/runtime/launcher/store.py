@@ -13,6 +13,7 @@ from typing import Final
 from torch._C._distributed_c10d import TCPStore
 
 from tacit.errors import TacitError
+from tacit.runtime.messaging.limits import allow_descriptors
 
 LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 4096
@@ -21,7 +22,11 @@ _ANSWER = timedelta(seconds=30)
 
 
 def hosted_store(host: str = LOOPBACK, port: int = 0) -> TCPStore:
-    """Return a store in this process that is bound to ``host``, an address of this machine; port 0: any free one."""
+    """Return a store in this process that is bound to ``host``, an address of this machine; port 0: any free one.
+
+    Strangers may hold thousands of connections to it; workers, which inherit the limit of open files, still get in.
+    """
+    allow_descriptors()
     address = resolved(host)
     require_one_address(address)
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -26,7 +26,9 @@ class MemberCall(ABC):
 
     continues = False  # an exchange whose first half was the call before
     is_divided = False  # among its members: others must divide it anew, the strategy begins it again
+    needs: Sequence[int] = ()  # seats without which it cannot take place
     number = 0
+    is_old = False  # from before the step boundary at which joiners came in
     returned_at = 0  # how many calls had begun when the worker got the result
 
     def __init__(self, label: str) -> None:
@@ -59,7 +61,7 @@ class Broadcast(MemberCall):
 
     def __init__(self, label: str, wire: Tensor, source: int) -> None:
         super().__init__(label)
-        self.wire, self._source = wire, source
+        self.wire, self._source, self.needs = wire, source, (source,)
         self._call: Call | None = None
 
     def begin(self, group: Group | None) -> None:
@@ -195,6 +197,11 @@ class CallRecord:
     def returned(self, call: MemberCall) -> None:
         """Note that the worker has got the result of ``call``."""
         call.returned_at = self.begun
+
+    def age(self) -> None:
+        """Note that members change at a step boundary, with no call under way."""
+        for call in self.ended.values():
+            call.is_old = True
 
     @property
     def lacking(self) -> list[int]:

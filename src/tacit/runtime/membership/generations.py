@@ -54,6 +54,17 @@ class RunIsOver(SystemExit):
         super().__init__(0)
 
 
+class NobodyLeft(RunError):
+    """All workers that hold the model of the run have ended: ``seats``."""
+
+    def __init__(self, seat: int, seats: tuple[int, ...]) -> None:
+        self.seats = seats
+        super().__init__(
+            f"worker {seat} cannot join the run: all workers that hold its model have ended; start the run again, it "
+            f"resumes from its checkpoint if it has one."
+        )
+
+
 class Lives(Protocol):
     """What is known about the lives of seats: see ``LaunchedLives``."""
 
@@ -140,7 +151,11 @@ class Door:
                     are_at_boundary = are_at_boundary and at_door[1]
             elif not (self.has_ended(member) or self._joins_anew(member, number) or self._is_silent(member.seat)):
                 return None
-        return came + (self.joiners(came) if are_at_boundary else [])
+        if not are_at_boundary:
+            return came
+        # One that was taken in, and has neither come nor queued again, has stopped on its way.
+        has_stopped = {member for member in before.members if not self._joins_anew(member, number)}
+        return came + [joiner for joiner in self.joiners(came) if joiner not in has_stopped]
 
     def joiners(self, members: Iterable[Member]) -> list[Member]:
         """Return the lives that wait to be taken in, of seats that are not among ``members``."""
@@ -164,6 +179,11 @@ class Door:
         found = self._find(f"joining/{member.seat}")
         return found is not None and found[0] == member.life and found[1] >= number
 
+    def is_at(self, number: int, member: Member, *, in_step: bool = False) -> bool:
+        """Whether ``member`` stands at the door of generation ``number``; in_step: not at a step boundary."""
+        at_door = self._find(f"door/{number}/{member.seat}")
+        return at_door is not None and at_door[0] == member.life and not (in_step and at_door[1])
+
     # Joiners.
 
     def taken_in(self, after: Generation) -> Generation:
@@ -182,10 +202,7 @@ class Door:
                 return found
             others = [member for member in latest.members if member != self._me]
             if all(self.has_ended(member) for member in others):
-                raise RunError(
-                    f"worker {self._me.seat} cannot join the run: all workers that hold its model have ended; start "
-                    f"the run again, it resumes from its checkpoint if it has one."
-                )
+                raise NobodyLeft(self._me.seat, tuple(member.seat for member in others))
         raise AssertionError
 
     def leave_queue(self) -> None:

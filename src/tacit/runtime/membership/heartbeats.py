@@ -19,17 +19,25 @@ from torch._C._distributed_c10d import Store
 from tacit.runtime.membership.deadlines import LearnedDeadline
 
 _BEAT_S: Final = 0.1
+_RECENT_S: Final = 0.5
 
 
 class Heartbeats:
     """The beats of this process, and what it sees of others.
 
-    look: called with every beat, on the thread and with its connection.
+    look: called with every beat, on the thread and with its connection. least_s: the shortest silence that counts.
     """
 
-    def __init__(self, store: Store, seat: int, look: Callable[[Store], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        seat: int,
+        look: Callable[[Store], None] = lambda store: None,
+        *,
+        least_s: float = 3 * _BEAT_S,
+    ) -> None:
         self._store, self._seat, self._look = store, seat, look
-        self._gaps = LearnedDeadline(initial_s=2.0, least_s=3 * _BEAT_S)
+        self._gaps = LearnedDeadline(initial_s=max(2.0, least_s), least_s=least_s)
         self._seen: dict[int, tuple[int, float]] = {}  # by seat: its last count, and since when it has not changed
         self._looked_s = 0.0
         self._stop = Event()
@@ -68,6 +76,20 @@ class Heartbeats:
             self._seen[seat] = count, now_s  # it has beaten, or this process itself was stopped meanwhile
         self._looked_s = now_s
         return now_s - self._seen[seat][1] > self._gaps.seconds
+
+
+class RecentBeats:
+    """Which processes have beaten a moment ago, as seen by who looks again and again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, float]] = {}  # by seat: its last count, and when it has changed
+
+    def has(self, store: Store, seat: int) -> bool:
+        """Whether ``seat`` has beaten between two looks not long ago."""
+        now_s, count = time.monotonic(), store.add(f"beat/{seat}", 0)
+        before, changed_s = self._seen.get(seat, (count, -_RECENT_S))
+        self._seen[seat] = count, now_s if count != before else changed_s
+        return now_s - self._seen[seat][1] < _RECENT_S
 
 
 def _own_connection(store: Store) -> Store:

@@ -180,7 +180,7 @@ class Mean(MemberCall):
         if places := self._live_places(len(self.seats)):
             assert self._network.live is not None
             self._network.live.read(extra[:places])
-        if self._can_repeat and float(extra[-1]) > 0:
+        if self._can_repeat and not self.is_old and float(extra[-1]) > 0:
             self._network.collectives.admit()
 
     def _result(self, into: Tensor | None) -> Tensor:

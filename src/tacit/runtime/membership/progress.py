@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from torch._C._distributed_c10d import Store
@@ -24,6 +24,9 @@ class Progress(NamedTuple):
     begun: int  # calls
     lacks: tuple[int, ...]  # calls without a result
     has: tuple[int, ...]  # results that it can give away
+    step: int = 0  # completed steps
+    joiner_waits: bool = False  # as far as it knows
+    sent: Mapping[str, int] = {}  # messages, by peer
 
 
 def progress_of_all(
@@ -48,8 +51,8 @@ def progress_of_all(
             if member.seat in found:
                 continue
             if store.check([key]):
-                holds, begun, lacks, has = json.loads(store.get(key))
-                found[member.seat] = Progress(holds, begun, tuple(lacks), tuple(has))
+                holds, begun, lacks, has, *more = json.loads(store.get(key))
+                found[member.seat] = Progress(holds, begun, tuple(lacks), tuple(has), *more)
             elif is_lost(member):
                 return None
         if len(found) == len(generation.members):

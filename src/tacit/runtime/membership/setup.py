@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from tacit.core.strategy import Strategy
 from tacit.runtime.environment import Environment
 from tacit.runtime.launched import LaunchedLives
 from tacit.runtime.membership.generations import Generation
 from tacit.runtime.membership.members import Membership
-from tacit.runtime.membership.watched_store import WatchedStore
+from tacit.runtime.membership.opening import open_watched
 from tacit.runtime.membership.world import World
 from tacit.runtime.process_groups import Group
 
@@ -24,13 +24,15 @@ MAX_RESTARTS: Final = "TORCHELASTIC_MAX_RESTARTS"
 """Environment variable: how often the launcher starts a seat again."""
 
 
-def goes_on(strategy: Strategy[Any], lives: LaunchedLives, backend: str) -> bool:
-    """Whether collectives go on without lost workers: ``tacit launch`` may lose or restart some, over gloo."""
+def may_regroup(strategy: Strategy[Any], lives: LaunchedLives) -> bool:
+    """Whether a run of ``strategy`` goes on with other members: ``tacit launch`` may lose or restart some.
+
+    Strategies with a server or with handlers go on in a way of their own.
+    """
     may_change = lives.is_elastic and (
         lives.min_workers < lives.size or os.environ.get(MAX_RESTARTS, "0") not in ("", "0")
     )
-    has_rounds_of_all = not (strategy.handles or strategy.has_server or strategy.keeps_models_apart)
-    return may_change and has_rounds_of_all and strategy.regroups and backend == "gloo"
+    return may_change and strategy.regroups and not (strategy.handles or strategy.has_server)
 
 
 def membership_of(environment: Environment, lives: LaunchedLives, collectives: Collectives, address: str) -> Membership:
@@ -38,16 +40,19 @@ def membership_of(environment: Environment, lives: LaunchedLives, collectives: C
     store = PrefixStore("members", environment.store)
 
     def open_group(generation: Generation, open_s: float, is_lost: Callable[[], bool]) -> Group:
-        return Group(
-            WatchedStore(store, is_lost),
-            f"group/{generation.number}",
-            list(generation.seats),
-            environment.rank,
-            address=address,
-            backend="gloo",
-            timeout_s=membership.timeout_s,
-            open_s=open_s,
-        )
+        def make(watched: Store) -> Group:
+            return Group(
+                watched,
+                f"group/{generation.number}",
+                list(generation.seats),
+                environment.rank,
+                address=address,
+                backend="gloo",
+                timeout_s=membership.timeout_s,
+                open_s=open_s,
+            )
+
+        return open_watched(store, make, is_lost)
 
     world = World(
         open_group=open_group,
@@ -60,4 +65,5 @@ def membership_of(environment: Environment, lives: LaunchedLives, collectives: C
         chosen_wait_s=collectives.timeout.chosen_s,
     )
     membership = Membership(store, lives, environment.size, world)
+    environment.has_ended = membership.has_ended
     return membership

@@ -16,6 +16,10 @@ from tacit.runtime.process_groups import Group
 class Session(Protocol):
     """What a session does for its members: see ``session.steps.regrouping``."""
 
+    @property
+    def step(self) -> int:
+        """Completed steps."""
+
     def everything(self) -> bytes:
         """Return the state of this worker at a step boundary, for joiners."""
 
@@ -24,6 +28,26 @@ class Session(Protocol):
 
     def members_changed(self, seats: Sequence[int]) -> None:
         """Tell the strategy who takes part from now on."""
+
+
+class MeansInProgress(Protocol):
+    """The overlapped means of this worker."""
+
+    def drain_means(self) -> None:
+        """Wait for them while the clock is stopped."""
+
+    def forget_means(self) -> None:
+        """Forget them: this worker continues from the state of another one."""
+
+
+class NoMeans:
+    """Without overlapped means."""
+
+    def drain_means(self) -> None:
+        """Do nothing."""
+
+    def forget_means(self) -> None:
+        """Do nothing."""
 
 
 @dataclass

@@ -7,7 +7,6 @@ the worker computes, and the worker itself while it blocks in ``receive``. So no
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event, Thread
@@ -35,6 +34,8 @@ MessageType = TypeVar("MessageType", bound=Message)
 
 _GOODBYE_S: Final = 5.0
 """How long ``close`` waits for peers to read what was sent to them."""
+_STOPPED_S: Final = 1.0
+"""How long to wait before looking whether others are stopped."""
 _ITS_OUTPUT: Final = "its own output says why."
 
 
@@ -48,6 +49,7 @@ class MessageEndpoint:
     secret: of the run; None: tokens and public keys are in the store.
     life: of this process; messages of a peer's earlier lives are dropped, and a new life of a peer is connected to.
     peers_return: whether ``send`` looks for a new life of a lost peer.
+    is_stopped: whether a worker's process is stopped or cut off; such a peer is lost once it is waited for.
     largest_bytes: of a frame; larger ones are refused unread. sent: called for every message, in the thread that sends
     it. received: called when a message is delivered, with the hook lock held, so its calls come in the order in which
     messages take effect. Neither may block.
@@ -71,6 +73,7 @@ class MessageEndpoint:
         largest_bytes: int,
         life: int = 1,
         peers_return: bool = False,
+        is_stopped: Callable[[int], bool] | None = None,
     ) -> None:
         check_security(security, host)
         self.address, self.peers, self._peers_return = address, tuple(peers), peers_return
@@ -92,15 +95,16 @@ class MessageEndpoint:
             self._receiver,
             self._senders,
             self._inbox,
-            renewed=self._forget_sent,
             timeout_s=timeout_s,
         )
-        self.sent: Counter[int] = Counter()  # messages sent, by peer
-        self._asked: dict[int, int] = {}  # the life of each peer that the last message was sent to
+        self._is_stopped, self._looked_for_stopped_s = is_stopped, 0.0
+        self._asked: dict[int, Sender] = {}  # by peer: the connection of the last message of a hook to it
         self._receiving_since_s: float | None = None
         self._received_s = 0.0  # when receive last returned
         self._replies_left = 0  # of the handler that runs
         self._failure: BaseException | None = None
+        self.check_wait: Callable[[int | None, float], None] | None = None
+        """Called from time to time while the worker waits for a peer, with the peer (None: any) and the seconds."""
         self._is_closing = False
         self._wake = Event()
         address_book.publish(address, Address(self._receiver.url, keys.public, life))
@@ -119,7 +123,8 @@ class MessageEndpoint:
         peer = self._senders.open.get(to) or self._connect_to(to)
         if self._peers_return and peer.is_lost and self.address >= 0:  # a server hears of the loss first
             peer = self._reader.connect_to_new_life(to)
-        if to < 0 and peer.gone_s is not None and not peer.sent_goodbye:
+        is_new = to < 0 and self._is_new(to, peer)
+        if is_new or (to < 0 and peer.is_lost):
             raise PeerLost(to, self._reader.now_s, f"send({type(message).__name__})", _ITS_OUTPUT, need="needs it")
         is_reply = self._hook_lock.is_handling
         if is_reply:
@@ -131,8 +136,9 @@ class MessageEndpoint:
         if self._sent is not None:  # before it is sent: the reply may arrive before ``offer`` returns
             stamp_bytes = len(stamps.large_message if is_large else stamps.message)
             self._sent(to, message, sum(map(len, frames)) - stamp_bytes)
-        self.sent[to] += 1
-        self._asked[to] = peer.life
+        peer.sent += 1
+        if not is_reply:  # a hook may wait for the answer to what it has sent before
+            self._asked[to] = peer
         alone = message.one_under_way and not is_reply
         if not peer.offer(frames, may_queue=is_reply, alone=alone):
             with self._hook_lock.released():
@@ -161,18 +167,29 @@ class MessageEndpoint:
             self._received(*found)
         return found[0], found[1].received_as((kind,))  # type: ignore[return-value]
 
-    def wait_for_arrival(self, sent: Mapping[int, int]) -> float:
+    def wait_for_arrival(self, sent: Mapping[int, int], timeout_s: float | None = None) -> float:
         """Wait until as many messages have arrived as peers have ``sent``; return when the last one arrived.
 
         The time is that of ``time.perf_counter``. A message may arrive and wait for its ``receive`` or handler.
         """
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         with self._hook_lock.released():
             while self._reader.awaits(sent) and time.monotonic() < deadline_s:
                 self.raise_if_failed()
                 self._wake.set()
                 time.sleep(RETRY_S)
         return self._reader.arrived_s
+
+    def follow(self, lives: Mapping[int, int]) -> None:
+        """Connect to these lives of peers where they are new; no message of an earlier life is awaited any more."""
+        self._asked.clear()
+        for peer, life in lives.items():
+            if peer in self._senders.open and self._senders.open[peer].life < life:
+                self._reader.connect_to_new_life(peer)
+
+    def forget_received(self) -> None:
+        """Drop messages that have arrived and wait to be received."""
+        self._inbox.clear()
 
     def start_handling(self) -> None:
         """Deliver messages of the handled kinds from now on, first those that have arrived already."""
@@ -193,6 +210,11 @@ class MessageEndpoint:
     def lost(self) -> list[int]:
         """The peers whose loss ``receive`` has reported, on a server's endpoint, and that have no new life."""
         return self._reader.lost
+
+    @property
+    def sent(self) -> dict[tuple[int, int], int]:
+        """Number of messages sent to each peer and life that this end is connected to."""
+        return {(rank, peer.life): peer.sent for rank, peer in self._senders.open.items()}
 
     @property
     def waiting(self) -> int:
@@ -236,10 +258,13 @@ class MessageEndpoint:
         return self._senders.open[peer]
 
     def _wait_for_room(self, peer: Sender, frames: Frames, to: int, alone: bool) -> None:
-        deadline_s = time.monotonic() + self._timeout_s
+        begun_s = time.monotonic()
         while not peer.offer(frames, may_queue=False, alone=alone):
             self.raise_if_failed()
-            if time.monotonic() > deadline_s:
+            waited_s = time.monotonic() - begun_s
+            if self.check_wait is not None:
+                self.check_wait(to, waited_s)
+            if waited_s > self._timeout_s:
                 raise TimedOut(f"send to {to}, whose window is full,", [to], self._timeout_s)
             time.sleep(RETRY_S)
 
@@ -247,7 +272,7 @@ class MessageEndpoint:
 
     def _wait_for(self, kind: type[Message], source: int | None, timeout_s: float | None) -> Received:
         inbox, reader = self._inbox, self._reader
-        self._receiving_since_s = begun_s = now_s = time.monotonic()
+        self._receiving_since_s = begun_s = now_s = looked_s = time.monotonic()
         try:
             while True:
                 if reader.lock.acquire(True, LOOK_S):
@@ -261,9 +286,15 @@ class MessageEndpoint:
                         reader.lock.release()
                     if isinstance(found, tuple):
                         return found
-                    if not found:
+                    if not found or now_s - looked_s > LOOK_S:  # other messages may arrive all the time
+                        looked_s = now_s
                         self._raise_if_replaced(kind, source)
-                        reader.raise_if_in_vain(kind, source, time.monotonic() - begun_s, timeout_s)
+                        waited_s = time.monotonic() - begun_s
+                        if self.check_wait is not None:
+                            self.check_wait(source, waited_s)
+                        if self._is_stopped is not None and waited_s > _STOPPED_S:
+                            self._lose_stopped(self._is_stopped, self.peers if source is None else (source,), now_s)
+                        reader.raise_if_in_vain(kind, source, waited_s, timeout_s, is_idle=not found)
                 if inbox.due:
                     self._handle_due()
                 self.raise_if_failed()
@@ -273,17 +304,43 @@ class MessageEndpoint:
             if self._received_s - begun_s > LOOK_S:
                 self._wake.set()
 
+    def _lose_stopped(self, is_stopped: Callable[[int], bool], awaited: Sequence[int], now_s: float) -> None:
+        """Lose workers that are waited for and whose processes are stopped or cut off."""
+        if now_s - self._looked_for_stopped_s < _STOPPED_S / 2:
+            return
+        self._looked_for_stopped_s = now_s
+        for rank in awaited:
+            peer = self._senders.open.get(rank)
+            if 0 <= rank != self.address and peer is not None and peer.gone_s is None and is_stopped(rank):
+                peer.was_stopped = True
+                peer.lose(self._reader.now_s)
+
     def _raise_if_replaced(self, kind: type[Message], source: int | None) -> None:
-        """Raise if ``source`` has a new life since the last message to it, which knows nothing of that message."""
+        """Raise if the last message to ``source`` is lost: to an earlier life, or while it counted as lost."""
         peer = None if source is None else self._senders.open.get(source)
-        if peer is not None and source is not None and self._asked.get(source, peer.life) < peer.life:
-            self._asked[source] = peer.life
+        if peer is not None and source is not None and self._is_new(source, peer):
             what = f"receive({kind.__name__}, source={source})"
             raise PeerLost(source, self._reader.now_s, what, _ITS_OUTPUT, need="needs a message from it")
 
-    def _forget_sent(self, peer: int) -> None:
-        """Count messages to a new life of ``peer`` from 0."""
-        self.sent[peer] = 0
+    def _is_new(self, to: int, peer: Sender) -> bool:
+        """Whether the connection is another one than that of the last message to this peer; true once."""
+        is_new = self._asked.get(to, peer) is not peer
+        if is_new:
+            self._asked[to] = peer
+        return is_new
+
+    def reconnect(self, peer: int) -> bool:
+        """Connect to a new life of a lost peer; return whether there is a connection.
+
+        What a server has sent is dropped: a new life knows nothing of this end before it joins.
+        """
+        sender = self._reader.connect_to_new_life(peer)
+        if sender.gone_s is not None:
+            return False
+        self._asked[peer] = sender
+        if peer < 0:
+            self._inbox.forget(peer)
+        return True
 
     def life_of(self, peer: int) -> int:
         """Return the latest known life of ``peer``."""

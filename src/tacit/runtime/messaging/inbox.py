@@ -60,6 +60,12 @@ class Inbox:
                     return received
         return None
 
+    def forget(self, source: int) -> None:
+        """Drop what ``source`` has sent. Call it under the hook lock: no handler takes a message meanwhile."""
+        with self._lock:
+            self.waiting = deque(received for received in self.waiting if received[0] != source)
+            self.due = deque(received for received in self.due if received[0] != source)
+
     def clear(self) -> None:
         with self._lock:
             self.waiting.clear()

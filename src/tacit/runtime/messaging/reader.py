@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Final
@@ -19,6 +19,8 @@ _INBOX_MESSAGES: Final = 1024
 """Messages and replies that may wait here. Then nothing is read from the socket, and zmq stops the senders."""
 LOOK_S: Final = 0.05
 """Period of the check for lost peers, and longest wait for a message in one call."""
+_QUEUED_S: Final = 1.0
+"""How long a lost peer's last messages may wait to be read while others send."""
 RETRY_S: Final = 0.001
 """Pause before an operation that could not be done at once is tried again."""
 
@@ -26,7 +28,7 @@ RETRY_S: Final = 0.001
 class Reader:
     """Reads for one endpoint; ``lock`` is held by the thread that reads, until what it has read is stored.
 
-    address, peers: of the endpoint. renewed: called with a peer of which a new life has sent a message.
+    address, peers: of the endpoint.
     """
 
     def __init__(
@@ -36,13 +38,11 @@ class Reader:
         receiver: Receiver,
         senders: Senders,
         inbox: Inbox,
-        renewed: Callable[[int], None],
         timeout_s: float,
     ) -> None:
         self._address, self._peers = address, peers
         self._receiver, self._senders, self._inbox = receiver, senders, inbox
         self._timeout_s = timeout_s
-        self._renewed = renewed
         self.lock = Lock()
         self.awaits_large = False  # the reply to a large message takes longer than active waiting is worth
         self._begun_s = self._looked_s = time.monotonic()
@@ -103,16 +103,18 @@ class Reader:
                 return False
         if life == known and sender in self._senders.open and self._senders.open[sender].is_lost:
             with suppress(RuntimeError):
-                self._senders.tell_lost(sender)
+                if self._senders.open[sender].was_stopped and min(sender, self._address) >= 0:
+                    self._senders.renew(sender, life, self.now_s)  # a peer that goes on; a server has dropped it
+                else:
+                    self._senders.tell_lost(sender)
         return life == known
 
     def connect_to_new_life(self, peer: int) -> Sender:
         """Connect to a new life of a lost peer if there is one; return the connection."""
-        with suppress(RuntimeError):  # the store is gone
+        with suppress(RuntimeError), self.lock:  # RuntimeError: the store is gone
             life = self._senders.published_life(peer)
-            if life > self._senders.life_of(peer):
-                with self.lock:
-                    self._take_new_life(peer, life, is_first=False)
+            if life > self._senders.life_of(peer):  # the thread that reads may have connected to it already
+                self._take_new_life(peer, life, is_first=False)
         return self._senders.open[peer]
 
     def _take_new_life(self, sender: int, life: int, *, is_first: bool) -> bool:
@@ -121,7 +123,6 @@ class Reader:
         if is_first:
             return True
         self.arrived[sender] = 0
-        self._renewed(sender)
         self._gone = [rank for rank in self._gone if rank != sender]
         if self._address < 0 and sender in self._unreported:
             self._replaced[sender] = []
@@ -170,13 +171,17 @@ class Reader:
                 raise PeerLost(rank, peer.gone_s or 0.0, f"receive({kind.__name__})", need=need)
 
     def raise_if_in_vain(
-        self, kind: type[Message], source: int | None, waited_s: float, timeout_s: float | None
+        self, kind: type[Message], source: int | None, waited_s: float, timeout_s: float | None, *, is_idle: bool
     ) -> None:
-        """Raise if the message cannot come any more, or has not come within the time-out."""
+        """Raise if the message cannot come any more, or has not come within the time-out.
+
+        is_idle: nothing has arrived for ``LOOK_S``. Otherwise it may be behind the messages of others.
+        """
         what = f"receive({kind.__name__}" + (")" if source is None else f", source={source})")
         if len(self._inbox) >= _INBOX_MESSAGES:
             raise RunError(f"{what} cannot be reached: {len(self._inbox)} messages wait before it; receive them first.")
-        silent = {rank: peer for rank, peer in self._senders.open.items() if peer.is_silent(self.now_s)}
+        silent_s = self.now_s - (0.0 if is_idle else _QUEUED_S)
+        silent = {rank: peer for rank, peer in self._senders.open.items() if peer.is_silent(silent_s)}
         awaited = self._peers if source is None else [source]
         is_to_report = source is None and any(rank in self._unreported for rank in silent)  # by raise_if_lost
         if awaited and not is_to_report and all(rank in silent for rank in awaited):

@@ -82,6 +82,7 @@ class Sender:
         self._refusals = 0
         self.gone_s: float | None = None  # since when the peer is gone; None: it is there
         self.sent_goodbye = self.goodbye_ack = False  # by the peer: its goodbye, and its acknowledgement of ours
+        self.sent, self.was_stopped = 0, False  # messages; whether the peer was lost because its process had stopped
         self._socket = context.socket(zmq.PUSH)
         self._socket.linger = 0
         self._socket.sndhwm = _WINDOW_MESSAGES
@@ -232,14 +233,13 @@ class Senders:
 
     def renew(self, peer: int, life: int, now_s: float) -> bool:
         """Connect anew: ``life`` of ``peer`` has sent a message. Return False if it has not published its address."""
-        if peer not in self.open:
-            self._lives[peer] = life
-            return True
-        entry = self._address_book.find(peer)
-        if entry is None or entry.life != life:
-            return False
         with self._lock:
-            earlier = self.open[peer]
+            if peer not in self.open:
+                self._lives[peer] = life
+                return True
+            entry, earlier = self._address_book.find(peer), self.open[peer]
+            if entry is None or entry.life != life:
+                return False
             self.open = {**self.open, peer: self._made(peer, entry)}
         earlier.lose(now_s)
         return True
@@ -263,8 +263,11 @@ class Senders:
 
     def _connect(self, entries: dict[int, Address]) -> None:
         with self._lock:
-            new = entries.keys() - self.open.keys()
-            self.open = {**self.open, **{peer: self._made(peer, entries[peer]) for peer in sorted(new)}}
+            new = {peer: entries[peer] for peer in sorted(entries.keys() - self.open.keys())}
+            for peer, entry in new.items():
+                if entry.life < self._lives.get(peer, 0):  # a later life has published its address meanwhile
+                    new[peer] = self._address_book.find(peer) or entry
+            self.open = {**self.open, **{peer: self._made(peer, entry) for peer, entry in new.items()}}
 
     def _made(self, peer: int, entry: Address) -> Sender:
         stamps = Stamps.to(peer, entry.life, self._address, self._credentials)

@@ -142,16 +142,18 @@ class ServerHost:
         self._lives = result.lives.tolist()
         return result.parameters
 
-    def survivors(self, endpoint: MessageEndpoint) -> dict[int, int]:
+    def survivors(self, endpoint: MessageEndpoint, has_returned: Callable[[], bool]) -> dict[int, int]:
         """Return the ranks that the first server has not lost, with their lives. Call after ``join``.
 
-        Worker 0 sends them to the others.
+        Worker 0 sends them to the others. has_returned: waits for the next life of worker 0, if there will be one.
         """
-        if self._rank != 0:
+        while self._rank != 0:
             try:
                 received = endpoint.receive(Survivors, source=0)[1]
                 return dict(zip(received.ranks.tolist(), received.lives.tolist(), strict=True))
             except PeerLost as lost:
+                if has_returned():
+                    continue
                 way_out = "start the run again; the server resumes from its checkpoint if it wrote one."
                 need = "passes through that worker"
                 raise PeerLost(lost.rank, lost.at_s, "the last model", way_out, need=need) from None

@@ -1,7 +1,8 @@
 """Server in its own process, as run by ``tacit serve``. It finds the workers through their store.
 
 Worker 0 sends the initial model. At the end it receives the final model, the intermediate models, and the server's part
-of the trace.
+of the trace. Where ``tacit launch`` starts a server again, it continues from its last checkpoint, and learners join it
+again; without a checkpoint all begin anew.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tacit.errors import Disagreement, TacitError
 from tacit.record.merge import LossCurve, packed
 from tacit.record.trace import EventQueue, Trace
 from tacit.runtime.environment import Environment, address_towards, own_address
+from tacit.runtime.failures.causes import LOST, Cause, publish_cause
+from tacit.runtime.launched import CHECKPOINTS, LaunchedLives
 from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.limits import frame_limit_bytes
@@ -33,8 +36,8 @@ from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.server_model import ServerLoop, ServerModel, packed_models
 from tacit.session.steps.optimizers import Optimizers
 
-CHECKPOINTS: Final = "TACIT_SERVE_CHECKPOINTS"
-"""Environment variable: where the server writes checkpoints, and after how many updates each: ``FOLDER:100``."""
+_BEGUN: Final = "server/begun"
+"""In the store: the moment at which the run's clock was zero, for a later life of the server on this machine."""
 
 
 def serve(
@@ -58,6 +61,10 @@ def serve(
         server = "shards in its workers' processes" if strategy.has_server else "no server"
         raise TacitError(f"{strategy} has {server}; tacit serve needs a strategy with one server.")
     environment = Environment(300.0)
+    life = _Served(model, optimizers, strategy, keep_every)
+    if environment.has(_BEGUN) and not life.has_checkpoint:
+        publish_cause(environment, Cause(LOST, [SERVER]))
+        environment.skip_ended_runs()
     environment.publish("place", place(interface))
     places = environment.gather("place", range(environment.size + 1))
     check_secrets(places)
@@ -66,7 +73,6 @@ def serve(
     [first] = environment.gather("table", [0])
     if (difference := first_difference(table, first)) is not None:
         raise Disagreement(difference[0], difference[1], difference[2], SERVER, at_attach=True)
-    life = _Served(model, optimizers, strategy, keep_every)
     endpoint = MessageEndpoint(
         SERVER,
         [*range(environment.size)],
@@ -80,8 +86,14 @@ def serve(
         received=life.received,
         timeout_s=timeout_s or 1800.0,
         largest_bytes=frame_limit_bytes(model),
+        life=LaunchedLives(environment.store).life,
     )
     try:
+        if (begun := environment.find(_BEGUN)) is None:
+            life.begin(endpoint)
+            environment.store.set(_BEGUN, repr(life.origin_s))
+        else:
+            life.origin_s = float(begun)
         life.run(endpoint, environment.size, steps, seed)
     finally:
         endpoint.close()
@@ -99,21 +111,30 @@ class _Served:
         self.model.every = keep_every
         self._strategy, self._loop = strategy, ServerLoop(strategy, self.model)
         self.hook_lock, self._trace_rows = HookLock(), EventQueue()
-        self._origin_s, self._received_s = time.perf_counter(), 0.0
+        self.origin_s, self._received_s = time.perf_counter(), 0.0  # origin: when the run's clock was zero
         folder, _, every = os.environ.get(CHECKPOINTS, "").rpartition(":")
         self._folder = Path(folder) if folder else None
         self._every, self._attempts, self._due = int(every or 1), checkpoints.Attempts(), False
 
-    def run(self, endpoint: MessageEndpoint, size: int, steps: int | None, seed: int) -> None:
+    @property
+    def has_checkpoint(self) -> bool:
+        return self._folder is not None and checkpoints.step_of(self._folder) is not None
+
+    def begin(self, endpoint: MessageEndpoint) -> None:
+        """Receive clock and model from worker 0."""
         _, sent = endpoint.receive(ClockTime, source=0)
-        self._origin_s = time.perf_counter() - sent.time_s
+        self.origin_s = time.perf_counter() - sent.time_s
         _, start = endpoint.receive(TensorMessage, source=0)
         self._received_s = self.now_s()
         self._trace_rows.clear()  # the initial model does not count as the strategy's traffic
+        self.model.parameters.copy_(start.tensor)
+
+    def run(self, endpoint: MessageEndpoint, size: int, steps: int | None, seed: int) -> None:
+        """Serve to the end, from the last checkpoint if there is one."""
         if self._folder is not None and checkpoints.step_of(self._folder) is not None:
             self._loop.load_state_dict(checkpoints.read_server(self._folder))
         else:
-            self.model.parameters.copy_(start.tensor)
+            self._due = self._folder is not None  # a checkpoint at once: from here on the server can be started again
         self.model.updated = self._plan_checkpoint
         server = ProcessServer(
             endpoint,
@@ -137,7 +158,7 @@ class _Served:
         send_result(endpoint, parameters.cpu(), record, kept)
 
     def now_s(self) -> float:
-        return time.perf_counter() - self._origin_s
+        return time.perf_counter() - self.origin_s
 
     def sent(self, to: int, message: Message, size_bytes: int) -> None:
         self._trace_rows.send(SERVER, to, self.now_s(), size_bytes, message.kind)

@@ -63,8 +63,9 @@ class ReportedModel:
     @contextmanager
     def _server_model(self, exchanging: AbstractContextManager[None]) -> Iterator[None]:
         with exchanging, self._hooks.in_hook():
+            reported = self._hooks.reported()  # which may change this worker's own model
             own = self._flat.vector().clone()
-            self._flat.vector().copy_(self._hooks.reported())
+            self._flat.vector().copy_(reported)
         try:
             yield
         finally:
@@ -78,9 +79,10 @@ class ReportedModel:
         if self._server is not None:
             self._server.distribute_model()
             return
-        steps = [int(own) for own in self._backend.all_gather(str(self._hooks.own_steps).encode()) if own]
-        if min(steps) < max(steps) and self._hooks.calls_before:
-            self._backend.broadcast(self._flat.vector(), self._backend.live_ranks[steps.index(max(steps))])
+        found = self._backend.all_gather(str(self._hooks.own_steps).encode())
+        steps = {rank: int(own) for rank, own in enumerate(found) if own}
+        if min(steps.values()) < max(steps.values()) and self._hooks.calls_before:
+            self._backend.broadcast(self._flat.vector(), max(steps, key=lambda rank: steps[rank]))
             self._flat.write_back()
 
     def update_buffers(self) -> None:

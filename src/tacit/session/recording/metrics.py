@@ -39,6 +39,8 @@ def mean_over_workers(backend: SessionBackend, value: float | Tensor) -> float |
 def gather_over_workers(backend: SessionBackend, value: Any) -> list[Any]:
     """Return every worker's ``value`` in rank order: a number, text, tensor, None, or a list, tuple or dict of these.
 
+    Workers that are lost have none.
+
     The run's clock includes the time until the last worker arrives, but not the exchange.
     """
     packed = io.BytesIO()
@@ -52,7 +54,7 @@ def gather_over_workers(backend: SessionBackend, value: Any) -> list[Any]:
         ) from None
     with backend.pause():
         synchronize_clocks(backend)
-        return [_unpacked(data) for data in backend.all_gather(packed.getvalue())]
+        return [_unpacked(data) for data in backend.all_gather(packed.getvalue()) if data]
 
 
 def wait_for_all(backend: SessionBackend) -> None:

@@ -35,7 +35,7 @@ class Regrouping:
         self._callbacks = list[RegroupCallback]()
         self._told = tuple(worker.network.members)
         if self._membership is not None:
-            self._membership.session = self
+            self._membership.attach_session(self)
 
     def on_regroup(self, callback: RegroupCallback) -> None:
         """Call ``callback`` with the members at the beginning of the next step when they have changed."""
@@ -55,7 +55,6 @@ class Regrouping:
         if self._membership is None:
             return
         if self._membership.is_due:
-            self._backend.drain()
             self._membership.at_boundary()
         members = tuple(self._worker.network.members)
         if members != self._told:
@@ -88,6 +87,11 @@ class Regrouping:
                 complete = self._hooks.after_again
 
     # What the membership calls.
+
+    @property
+    def step(self) -> int:
+        """Completed steps."""
+        return self._hooks.step
 
     def everything(self) -> bytes:
         """Return the state of this worker, for joiners."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from tacit.core.messages import Message
 from tacit.core.state_io import restore, restore_generator, store, store_generator
 from tacit.core.strategy import RunsAhead, Strategy, TakesJoiners, merged_state
 from tacit.core.weights import has_data
-from tacit.errors import MisplacedCall
+from tacit.errors import MembersChanged, MisplacedCall
 from tacit.session.model.flat_parameters import FlatModel
 from tacit.session.steps.attached_worker import AttachedWorker
 from tacit.session.steps.closures import Arguments, Closure, SubstituteClosure, closure_in, evaluate, with_substitute
@@ -31,6 +31,8 @@ from tacit.session.steps.grad_scaler import GradScalerSteps
 from tacit.session.steps.optimizer_sequence import OptimizerSequence
 from tacit.session.steps.optimizers import Optimizers, evaluates_several_times, needs_gradient
 from tacit.session.steps.step_context import StepContext
+
+HookResult = TypeVar("HookResult")
 
 _logger: Final = logging.getLogger("tacit")
 
@@ -88,19 +90,36 @@ class StepHooks:
         """Fetch the model of a run that other workers have begun."""
         if isinstance(self._strategy, TakesJoiners):
             with self.in_hook():
-                self._strategy.join(self._worker, self.state)
+                self._run_hook(self._strategy.join)
                 self.hook_free_steps = self._count_hook_free_steps()
+
+    def _run_hook(self, hook: Callable[[Any, Any], HookResult], *, again: bool = False) -> HookResult | None:
+        """Run a hook of the strategy. If its server has been started again meanwhile, join it as a new learner.
+
+        The learner's gradient is lost then. again: run the hook once more.
+        """
+        while True:
+            try:
+                return hook(self._worker, self.state)
+            except MembersChanged:
+                if not (self._strategy.has_server and isinstance(self._strategy, TakesJoiners)):
+                    raise
+                self.state = self._strategy.init(self._worker)
+                if hook != self._strategy.join:
+                    self._run_hook(self._strategy.join)
+                    if not again:
+                        return None
 
     def reported(self) -> Tensor:
         """Return this worker's share of the model to report; in server strategies the whole model. Call in a hook."""
-        share = self._strategy.reported(self._worker, self.state)
+        share = self._run_hook(self._strategy.reported, again=True)
         return self._worker.parameters if share is None else share
 
     def finish(self) -> None:
         """Call the strategy's ``finish``."""
         with self.in_hook():
             self._worker.check_model()
-            self._strategy.finish(self._worker, self.state)
+            self._run_hook(self._strategy.finish, again=True)
 
     def handle(self, source: int, message: Message) -> None:
         """Pass a message to the strategy. The backend holds the hook lock."""
@@ -156,7 +175,7 @@ class StepHooks:
             if not step.is_abandoned:
                 worker.meter.count(worker.weight)
                 with torch.no_grad():
-                    self._strategy.before_step(worker, self.state)
+                    self._run_hook(self._strategy.before_step)
                     self._flat.write_back()
         except BaseException:
             step.leave_hook()
@@ -253,7 +272,7 @@ class StepHooks:
         before = self._flat.vector().clone() if self._with_curvature else None
         if self._calls_after:
             self._worker.check_model()
-            self._strategy.after_step(self._worker, self.state)
+            self._run_hook(self._strategy.after_step)
         self.hook_free_steps = self._count_hook_free_steps()
         if before is not None and not torch.equal(before, self._flat.vector()):
             for optimizer in self._with_curvature:

@@ -70,11 +70,11 @@ class NetworkRace:
         model, restart = (sent(0, engine.row(0)) for sent in (ServedModel, ServerRestart))
         sizes = MessageSizes(push.size_bytes, model.size_bytes, restart.size_bytes)
         self.rows = ServerRows(world.trace, sizes, strategy.k)
-        self._messages = RaceMessages(cluster, sizes, self._receive_push, self._receive_models)
+        self._ends: list[tuple[float, int]] = [(NEVER, -1)]  # a heap: end of a step, learner; some are outdated
+        self._messages = RaceMessages(cluster, sizes, self._ends, self._receive_push, self._receive_models)
         self._world, self._strategy, self._last = world, strategy, world.steps
         self._k, self._cancels = strategy.k, strategy.cancels
         self._answers, self._waits = strategy.answers_pushes, strategy.waits_for_update
-        self._ends: list[tuple[float, int]] = [(NEVER, -1)]  # a heap: end of a step, learner; some are outdated
         # By learner:
         self._end_of_step = [ComputeTimes(cluster, rank, world.streams).end_of_step for rank in range(size)]
         self._end_s = [NEVER] * size  # end of the step in progress
@@ -161,7 +161,7 @@ class NetworkRace:
         if is_pushed:
             self.rows.pushes += (rank, now_s)
             self._is_pushing[rank] = True
-            self._messages.push(now_s, rank, version, self._next_s() if is_alone else now_s)
+            self._messages.push(now_s, rank, version, is_alone=is_alone)
 
     def _next_s(self) -> float:
         """Return when something happens next."""
@@ -176,6 +176,8 @@ class NetworkRace:
             self._in_flight -= len(ranks)
             self._take_models(now_s, version, is_restart, ranks)
             return
+        if self._version == self._last and self._messages.others_arrive(now_s, is_restart):
+            raise Tie  # the run ends when the server has sent all models: who arrives until then depends on the order
         for rank in ranks:
             if self._is_over:
                 return
@@ -187,14 +189,15 @@ class NetworkRace:
     def _take_models(self, now_s: float, version: int, is_restart: bool, ranks: list[int]) -> None:
         """Begin steps at a model that has arrived; a restart cancels a step in progress."""
         rows, versions, started_s = self.rows, self._versions, self._started_s
-        rows.received[is_restart].add(now_s, ranks)
         if len(ranks) == 1 and not is_restart:
             [rank] = ranks
+            rows.received[0].add_one(now_s, rank)
             rows.waiting_s.append(started_s[rank])
             versions[rank], started_s[rank] = version, now_s
             end_s = self._end_s[rank] = self._end_of_step[rank](now_s)
             heapq.heappush(self._ends, (end_s, rank))
             return
+        rows.received[is_restart].add(now_s, ranks)
         if is_restart:
             ranks = self._cancel(now_s, version, ranks)
         else:
@@ -291,6 +294,14 @@ class NetworkRace:
     def _send(self, now_s: float) -> None:
         """Send the models that wait, as far as the window allows."""
         unsent, room = self._unsent, WINDOW - self._in_flight
+        if len(unsent) == 1 and room and not unsent[0][1]:  # the answer to a push
+            [(rank, _)] = unsent
+            unsent.clear()
+            self.rows.sent[0].add_one(now_s, rank)
+            is_alone = not self._in_flight and not self._inbox
+            self._in_flight += 1
+            self._messages.send_one(now_s, self._version, rank, is_alone=is_alone)
+            return
         some, unsent[:] = unsent[:room], unsent[room:]
         models = [rank for rank, is_restart in some if not is_restart]
         restarts = [rank for rank, is_restart in some if is_restart] if len(models) < len(some) else []
@@ -302,4 +313,4 @@ class NetworkRace:
                 self._late = {rank: count for rank, count in self._late.items() if rank not in restarts}
         is_alone = not self._in_flight and not self._inbox and not unsent
         self._in_flight += len(some)
-        self._messages.send(now_s, self._version, models, restarts, self._next_s() if is_alone else now_s)
+        self._messages.send(now_s, self._version, models, restarts, is_alone=is_alone)

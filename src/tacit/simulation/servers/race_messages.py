@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tacit.cluster.cluster import Cluster
@@ -49,17 +49,18 @@ Held = list[tuple[int, int, float]]
 class RaceMessages:
     """All messages under way. At ``next_s`` something happens to one of them, which ``proceed`` lets happen.
 
-    receive_push, receive_models: called at an arrival, with its time.
+    ends: a heap of the ends of steps. receive_push, receive_models: called at an arrival, with its time.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         sizes: MessageSizes,
+        ends: Sequence[tuple[float, int]],
         receive_push: Callable[[float, int, int], None],
         receive_models: Callable[[float, int, bool, list[int]], None],
     ) -> None:
-        self._cluster, self._sizes = cluster, sizes
+        self._cluster, self._sizes, self._ends = cluster, sizes, ends
         self._receive_push, self._receive_models = receive_push, receive_models
         host, ranks = cluster.host(SERVER), range(cluster.workers)
         self._pipe_in: SharedPipe[tuple[int, int, int, float]] = SharedPipe(cluster.nic_bandwidth("in", host))
@@ -95,6 +96,15 @@ class RaceMessages:
             return event_s
         return in_s if in_s < out_s else out_s
 
+    def others_arrive(self, now_s: float, is_restart: bool) -> bool:
+        """Return whether restarts arrive at ``now_s`` where these are models, or models where these are restarts."""
+        arriving = [about for time_s, handle, about in self.soon if handle == self._receive_models and time_s <= now_s]
+        return any(about[1] != is_restart for about in arriving)
+
+    def _are_quiet_until(self, time_s: float) -> bool:
+        """Return whether nothing else happens, and no step ends, up to ``time_s``."""
+        return time_s < self._ends[0][0] and time_s < self.next_s()
+
     def proceed(self, now_s: float) -> None:
         """Let happen what happens at ``now_s``, which is ``next_s()``."""
         events = self._events
@@ -123,14 +133,21 @@ class RaceMessages:
 
     # Pushes.
 
-    def push(self, now_s: float, rank: int, version: int, free_until_s: float) -> None:
-        """Send a push. free_until_s: when something else happens."""
+    def push(self, now_s: float, rank: int, version: int, *, is_alone: bool) -> None:
+        """Send a push. is_alone: nothing else happens now."""
         latency_s, bandwidth, own = self._up[rank]
         size_bytes, reached_s = self._sizes.push_bytes, now_s + latency_s
         arrival_s = reached_s + size_bytes / bandwidth
         if own is None:
-            self._at(arrival_s, now_s, self._receive_push, rank, version)
-        elif own.end_s == self._pipe_in.end_s == NEVER and now_s + self._longest_push_s[rank] < free_until_s:
+            if is_alone and arrival_s <= now_s and not self.soon:
+                self._receive_push(now_s, rank, version)
+            else:
+                self._at(arrival_s, now_s, self._receive_push, rank, version)
+        elif (
+            is_alone
+            and own.end_s == self._pipe_in.end_s == NEVER
+            and self._are_quiet_until(now_s + self._longest_push_s[rank])
+        ):
             left_s, in_s = own.pass_alone(now_s, size_bytes), self._pipe_in.pass_alone(reached_s, size_bytes)
             self._receive_push(max(arrival_s, left_s + latency_s, in_s), rank, version)
         else:
@@ -156,13 +173,32 @@ class RaceMessages:
 
     # Models.
 
-    def send(self, now_s: float, version: int, models: list[int], restarts: list[int], free_until_s: float) -> None:
-        """Send models to some learners and restarts to others.
+    def send_one(self, now_s: float, version: int, rank: int, *, is_alone: bool) -> None:
+        """Send a model to one learner. is_alone: nothing else happens now, and no other model is on its way."""
+        latency_s, bandwidth, own = self._down[rank]
+        size_bytes, reached_s = self._sizes.model_bytes, now_s + latency_s
+        arrival_s = reached_s + size_bytes / bandwidth
+        if own is None:
+            self._note_arrival(rank, arrival_s)
+        elif is_alone and self._are_quiet_until(now_s + self._longest_model_s + self._each_model_s):
+            left_s, in_s = self._pipe_out.pass_alone(now_s, size_bytes), own.pass_alone(reached_s, size_bytes)
+            arrival_s = max(arrival_s, left_s + latency_s, in_s)
+            if not self.soon:
+                self.soon.append((arrival_s, self._receive_models, (version, False, [rank])))
+                return
+        else:
+            self._enter(now_s, Models(version, False, now_s, size_bytes, [rank], []))
+            return
+        self._at(arrival_s, now_s, self._receive_models, version, False, [rank])
 
-        free_until_s: when something else happens; ``now_s`` if other models are on their way.
-        """
+    def send(self, now_s: float, version: int, models: list[int], restarts: list[int], *, is_alone: bool) -> None:
+        """Send models to some learners and restarts to others. is_alone: as for ``send_one``."""
         sizes, count, pipe_out = self._sizes, len(models) + len(restarts), self._pipe_out
-        is_alone = now_s + self._longest_model_s + count * self._each_model_s < free_until_s and self._are_remote
+        is_alone = (
+            is_alone
+            and self._are_remote
+            and self._are_quiet_until(now_s + self._longest_model_s + count * self._each_model_s)
+        )
         if is_alone and count == len(models):
             self._pass_alone(pipe_out.pass_alone(now_s, sizes.model_bytes, count), now_s, version, False, models)
             return
@@ -253,9 +289,7 @@ class RaceMessages:
     def _deliver(self, now_s: float, models: Models, arrivals: dict[float, list[int]], held: Held) -> None:
         for arrival_s, ranks in arrivals.items():
             for rank in ranks:
-                if self._arrival_s[rank] >= arrival_s:
-                    raise Tie  # a restart may have overtaken a model, which is larger
-                self._arrival_s[rank] = arrival_s
+                self._note_arrival(rank, arrival_s)
             self._at(arrival_s, now_s, self._receive_models, models.version, models.is_restart, ranks)
         ends = dict[float, Held]()
         for one in held:
@@ -264,6 +298,12 @@ class RaceMessages:
             ends.setdefault(own.end_s, []).append(one)
         for end_s, some in ends.items():
             self._at(end_s, now_s, self._leave_learners, models, some)
+
+    def _note_arrival(self, rank: int, arrival_s: float) -> None:
+        """Note when a model arrives; raise ``Tie`` if a restart may have overtaken a model, which is larger."""
+        if self._arrival_s[rank] >= arrival_s:
+            raise Tie
+        self._arrival_s[rank] = arrival_s
 
 
 def _longest_s(link: Link, server_rate: float, size_bytes: int) -> float:

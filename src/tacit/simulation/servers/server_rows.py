@@ -35,6 +35,12 @@ class Groups:
         self.counts.append(len(ranks))
         self.ranks += ranks
 
+    def add_one(self, now_s: float, rank: int) -> None:
+        """Add one event."""
+        self.times_s.append(now_s)
+        self.counts.append(1)
+        self.ranks.append(rank)
+
     def columns(self) -> tuple[Column, Column]:
         """Return time and learner of each event."""
         return np.repeat(np.array(self.times_s), self.counts), np.array(self.ranks, np.int32)

@@ -37,11 +37,15 @@ def in_each_round(hook: Hook) -> Hook:
 
 
 def agree_on_round(worker: Worker, state: GossipState, members: Sequence[int]) -> None:
-    """Let all ``members`` mix again in the latest of their next rounds."""
+    """Let all ``members`` mix again in the latest of their next rounds.
+
+    They also agree on the last round with data: its news may not have reached all of them.
+    """
     count, place = len(members), list(members).index(worker.rank)
-    numbers = [0.0] * (2 * count)  # of each member: its next round, and 1
+    numbers = [0.0] * (2 * count)  # of each member: its next round, and the last one with data
     under_way = state.under_way if state.rank == worker.rank else 0
-    numbers[2 * place : 2 * place + 2] = float(under_way or worker.step + 1), 1.0
+    numbers[2 * place : 2 * place + 2] = float(under_way or worker.step + 1), float(state.last_data_round)
     sent = (torch.zeros(1, dtype=torch.float64), numbers)
     means = worker.network.all_reduce_mean(sent, extra_state=False)[1:].view(count, 2)
-    state.members, state.first_round = list(members), round(float((means[:, 0] / means[:, 1]).max()))
+    first_round, last_data_round = (means.max(0).values * count).round().tolist()
+    state.members, state.first_round, state.last_data_round = list(members), int(first_round), int(last_data_round)

@@ -52,11 +52,15 @@ class OverlappedRound(ModelRound):
         return _result(self, received[:length], received[length:])
 
     def put(self, model: Tensor) -> None:
-        assert self.state.snapshot is not None
-        if self.worker.step == self.state.last_round:  # no step since the snapshot: equal bits on all ranks
+        worker, snapshot = self.worker, self.state.snapshot
+        assert snapshot is not None
+        is_unchanged = worker.step == self.state.last_round
+        if not is_unchanged and worker.weight == 0:  # its data may have ended with the round's start
+            is_unchanged = torch.equal(self._parameters, snapshot)
+        if is_unchanged:  # no update since the snapshot: equal bits on all ranks
             self._parameters.copy_(model)
         else:
-            self._parameters.add_(model.sub_(self.state.snapshot))
+            self._parameters.add_(model.sub_(snapshot))
         self.state.pending = None
 
 

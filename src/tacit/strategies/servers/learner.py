@@ -151,7 +151,8 @@ class Learner:
         is_empty = isinstance(model.body, Tensor) and not model.body.numel()
         if not is_empty:
             decoded = self._decode(shard, model.body)
-            check_numbers(decoded, self._worker, whole.dtype)
+            is_final = decoded is model.body and model.is_owned
+            check_numbers(decoded, self._worker, whole.dtype, is_final=is_final)
             (whole if self._strategy.shards == 1 else whole[begin:end]).copy_(decoded)
             self._worker.spend("flatten", end - begin)
         self._state.versions[shard], self._state.local_steps = model.version, 0

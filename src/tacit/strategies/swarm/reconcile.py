@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tacit.compression.feedback.updates import computed_once
 from tacit.core.worker import Worker
 from tacit.strategies.swarm.messages import SwarmUnanswered
 from tacit.strategies.swarm.state import SwarmState
@@ -20,7 +21,7 @@ def reconcile(worker: Worker, state: SwarmState) -> None:
     state.is_finished = True
     numbers = torch.tensor(list(state.requested), dtype=torch.int64)
     gathered = worker.network.all_gather(SwarmUnanswered(numbers))
-    unanswered = {number for message in gathered for number in message.numbers.tolist()}
+    unanswered = computed_once(gathered, "numbers", lambda: {one for each in gathered for one in each.numbers.tolist()})
     for number, change in state.applied.items():
         if number in unanswered:
             state.buffer.sub_(change)

@@ -1,0 +1,1 @@
+"""The ranks of the benchmark, one module per environment; see common."""
