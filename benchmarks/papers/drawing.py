@@ -74,9 +74,9 @@ def _panel(title: str, curves: Sequence[Curve], x_label: str, floor: float, kind
             across, _, down = points[-1].partition(",")
             names.append((float(down), float(across), colour, curve.name))
     lowest = math.inf
-    for down, across, colour, name in sorted(names, reverse=True):  # from the bottom up, none over another
-        lowest = min(down + 4, lowest - 12)
-        parts.append(f'<text x="{across + 4:.0f}" y="{lowest:.0f}" fill="{colour}">{name}</text>')
+    for down_px, across_px, colour, name in sorted(names, reverse=True):  # from the bottom up, none over another
+        lowest = min(down_px + 4, lowest - 12)
+        parts.append(f'<text x="{across_px + 4:.0f}" y="{lowest:.0f}" fill="{colour}">{name}</text>')
     return parts
 
 

@@ -23,7 +23,9 @@ def simulate_until(
             raise Ended(f"{time_s:g} s are over")
 
     cluster: tacit.Cluster = settings["cluster"]
+    assert isinstance(cluster.compute, tacit.Delay)
     most = round(4 * cluster.workers * horizon_s / cluster.compute.expected_s) + 100  # more than any method needs
+    run: tacit.Run | None
     try:
         run = tacit.simulate(
             workload, strategy, steps=most, evaluate_every_s=horizon_s / moments, progress=stop, **settings

@@ -113,7 +113,8 @@ class Regression(Workload):
             share = torch.sigmoid(self.x[rows] @ w)
             scaled = self.x[rows] * (share * (1 - share)).sqrt()[:, None]
             total += (scaled.T @ scaled).double() / samples
-        return torch.linalg.cholesky(total)
+        factor: Tensor = torch.linalg.cholesky(total)
+        return factor
 
 
 def epsilon_like(
@@ -139,7 +140,8 @@ def epsilon_like(
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    return x / x.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    norms: Tensor = x.norm(dim=1, keepdim=True)
+    return x / norms.clamp(min=1e-12)
 
 
 def read_adult(path: Path) -> tuple[Tensor, Tensor]:

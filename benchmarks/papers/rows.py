@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,7 +94,8 @@ class Search:
         wanted = list(self.rates)
         while wanted:
             for rate in wanted:
-                scores[rate] = score_of(rows.get(key_of(case, rate, TUNING_SEED), lambda r=rate: train(r, TUNING_SEED)))
+                row = rows.get(key_of(case, rate, TUNING_SEED), partial(train, rate, TUNING_SEED))
+                scores[rate] = score_of(row)
             best = min(scores, key=lambda rate: (scores[rate], rate))
             tried = sorted(scores)
             wanted = []
@@ -107,7 +109,7 @@ class Search:
     def run(self, rows: Rows, case: Case, train: Callable[[float, int], Row]) -> Tuned:
         """Search the rate and run the seeds; ``train`` takes a rate and a seed."""
         rate, tried = self.best_rate(rows, case, train)
-        found = [rows.get(key_of(case, rate, seed), lambda s=seed: train(rate, s)) for seed in self.seeds]
+        found = [rows.get(key_of(case, rate, seed), partial(train, rate, seed)) for seed in self.seeds]
         return Tuned(rate, tuple(tried), tuple(found))
 
 

@@ -166,7 +166,7 @@ def read_rows(path: Path) -> dict[Training, dict[str, Any]]:
 
 def mean_period(row: dict[str, Any]) -> float:
     """Return the steps per round of a run."""
-    return float(row["steps"]) / max(1, row["rounds"])
+    return float(row["steps"]) / max(1, int(row["rounds"]))
 
 
 def best_of(rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ A simulated run and a real one with equal seeds have the same start and the same
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -141,8 +142,12 @@ class HeldOutError(Workload):
 @cache
 def pictures(name: str, data: str) -> tuple[Any, Any]:
     """Return training and held-out pictures."""
-    load_of = {"mnist": lambda: mnist(data), "cifar10": lambda: cifar10(data), "digits": digits}[name]
-    training, held_out = load_of().load()
+    loaders: dict[str, Callable[[], Any]] = {
+        "mnist": lambda: mnist(data),
+        "cifar10": lambda: cifar10(data),
+        "digits": digits,
+    }
+    training, held_out = loaders[name]().load()
     return training, held_out
 
 
