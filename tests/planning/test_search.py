@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import tacit
 from tacit.planning.candidates import Candidate
@@ -55,20 +54,6 @@ def test_waves_are_the_baseline_then_the_others_then_rates_then_seeds() -> None:
     assert {task.lr for task in done[4:16]} == {0.05, 0.2, 0.4}
     assert {task.seed for task in done[16:]} == {1}
     assert made.score(LOCAL[1]) == 48.0
-
-
-def test_candidates_that_are_close_to_the_best_get_further_seeds() -> None:
-    made = search({DDP: 1.0, LOCAL[0]: 0.5, LOCAL[1]: 0.4, LOCAL[2]: 0.3})
-    done = carry_out(made, {DDP: 100, LOCAL[0]: 110, LOCAL[1]: 130, LOCAL[2]: 170})  # 100, 55, 52 and 51 s
-    further = [task for task in done if task.seed > 1]
-    assert {task.candidate for task in further} == set(LOCAL)
-    assert sorted(task.seed for task in further) == 3 * [100] + 3 * [101] + 3 * [200] + 3 * [201]
-
-
-def test_one_seed_gets_no_further_seeds() -> None:
-    scope = replace(SCOPE, seeds=(0,))
-    done = carry_out(search({DDP: 1.0, LOCAL[0]: 0.5, LOCAL[1]: 0.5}, scope), {DDP: 100, LOCAL[0]: 100, LOCAL[1]: 100})
-    assert {task.seed for task in done} == {0}
 
 
 def test_candidates_that_cannot_win_are_skipped() -> None:

@@ -1,4 +1,4 @@
-"""The search of a plan: which simulations to make, in five waves.
+"""The search of a plan: which simulations to make, in four waves.
 
 1. The candidates that stay to the end, DDP and the user's own strategy, at the user's learning rate.
 2. All others whose best possible time is shorter: the steps of synchronous SGD at their own pace. None of them is
@@ -6,8 +6,6 @@
 3. The fastest candidates and those that stay, at other learning rates. Those that stay are never cut short, so that
    the best rates of both are compared.
 4. The fastest three and those that stay, with further seeds.
-5. Those of them that are within 10 % of the best, with twice as many seeds again: seeds change times by more than that.
-   Not if one seed was asked for.
 
 A wave starts when the one before has ended, so results do not depend on the number of processes. Once the budget is
 spent, no further wave starts.
@@ -35,9 +33,6 @@ _MARGIN: Final = 1.1
 """Candidates are simulated for longer than the best time by this factor, as paces are uncertain."""
 _MOST_CANDIDATES: Final = 24
 _TUNED, _REPEATED = 6, 3
-_CLOSE: Final = 1.1
-_SEED_STEP: Final = 100
-"""Distance of a further seed from the seed that was asked for."""
 RATES: Final = (0.5, 2.0, 4.0)
 """Other learning rates that are tried, as factors of the user's."""
 
@@ -83,11 +78,11 @@ class Search:
         assert isinstance(task, PlanTask)
         self.trials[task.candidate].append(Trial.of(run, task.lr, self._scope.target_loss))
         self._left -= 1
-        while self._left == 0 and self._wave < 5:
+        while self._left == 0 and self._wave < 4:
             if self._wave > 1 and self._now_s() - self._begun_s > self._scope.budget_s:
                 self.is_cut = True
                 return
-            yield from (self._second, self._third, self._fourth, self._fifth, self._none)[self._wave - 1]()
+            yield from (self._second, self._third, self._fourth, self._none)[self._wave - 1]()
 
     def score(self, candidate: Candidate, lr: float | None = None) -> float:
         """Return the median time to the target, or the loss after the given time; infinite if it was not reached.
@@ -131,17 +126,10 @@ class Search:
     def _fourth(self) -> Iterator[tuple[Order, Task]]:
         wanted = []
         for one in [*self._kept(), *self._best(_REPEATED)]:
-            rates = {self._scope.lr, self._best_rate(one)}
+            rates: set[float | None] = {self._scope.lr}
+            if tried := self._rates(one):
+                rates.add(min(tried, key=lambda rate: (self.score(one, rate), rate)))
             wanted += [(one, rate, seed) for rate in sorted(rates, key=_rank) for seed in self._scope.seeds[1:]]
-        yield from self._start(wanted, capped=False)
-
-    def _fifth(self) -> Iterator[tuple[Order, Task]]:
-        seeds = self._scope.seeds
-        further = [seed + n * _SEED_STEP for n in (1, 2) for seed in seeds] if len(seeds) > 1 else []
-        finalists = [*self._kept(), *self._best(_REPEATED)]
-        best = min(map(self.score, finalists))
-        close = [one for one in finalists if best < math.inf and self.score(one) <= _CLOSE * best]
-        wanted = [(one, self._best_rate(one), seed) for one in close if len(close) > 1 for seed in further]
         yield from self._start(wanted, capped=False)
 
     def _none(self) -> Iterator[tuple[Order, Task]]:
@@ -153,9 +141,8 @@ class Search:
         reached = [one for one in self._others() if self.score(one) < math.inf]
         return sorted(reached, key=lambda one: (self.score(one), one.label))[:count]
 
-    def _best_rate(self, candidate: Candidate) -> float | None:
-        tried = sorted({trial.lr for trial in self.trials[candidate] if trial.lr is not None})
-        return min(tried, key=lambda rate: (self.score(candidate, rate), rate)) if tried else self._scope.lr
+    def _rates(self, candidate: Candidate) -> list[float]:
+        return sorted({trial.lr for trial in self.trials[candidate] if trial.lr is not None})
 
     def _start(
         self, wanted: Sequence[tuple[Candidate, float | None, int]], *, capped: bool = True
