@@ -95,12 +95,12 @@ def test_an_endpoint_that_follows_its_peers_writes_to_their_new_lives_and_forget
             one.endpoint.send(1, Note(number))
         first.endpoint.send(0, Note(3))
         assert first.endpoint.receive(Note) == (0, Note(0))
-        first.endpoint.wait_for_arrival({0: one.endpoint.sent[1]})
+        first.endpoint.wait_for_arrival({0: one.endpoint.sent[1, 1]})
         second = End(store, 1, [0], life=2)
         one.endpoint.wait_for_arrival({1: 1})
         one.endpoint.follow({1: 2})
         one.endpoint.forget_received()
-        assert one.endpoint.sent[1] == 0  # to this life
+        assert one.endpoint.sent[1, 2] == 0
         waiting = pool.submit(one.endpoint.receive, Note, 1)  # before it has written to that life
         second.endpoint.send(0, Note(4))
         assert waiting.result(10.0) == (1, Note(4))
