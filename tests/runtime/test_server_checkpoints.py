@@ -65,8 +65,8 @@ def race(folder: str) -> list[tuple[torch.Tensor, int]]:
     results = []
     for number, strategy in enumerate(RACING):
         place = f"{folder}/{number}"
-        learn(strategy, 40, place, keep_at=5)
-        results.append(learn(strategy, 60, place, resumes=True))
+        learn(strategy, 20, place, keep_at=5)
+        results.append(learn(strategy, 30, place, resumes=True))
     return results
 
 

@@ -206,6 +206,38 @@ def test_a_learner_that_returns_counts_its_pushes_anew():
     assert leader.sent[0][1].numbers.tolist() == [2**20]
 
 
+def test_shards_keep_no_more_pushes_of_a_learner_than_an_update_may_use():
+    """The leader would otherwise get reports faster than it reads them, from learners that need not wait for answers.
+
+    After an update, and after a learner has joined again, they are counted anew.
+    """
+    shard = SpeakingServer(2, torch.zeros(4), steps=2, shard=1)
+    shard.coming.extend([(0, push(0, number)) for number in range(5)])
+    shard.coming.append((-1, ShardBatch(torch.tensor([0, 0]), torch.tensor([0, 1]))))
+    shard.coming.extend([(0, push(1, number)) for number in (5, 6, 7)])
+    shard.coming.extend([(0, ModelRequest(is_joining=True)), (0, push(1, 2**20))])
+    shard.coming.append((-1, ShardBatch(torch.tensor([0, 0]), torch.tensor([6, 2**20]))))
+    strategy = tacit.KBatchSync(k=2, shards=2)
+    ParameterServer(strategy, shard, ServerState(2, has_left=[False] * 2)).serve()
+    assert [report.number for _, report in shard.sent] == [0, 1, 5, 6, 2**20]
+    leader = SpeakingServer(2, torch.zeros(4), steps=1)
+    leader.coming.extend([(0, push(0, number)) for number in range(3)])
+    leader.coming.extend([(-3, ShardReport(0, number)) for number in (2, 0, 1)])
+    ParameterServer(strategy, leader, ServerState(2, has_left=[False] * 2)).serve()
+    assert leader.sent[0][1].numbers.tolist() == [0, 1]
+
+
+def test_a_learner_joins_the_first_shard_last():
+    """No other shard gives it a later version than the first, which would count pushes that the first one drops."""
+    run = simulate(
+        tacit.KBatchSync(k=2, shards=2), SEVERAL_TENSORS, steps=20, latency_s=0.1, faults=[tacit.Join(rank=2, at_s=3.0)]
+    )
+    events = sorted((event for event in run.trace if event.rank == 2), key=lambda event: event.time_s)
+    messages = [event for event in events if event.label in (ModelRequest.kind, ServedModel.kind)]
+    joined = [(event.kind, event.peer) for event in messages if event.kind in ("send", "receive")]
+    assert joined[:4] == [("send", -3), ("receive", -3), ("send", -1), ("receive", -1)]
+
+
 @pytest.mark.parametrize(
     ("source", "report"),
     [(0, ShardReport(0, 0)), (-4, ShardReport(0, 0)), (-1, ShardReport(0, 0)), (-3, ShardReport(9, 0))],

@@ -100,10 +100,14 @@ class Learner:
             self._receive(())
 
     def join(self) -> None:
-        """Receive the current model before the first step."""
-        for shard in range(self._strategy.shards):
+        """Receive the current model before the first step; the first shard's last, which is never behind the others."""
+        others = range(1, self._strategy.shards)
+        for shard in others:
             self._worker.network.send(server_address(shard), ModelRequest(is_joining=True))
-        self._receive(range(self._strategy.shards))
+        for shard in others:
+            self._receive_part(shard)
+        self._worker.network.send(server_address(0), ModelRequest(is_joining=True))
+        self._receive([0])
         state = self._state
         state.pushes = min(state.versions) << _PUSHES_BITS  # reports of an earlier life's pushes may still arrive
 

@@ -41,7 +41,9 @@ class ParameterServer:
         self, strategy: ParameterServerStrategy, server: Server, state: ServerState, k_policy: KPolicy | None = None
     ) -> None:
         self._strategy, self._server, self._state, self._k_policy = strategy, server, state, k_policy
-        self._shards, self._bound = ShardGroup(strategy.shards, server), StalenessBound(strategy.staleness_bound)
+        most_k = strategy.k if k_policy is None else max(strategy.k, server.size)
+        self._shards = ShardGroup(strategy.shards, server, most_k if strategy.cancels else None)
+        self._bound = StalenessBound(strategy.staleness_bound)
         self._rates, self._speed_bias = GradientRates(strategy.rate, server, state), SpeedBiasCheck(strategy, server)
         self._learners = Learners(strategy, server, state)
         self._models = ModelSender(strategy, server, state, self._learners, self._rates)
@@ -75,10 +77,10 @@ class ParameterServer:
         return (steps := self._server.steps) is not None and self._state.version >= steps
 
     def _add_gradient(self, source: int, push: ServerPush) -> None:
-        """Add a gradient to the pending ones, unless its step was cancelled or skipped, or it is too old."""
+        """Add a gradient to the pending ones, unless its step was cancelled or skipped, or no update can use it."""
         if is_late := self._strategy.drops(self._state.version - push.version):
             self._learners.record_late(source)
-        if not push.is_skipped and not is_late:
+        if not (push.is_skipped or is_late or self._shards.has_enough(source)):
             self._pending.add(source, push)
             if self._answers_pushes:
                 self._waiting[source] = None

@@ -6,7 +6,8 @@ So all parts of the model use the same gradients, and a learner that is lost bet
 nobody. Between two updates the leader lets all shards write their part of a checkpoint (``CheckpointRequest``).
 
 In the sync kinds the other shards send each new version to all learners, and a learner waits for the version
-that belongs to the leader's.
+that belongs to the leader's. Learners that need not wait for an answer push faster than the leader can read reports, so
+each shard keeps and reports only as many pushes of a learner as one update may use.
 """
 
 from __future__ import annotations
@@ -33,10 +34,16 @@ Named = tuple[int, int]
 
 
 class ShardGroup:
-    """One shard's link to the other shards. A server without sharding is the leader of a group of one."""
+    """One shard's link to the other shards. A server without sharding is the leader of a group of one.
 
-    def __init__(self, count: int, server: Server) -> None:
+    most: pushes of one learner to keep between two updates; None: all. An update drops those that it does not use, so
+    it never uses more than the first K of a learner, which are the same in all shards.
+    """
+
+    def __init__(self, count: int, server: Server, most: int | None = None) -> None:
         self._count, self._server = count, server
+        self._most = most if count > 1 else None
+        self._kept: dict[int, set[int]] = {}  # by learner: the numbers of its pushes that are not used yet
         self.is_leader = server.shard == 0
         self.leader_has_ended = self.is_leader
         self._queue: list[ToShards] = []  # from the leader, not yet used
@@ -87,8 +94,14 @@ class ShardGroup:
 
     # Which shards have which pushes.
 
+    def has_enough(self, source: int) -> bool:
+        """Whether no update will use another push of a learner at the present version."""
+        return self._most is not None and len(self._kept.get(source, ())) >= self._most
+
     def arrived(self, source: int, number: int) -> None:
         """Note a push that this shard has, and tell the leader."""
+        if self._most is not None:
+            self._kept.setdefault(source, set()).add(number)
         if not self.is_leader:
             self._server.network.send(SERVER, ShardReport(source, number))
         elif self._count > 1:
@@ -109,6 +122,8 @@ class ShardGroup:
 
     def forget(self, source: int, number: int) -> None:
         """Drop what is known of a push that is used now, or never."""
+        if source in self._kept:
+            self._kept[source].discard(number)
         if self._count > 1 and self.is_leader:
             self._latest[source] = max(number, self._latest.get(source, -1))
             self.reports.pop((source, number), None)
@@ -116,6 +131,7 @@ class ShardGroup:
     def forget_learner(self, source: int) -> None:
         """Drop what is known of the pushes of a learner that has joined: it counts them anew."""
         self._latest.pop(source, None)
+        self._kept.pop(source, None)
         for push in [push for push in self.reports if push[0] == source]:
             del self.reports[push]
 
