@@ -39,7 +39,13 @@ def chaos_command(
     ] = None,
     for_s: Annotated[
         float | None,
-        typer.Option("--for", metavar="SECONDS", help="Length of the run.", show_default="60", rich_help_panel=_DRAWN),
+        typer.Option(
+            "--for",
+            metavar="SECONDS",
+            help="Length of the run, more than 15.",
+            show_default="60",
+            rich_help_panel=_DRAWN,
+        ),
     ] = None,
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", help="Mean time between faults.", rich_help_panel=_DRAWN)
@@ -100,7 +106,7 @@ def chaos_command(
     else:
         given = {"--workers": workers, "--for": for_s}
         ignored = [name for name, value in given.items() if value is not None]
-        require(not ignored, f"{', '.join(ignored)} with a plan: the plan says it; change {plan_file}.")
+        require(not ignored, f"{', '.join(ignored)} cannot be used with a plan, which sets it; change {plan_file}.")
         plan = ChaosPlan.read(plan_file)
     plan.check_hosts(shards_of(parsed))
     folder = run_folders.claim(out, command="chaos", force=force)
