@@ -272,7 +272,7 @@ def _split(command: Any) -> tuple[str, list[str], list[str]]:
         if not text.strip() or text.strip() == "Examples":
             continue
         lines = [line.strip() for line in text.splitlines()]
-        if all(line.startswith("tacit ") or not line for line in lines):
+        if all(line.startswith(("tacit ", "torchrun ")) or not line for line in lines):
             examples += [re.sub(r"\s{2,}(?=\S)", "  # ", line) for line in lines if line]
         else:
             paragraphs.append(_wrapped(" ".join(lines)))

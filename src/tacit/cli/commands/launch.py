@@ -104,8 +104,9 @@ def launch_command(
     arguments. The command sees at once when a worker ends, tells the others,
     and starts it again as a new life of its rank. Ctrl-C and SIGTERM are
     passed on to the workers. A server (--server) that fails is started again
-    from its last checkpoint, and learners join it again. Ends with 0 if enough workers have finished,
-    otherwise with the exit code of the worker that failed.
+    from its last checkpoint, and learners join it again. Ends with 0 if
+    enough workers have finished, otherwise with the exit code of the worker
+    that failed.
 
     [bold]Examples[/]
 
