@@ -86,13 +86,15 @@ def test_a_run_with_a_stopped_worker_is_reported(tmp_path: Path):
     assert report["finished_seats"] == [0, 1, 2] and report["left_processes"] == 0
     assert "| 1 stop of 2 at 0.5 s for 0.8 s |" in (tmp_path / "out" / "report.md").read_text()
     simulated = tomllib.loads((tmp_path / "out" / "simulator.toml").read_text())
-    assert simulated["cluster"] == {"workers": 3, "faults": ["Pause(rank=2, at_s=0.5, for_s=0.8)"]}
+    faults = ["Pause(rank=2, at_s=0.5, for_s=0.8)"]
+    assert simulated["cluster"] == {"workers": 3, "min_workers": plan.min_workers, "faults": faults}
     assert ChaosPlan.read(tmp_path / "out" / "plan.toml") == plan
 
 
 def test_what_the_command_refuses(tmp_path: Path):
     words = {
         ("--kinds", "kill,flood"): "known kinds are kill, stop, slow, cut, fill",
+        ("--interval", "0"): "--interval 0.0 must be a positive time in seconds.",
         (str(tmp_path / "none.toml"),): "cannot be read: No such file",
     }
     for given, message in words.items():

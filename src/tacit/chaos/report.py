@@ -21,7 +21,11 @@ def write_report(run: ChaosRun, out: Path) -> None:
     write_text(out / "report.md", page(run))
     simulated = {
         "strategy": run.strategy,
-        "cluster": {"workers": run.plan.workers, "faults": [str(fault) for fault in run.plan.simulated()]},
+        "cluster": {
+            "workers": run.plan.workers,
+            "min_workers": run.plan.min_workers,
+            "faults": [str(fault) for fault in run.plan.simulated()],
+        },
     }
     comment = "The same faults in the simulator: tacit simulate --config simulator.toml"
     write_text(out / "simulator.toml", toml_text(simulated, comment=comment))

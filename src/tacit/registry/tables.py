@@ -94,7 +94,7 @@ def cluster_fields(table: Table) -> dict[str, Any]:
         "nics": lambda _: {_rank("nics", r): parsed("nics", v, "cluster") for r, v in keyed(table, "nics")},
         "links": lambda _: {_pair(pair): parsed("links", v, "cluster") for pair, v in keyed(table, "links")},
     }
-    kinds = {"workers": int, "cores": int, "cancel": str, "server": str}
+    kinds = {"workers": int, "cores": int, "min_workers": int, "cancel": str, "server": str}
     return {
         key: readers[key](value) if key in readers else checked(key, value, kinds.get(key, float))
         for key, value in table.items()

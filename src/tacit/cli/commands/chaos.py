@@ -21,6 +21,7 @@ from tacit.registry.notation import parse
 
 _DRAWN: Final = "Drawn faults"
 _RUN: Final = "Run"
+_KINDS: Final = "kill,stop,slow"
 _EVERY: Final = 50
 """Steps between checkpoints where the plan fills the disk."""
 
@@ -48,11 +49,18 @@ def chaos_command(
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Mean time between faults.", rich_help_panel=_DRAWN)
-    ] = 5.0,
+        float | None,
+        typer.Option(metavar="SECONDS", help="Mean time between faults.", show_default="5", rich_help_panel=_DRAWN),
+    ] = None,
     kinds: Annotated[
-        str, typer.Option(metavar="LIST", help=f"Kinds of faults: {', '.join(KINDS)}.", rich_help_panel=_DRAWN)
-    ] = "kill,stop,slow",
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help=f"Kinds of faults: {', '.join(KINDS)}.",
+            show_default=_KINDS,
+            rich_help_panel=_DRAWN,
+        ),
+    ] = None,
     step_ms: Annotated[float, typer.Option(metavar="MS", help="Least time of a step.", rich_help_panel=_RUN)] = 20.0,
     undisturbed: Annotated[
         bool,
@@ -92,19 +100,21 @@ def chaos_command(
     require(step_ms > 0, f"--step-ms {step_ms} must be positive.")
     parsed = parse(strategy, "strategies")
     if plan_file is None:
-        wanted = [kind.strip() for kind in kinds.split(",") if kind.strip()]
+        require(for_s is None or for_s > 0, f"--for {for_s} must be a positive time in seconds.")
+        require(interval is None or interval > 0, f"--interval {interval} must be a positive time in seconds.")
+        wanted = [kind.strip() for kind in (_KINDS if kinds is None else kinds).split(",") if kind.strip()]
         unknown = [kind for kind in wanted if kind not in KINDS]
         require(bool(wanted) and not unknown, f"--kinds {kinds}: known kinds are {', '.join(KINDS)}.")
         plan = draw_plan(
             seed,
             workers=4 if workers is None else workers,
             for_s=60.0 if for_s is None else for_s,
-            interval_s=interval,
+            interval_s=5.0 if interval is None else interval,
             kinds=wanted,
             spared=range(shards_of(parsed)),
         )
     else:
-        given = {"--workers": workers, "--for": for_s}
+        given = {"--workers": workers, "--for": for_s, "--interval": interval, "--kinds": kinds}
         ignored = [name for name, value in given.items() if value is not None]
         require(not ignored, f"{', '.join(ignored)} cannot be used with a plan, which sets it; change {plan_file}.")
         plan = ChaosPlan.read(plan_file)
