@@ -219,9 +219,7 @@ def _take_down(name: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     _run("ip", "netns", "delete", name, check=False)
-    shutil.rmtree(_FILES / name, ignore_errors=True)
-    with contextlib.suppress(OSError):  # it holds files of another run, or does not exist
-        _FILES.rmdir()
+    shutil.rmtree(_FILES / name, ignore_errors=True)  # their folder stays: another process may be about to use it
 
 
 def _ip(*words: str) -> None:
