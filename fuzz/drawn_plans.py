@@ -86,8 +86,11 @@ _NEEDS_LOSSES = ("KAsync-rate", "AdaSync", "LocalSGD-loss")
 _QUADRATIC = workloads.quadratic(dimension=7, condition=5.0, noise=0.1)
 _X = torch.randn(40, 7, generator=torch.Generator().manual_seed(1))
 _Y = torch.randn(40, 1, generator=torch.Generator().manual_seed(2))
+with torch.random.fork_rng():
+    torch.manual_seed(0)
+    _MODEL = torch.nn.Sequential(torch.nn.Linear(7, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
 _SEVERAL_TENSORS = workloads.custom(
-    torch.nn.Sequential(torch.nn.Linear(7, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)),
+    _MODEL,
     torch.nn.functional.mse_loss,
     data=(_X, _Y),
     batch_size=4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,7 @@ def _result_problems(plan: DrawnPlan, run: tacit.Run) -> Iterator[str]:
     first, last = run.history[0]["loss"], run.history[-1]["loss"]
     if last is None or not math.isfinite(last):
         yield f"loss {last}"
-    elif last > 5 * first + 1 and not plan.keeps_models:
+    elif last > 5 * first + 1 and not plan.keeps_models and last > 5 * _loss_without_faults(plan):
         yield f"loss rose from {first} to {last}"
     if plan.name in SERVERS:
         updates = [event.value for event in run.trace.of("note") if event.label == "update"]
@@ -136,6 +136,13 @@ def _result_problems(plan: DrawnPlan, run: tacit.Run) -> Iterator[str]:
         stale = max((e.value for e in run.trace.of("note") if e.label == "staleness"), default=0)
         if bound is not None and stale > bound:
             yield f"staleness {stale} above {bound}"
+
+
+def _loss_without_faults(plan: DrawnPlan) -> float:
+    """Return the last loss of the same run without faults: momentum and old gradients alone make some diverge."""
+    calm = replace(plan.cluster, faults=[], min_workers=None)
+    run = tacit.simulate(plan.workload, plan.strategy, cluster=calm, **plan.settings)
+    return float(run.history[-1]["loss"])
 
 
 def model_problems(plan: DrawnPlan, run: tacit.Run | None, seen: Seen) -> Iterator[str]:
@@ -167,6 +174,8 @@ def _sum_problems(plan: DrawnPlan, run: tacit.Run, seen: Seen) -> Iterator[str]:
         drift = float((run.parameters - seen.starts.mean(0)).abs().max())
         if drift > slack:
             yield f"the mean moved by {drift:.3g}"
+    if {event.rank for event in run.trace.of("fault") if event.label == "crash"} == set(range(plan.cluster.workers)):
+        return  # nobody may have been left to give a model, and the new workers began anew
     low, high = seen.starts.min(0).values - slack, seen.starts.max(0).values + slack
     if ((run.parameters < low) | (run.parameters > high)).any():
         yield f"the model {run.parameters.tolist()} is not among the initial ones"

@@ -76,6 +76,7 @@ class Collectives(Rendezvous[Collective]):
         self._awake_from, self._is_timing = awake_from, is_timing
         self.find_matrix: FindMatrix | None = None  # of a world whose workers' parameters are rows of a matrix
         self.overlap: BackwardOverlap | None = None  # of all-reduces with the backward pass
+        self._held_up: list[Collective] = []  # by a cut or a pause: all ranks have joined, and it has not begun
         self.rounds = 0  # of all ranks
         self._group_rounds: dict[Group, int] = {}  # of other groups
 
@@ -104,7 +105,6 @@ class Collectives(Rendezvous[Collective]):
 
     def _start(self, collective: Collective) -> None:
         self._trace.pack_if_long()
-        price, results = self._price(collective)
         if not collective.is_numbered:  # a repeated one keeps its number
             self._number_round(collective)
             collective.is_numbered = True
@@ -113,7 +113,20 @@ class Collectives(Rendezvous[Collective]):
         if collective.begun_s > now_s + self._timeout_s:
             failure = TimedOut(str(collective), self._fabric.cut_off(collective.group), self._timeout_s)
             self._agenda.at(now_s + self._timeout_s, partial(self._time_out, collective, collective.attempt, failure))
-            return
+        elif collective.begun_s > now_s:
+            self._held_up.append(collective)
+            self._agenda.at(collective.begun_s, partial(self._begin_late, collective, collective.attempt))
+        else:
+            self._begin(collective)
+
+    def _begin_late(self, collective: Collective, attempt: int) -> None:
+        if attempt == collective.attempt:
+            self._held_up.remove(collective)
+            self._begin(collective)
+
+    def _begin(self, collective: Collective) -> None:
+        """Exchange: write the traffic into the trace, and let each rank leave when it has its result."""
+        price, results = self._price(collective)
         collective.results = dict(zip(collective.group, results, strict=True))
         ends_s = [collective.begun_s + seconds for seconds in price.seconds]
         self._record(collective, ends_s, price.sent_bytes)
@@ -122,6 +135,20 @@ class Collectives(Rendezvous[Collective]):
             leaving[end_s].append(rank)
         for end_s, ranks in leaving.items():
             self._agenda.at(end_s, partial(self._leave, collective, ranks, collective.attempt))
+
+    def lose(self, rank: int, at_s: float) -> None:
+        for collective in [one for one in self._held_up if rank in one.group]:
+            self._held_up.remove(collective)
+            collective.attempt += 1
+            if not self.skips_lost:
+                self._fail(collective, self._peer_lost(rank, at_s, collective))
+                continue
+            collective.joined.pop(rank, None)
+            collective.waiters.pop(rank, None)
+            collective.group = tuple(other for other in collective.group if other != rank)
+            if collective.group:
+                self._start(collective)
+        super().lose(rank, at_s)
 
     def _time_out(self, collective: Collective, attempt: int, failure: TimedOut) -> None:
         if attempt == collective.attempt:

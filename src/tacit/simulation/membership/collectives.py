@@ -180,6 +180,8 @@ class MembersCollectives(Collectives):
             if now_s >= call.begun_s:
                 super()._record(call, [now_s] * len(sent), sent)
         call.attempt += 1
+        if call in self._held_up:
+            self._held_up.remove(call)
         call.results, call.means = {}, None
         self._running.remove(call)
         self._open[_EVERYBODY, call.count] = call

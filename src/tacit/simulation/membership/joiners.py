@@ -17,6 +17,7 @@ from tacit.simulation.network import SimulatedPending
 if TYPE_CHECKING:
     from numpy.random import Generator
 
+    from tacit.simulation.links import Price
     from tacit.simulation.workers import SimulatedWorker
 
 
@@ -29,13 +30,19 @@ class Everything:
     shared_random: Generator
     size_bytes: int
 
-    def transfer(self, joiners: Sequence[int], begun_s: float) -> float:
-        """Send everything to ``joiners`` at ``begun_s``; return how long it takes. The bytes are counted."""
-        world, group = self.donor.world, (self.donor.rank, *joiners)
-        price = world.fabric.price_broadcast(group, self.donor.rank, self.size_bytes)
-        ends_s = [begun_s + seconds for seconds in price.seconds]
-        world.trace.exchanges(group, begun_s, ends_s, "join", world.collectives.rounds, price.sent_bytes)
-        return max(price.seconds)
+    def price(self, joiners: Sequence[int]) -> Price:
+        """Return time and bytes of sending everything to ``joiners``."""
+        return self.donor.world.fabric.price_broadcast(self._group(joiners), self.donor.rank, self.size_bytes)
+
+    def record_transfer(self, joiners: Sequence[int], price: Price) -> None:
+        """Add the transfer, which begins now, to the trace. Its bytes are counted."""
+        world, now_s = self.donor.world, self.donor.world.agenda.now_s
+        ends_s = [now_s + seconds for seconds in price.seconds]
+        rounds = world.collectives.rounds
+        world.trace.exchanges(self._group(joiners), now_s, ends_s, "join", rounds, price.sent_bytes)
+
+    def _group(self, joiners: Sequence[int]) -> tuple[int, ...]:
+        return (self.donor.rank, *joiners)
 
     def give(self, joiner: SimulatedWorker) -> None:
         """Let ``joiner`` start where the donor is."""

@@ -23,6 +23,7 @@ from tacit.simulation.membership.joiners import Everything, everything_of
 from tacit.simulation.rendezvous import Group
 
 if TYPE_CHECKING:
+    from tacit.simulation.links import Price
     from tacit.simulation.workers import SimulatedWorker
     from tacit.simulation.world import World
 
@@ -126,13 +127,18 @@ class Members:
             return
         self._attempt += 1
         joiners = self._admitted(left)
-        seconds, everything = self._world.cluster.regroup_s, None
+        decided_s = self._world.awake_from(left) + self._world.cluster.regroup_s  # a paused member answers later
+        everything = None
         if joiners:
-            donor = self._donor(left)
-            everything = everything_of(self._world.workers[donor])
-            seconds += everything.transfer(joiners, self._world.awake_from(left) + seconds)
-        begun_s = self._world.awake_from(left)  # a member that is paused answers later
-        self._world.agenda.at(begun_s + seconds, partial(self._decide, self._attempt, left, joiners, everything))
+            everything = everything_of(self._world.workers[self._donor(left)])
+            price = everything.price(joiners)
+            self._world.agenda.at(decided_s, partial(self._transfer, self._attempt, everything, joiners, price))
+            decided_s += max(price.seconds)
+        self._world.agenda.at(decided_s, partial(self._decide, self._attempt, left, joiners, everything))
+
+    def _transfer(self, attempt: int, everything: Everything, joiners: list[int], price: Price) -> None:
+        if attempt == self._attempt:
+            everything.record_transfer(joiners, price)
 
     def _admitted(self, left: Sequence[int]) -> list[int]:
         if self._strategy.keeps_models_apart:
