@@ -342,6 +342,19 @@ class MessageEndpoint:
             self._inbox.forget(peer)
         return True
 
+    def report_replaced(self, lives: Mapping[int, int]) -> None:
+        """On a server's endpoint: let ``receive`` report the loss of those ``lives`` that a later one has replaced.
+
+        A server that is started again has heard of none of them.
+        """
+        self._connect()
+        self._reader.report_replaced(lives)
+
+    def has_gone(self, peer: int) -> bool:
+        """Whether ``peer`` has left or was lost, so that nothing more can arrive from it."""
+        sender = self._senders.open.get(peer)
+        return sender is not None and sender.is_silent(self._reader.now_s)
+
     def life_of(self, peer: int) -> int:
         """Return the latest known life of ``peer``."""
         return max(1, self._senders.life_of(peer))
