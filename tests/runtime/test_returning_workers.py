@@ -164,7 +164,7 @@ def train_with_held_server(tell: Any, strategy: tacit.Strategy) -> dict[str, Any
     """Train; the second life of the server begins when the test says so."""
     if "TACIT_SERVE" in os.environ and os.environ["TACIT_LIFE"] == "2":
         wait_for("serve")
-    return train(tell, strategy, 100, 0.03, 0, "process")
+    return train(tell, strategy, 200, 0.03, 0, "process")
 
 
 def test_a_server_that_comes_back_waits_for_no_learner_that_has_yet_to_join_it(tmp_path: Path):
@@ -175,6 +175,7 @@ def test_a_server_that_comes_back_waits_for_no_learner_that_has_yet_to_join_it(t
         before = launch.beats(0)
         launch.until(lambda: launch.beats(0) > before, "worker 0 waits to join")
         launch.say("serve")
+        launch.until_heard([0], 2)
         launch.say("hurry")
         results = launch.end()
         assert [life.number for life in launch.present] == [2, 1, 1, 1, 2]
