@@ -109,13 +109,15 @@ def run_chaos(
             job = replace(job, namespace=found_hosts.prefix)
         words = job.words(out / "job.json")
         played = play(plan, words, out, found_hosts=found_hosts, disk=disk, launcher=launcher, say=say)
-    loss = None
+    run = reported(plan, str(strategy), played, out, None, compares_rounds=has_equal_models(strategy))
     if undisturbed and played.exit_code == 0:
-        say("the same run without faults")
+        say(f"the report is in {out}; now the same run without faults, for its loss")
         own = out / "undisturbed"
         calm = replace(job, step_s=0.0, records=str(own / "records"), checkpoint_every=0, namespace=None)
         loss = play_undisturbed(plan, calm.words(own / "job.json"), own, say=say)
-    return reported(plan, str(strategy), played, out, loss, compares_rounds=has_equal_models(strategy))
+        run = replace(run, undisturbed_loss=loss)
+        write_report(run, out)
+    return run
 
 
 def play_undisturbed(plan: ChaosPlan, words: Sequence[str], out: Path, *, say: Callable[[str], None]) -> float | None:
