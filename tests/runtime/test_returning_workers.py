@@ -187,6 +187,23 @@ def train_with_short_patience(tell: Any, strategy: tacit.Strategy) -> dict[str, 
     return train(tell, strategy, 300, 0.03)
 
 
+def test_the_stopped_worker_that_hosts_the_server_is_named_by_all_others():
+    """They begin anew with it once it goes on."""
+    with Launch(WORKERS, train_with_short_patience, tacit.KAsync(k=1)) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        first = launch.present
+        first[0].kill(signal.SIGSTOP)
+        launch.until(lambda: all(life.ended_s is not None for life in first[1:]), "the end of the other first lives")
+        first[0].kill(signal.SIGCONT)
+        for life in first[1:]:
+            assert life.result.name == "PeerLost", life.result.text
+            assert re.search("the server and worker 0 were lost .* its process is stopped", life.result.text)
+        launch.say("hurry")
+        results = launch.end()
+        assert [life.number for life in launch.present] == [2] * WORKERS
+    check_equal(results)
+
+
 @pytest.mark.parametrize("strategy", [tacit.KSync(k=WORKERS), *GOSSIP[1:]], ids=str)
 def test_a_worker_that_stays_stopped_is_left_out(strategy: tacit.Strategy):
     """All wait for it. When it goes on, a learner hears that the server has dropped it, and a peer is heard again."""

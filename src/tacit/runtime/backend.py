@@ -55,6 +55,8 @@ if TYPE_CHECKING:  # a run without messages does not import zmq
 
 
 _log: Final = logging.getLogger("tacit")
+_STOPPED: Final = "its process is stopped, or cut off from the store"
+_WAY_OUT: Final = f"{_STOPPED}. Start the run again; it resumes from its checkpoint if it has one."
 _UNCOUNTED: Final = (ClockTime, StateRequest, StateReply)
 
 
@@ -241,8 +243,21 @@ class ProcessBackend:
             largest_bytes=self._largest_bytes,
             life=self._life,
             peers_return=self._peers_return,
-            is_stopped=None if self._participants is None else self._participants.is_silent,
+            is_stopped=None if self._participants is None else self._is_stopped,
         )
+
+    def _is_stopped(self, peer: int) -> bool:
+        """Whether the process of a worker, or the one of a worker with a server, is stopped or cut off."""
+        if self._participants is None or (peer < 0 and self.server_is_process):
+            return False
+        return self._participants.is_silent(shard_at(peer) if peer < 0 else peer)
+
+    def explained(self, lost: PeerLost) -> PeerLost:
+        """Return ``lost`` with the worker whose process has stopped together with its server."""
+        if lost.rank >= 0 or not self._is_stopped(lost.rank):
+            return lost
+        ranks = [lost.rank, shard_at(lost.rank)]
+        return PeerLost(lost.rank, lost.at_s, lost.waiting_for, _WAY_OUT, _STOPPED, need="needs it", ranks=ranks)
 
     # Steps and trace.
 
@@ -377,13 +392,15 @@ class ProcessBackend:
         try:
             part = self._host.join(self._last_learners)
             with self.hook_lock.released():
-                lives = self._last_learners.wait(self.endpoint, self._timeout.timeout_s, lambda: False)
+                lives = self._last_learners.wait(
+                    self.endpoint, self._timeout.timeout_s, lambda: self._is_stopped(SERVER)
+                )
             self._end_unless_in(lives)
             result = self._receive_result(self.endpoint, lives)
         except TimedOut as error:
             raise notices.time_out_of(error) from None
         except PeerLost as error:  # possibly a consequence of the run's end
-            raise self.collectives.error_with_cause(error, "the last model") from error
+            raise self.collectives.error_with_cause(self.explained(error), "the last model") from error
         finally:
             notices.end()
         self.collectives.begin_last(lives)
@@ -483,6 +500,8 @@ class ProcessBackend:
             return not is_learner or isinstance(failure, RunError | Interrupted)
         if not is_learner:
             return failure.rank != self.rank
+        if failure.reason == _STOPPED:  # the process with the server
+            return True
         # The server has gone on without this learner if it is there.
         if failure.rank >= 0:
             return False
