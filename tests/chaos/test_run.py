@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -89,6 +90,22 @@ def test_a_run_with_a_stopped_worker_is_reported(tmp_path: Path):
     faults = ["Pause(rank=2, at_s=0.5, for_s=0.8)"]
     assert simulated["cluster"] == {"workers": 3, "min_workers": plan.min_workers, "faults": faults}
     assert ChaosPlan.read(tmp_path / "out" / "plan.toml") == plan
+
+
+@pytest.mark.slow
+def test_a_signal_during_the_undisturbed_run_leaves_the_report(tmp_path: Path):
+    ChaosPlan(workers=2, for_s=1.0).write(tmp_path / "plan.toml")
+    out = tmp_path / "out"
+    words = ("chaos", str(tmp_path / "plan.toml"), "-s", "AllReduce()", "--out", str(out))
+    with forked_python(tmp_path) as python, Module("tacit", *words, python=python) as command:
+        until_s = time.monotonic() + 60
+        while not (out / "undisturbed" / "records").exists() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        os.kill(command.pid, signal.SIGTERM)
+        code, _, errors = command.end(60)
+    assert code != 0 and "Traceback" not in errors
+    assert json.loads((out / "report.json").read_text())["finished_seats"] == [0, 1]
+    assert "of the same run without faults: not measured" in (out / "report.md").read_text()
 
 
 def test_what_the_command_refuses(tmp_path: Path):

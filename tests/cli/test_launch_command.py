@@ -217,6 +217,10 @@ def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(
         (("--workers", "4", "--min-workers", "0", "train.py"), "--min-workers 0 must be from 1 to 4, the number of"),
         (("--max-restarts", "-1", "train.py"), "--max-restarts -1 must be at least 0."),
         (("--workers", "4", "--total-workers", "3", "train.py"), "--total-workers 3 must be at least --workers 4"),
+        (
+            ("--total-workers", "4", "train.py"),
+            "--total-workers 4 with --workers 2: the other machines need an address of this one; add --host ADDRESS,",
+        ),
         (("--port", "70000", "train.py"), "--port 70000 must be from 1 to 65535."),
         (("--host", "0.0.0.0", "train.py"), "--host 0.0.0.0 would open the store on every interface; give the address"),
         (

@@ -62,7 +62,7 @@ def test_a_server_in_its_own_process_serves_the_script_of_its_workers(tmp_path: 
 
 def test_what_a_server_leaves_behind_is_known_to_workers_from_the_start(tmp_path: Path) -> None:
     """It may come before a worker asks for it, and a kind that is not known is dropped."""
-    packed = ServerResult(torch.ones(2), 0, 0, torch.tensor([1]), torch.tensor([1])).pack().hex()
+    packed = ServerResult(torch.ones(2), 0, 0).pack().hex()
     script = tmp_path / "train.py"
     script.write_text(UNPACK)
     assert together(1, run_script, str(script), packed) == ["ServerResult\n"]

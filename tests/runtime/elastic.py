@@ -148,6 +148,10 @@ class Launch:
         """Set ``key`` in the store: see ``launched_workers.is_told``."""
         self._store.set(key, "1")
 
+    def beats(self, seat: int) -> int:
+        """Return how often the lives of ``seat`` have beaten; one that joins begins when others can send to it."""
+        return int(self._store.add(f"tacit/0/0/beat/{seat}", 0))
+
     def kill(self, *seats: int) -> None:
         """Kill the latest lives of ``seats`` at once, and watch until their next lives run."""
         lives = [self.present[seat] for seat in seats]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -14,7 +15,7 @@ import torch
 import tacit
 from tacit.runtime import participants
 from tests.runtime.elastic import Launch
-from tests.runtime.launched_workers import is_told
+from tests.runtime.launched_workers import is_told, wait_for
 from tests.runtime.processes import Failed
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
@@ -145,20 +146,62 @@ def test_a_learner_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on():
 def test_a_killed_server_comes_back_from_its_checkpoint_and_learners_join_it(
     strategy: tacit.Strategy, steps: int, tmp_path: Path
 ):
+    """It is killed a second time together with worker 0 and another learner."""
     with Launch(WORKERS, train, strategy, steps, 0.03, 0, "process", server=tmp_path) as launch:
         launch.until_heard(range(WORKERS), 6)
         launch.kill(WORKERS)
         launch.until_heard(range(WORKERS), 10)
+        launch.kill(WORKERS, 0, 2)
+        launch.until_heard([0, 2], 2)
         launch.say("hurry")
         results = launch.end()
-        assert [life.number for life in launch.present] == [1, 1, 1, 1, 2]
+        assert [life.number for life in launch.present] == [2, 1, 2, 1, 3]
     check_equal(results)
     assert {result["updates"] for result in results} == {steps}
+
+
+def train_with_held_server(tell: Any, strategy: tacit.Strategy) -> dict[str, Any]:
+    """Train; the second life of the server begins when the test says so."""
+    if "TACIT_SERVE" in os.environ and os.environ["TACIT_LIFE"] == "2":
+        wait_for("serve")
+    return train(tell, strategy, 200, 0.03, 0, "process")
+
+
+def test_a_server_that_comes_back_waits_for_no_learner_that_has_yet_to_join_it(tmp_path: Path):
+    """Others give the joiner what it needs in their next step, and in K-sync a step needs the server."""
+    with Launch(WORKERS, train_with_held_server, tacit.KSync(k=WORKERS), server=tmp_path) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        launch.kill(WORKERS, 0)
+        before = launch.beats(0)
+        launch.until(lambda: launch.beats(0) > before, "worker 0 waits to join")
+        launch.say("serve")
+        launch.until_heard([0], 2)
+        launch.say("hurry")
+        results = launch.end()
+        assert [life.number for life in launch.present] == [2, 1, 1, 1, 2]
+    check_equal(results)
 
 
 def train_with_short_patience(tell: Any, strategy: tacit.Strategy) -> dict[str, Any]:
     participants._SILENT_S = 2.0
     return train(tell, strategy, 300, 0.03)
+
+
+def test_the_stopped_worker_that_hosts_the_server_is_named_by_all_others():
+    """They begin anew with it once it goes on."""
+    with Launch(WORKERS, train_with_short_patience, tacit.KAsync(k=1)) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        first = launch.present
+        first[0].kill(signal.SIGSTOP)
+        launch.until(lambda: all(life.ended_s is not None for life in first[1:]), "the end of the other first lives")
+        first[0].kill(signal.SIGCONT)
+        for life in first[1:]:
+            assert life.result.name == "PeerLost", life.result.text
+            assert re.search("the server and worker 0 were lost .* its process is stopped", life.result.text)
+        launch.say("hurry")
+        results = launch.end()
+        assert [life.number for life in launch.present] == [2] * WORKERS
+    check_equal(results)
 
 
 @pytest.mark.parametrize("strategy", [tacit.KSync(k=WORKERS), *GOSSIP[1:]], ids=str)

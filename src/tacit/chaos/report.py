@@ -61,6 +61,11 @@ def recovery(faults: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return found
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 fault" or "2 faults"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def verdict(run: ChaosRun) -> str:
     """Return how the run ended, in one sentence."""
     found = run.found
@@ -72,17 +77,17 @@ def verdict(run: ChaosRun) -> str:
     compared = found["rounds_compared"]
     rounds = "" if compared is None else f" {len(found['unequal_rounds'])} of {compared} compared rounds were unequal."
     models = "one model" if found["final_models"] == 1 else f"{found['final_models']} different models"
-    return f"{len(found['finished_seats'])} of {run.plan.workers} workers finished with {models}.{rounds}"
+    return f"{len(found['finished_seats'])} of {counted(run.plan.workers, 'worker')} finished with {models}.{rounds}"
 
 
 def page(run: ChaosRun) -> str:
     """Return the report as Markdown."""
-    found, lines = run.found, [f"# {run.strategy}, {run.plan.workers} workers", "", verdict(run), ""]
+    found, lines = run.found, [f"# {run.strategy}, {counted(run.plan.workers, 'worker')}", "", verdict(run), ""]
     own = "–" if found["loss"] is None else f"{found['loss']:.4f}"
     calm = "not measured" if run.undisturbed_loss is None else f"{run.undisturbed_loss:.4f}"
     lines += [
         f"- loss: {own}; of the same run without faults: {calm}",
-        f"- {len(found['faults'])} faults, {found['restarts']} restarts, {found['wall_s']:.1f} s",
+        f"- {counted(len(found['faults']), 'fault')}, {counted(found['restarts'], 'restart')}, {found['wall_s']:.1f} s",
         *(_summary(kind, times) for kind, times in recovery(found["faults"]).items()),
         f"- steps that a worker took twice, because it had lost them: {found['repeated_steps']}",
         f"- processes left ten seconds after the end: {run.left_processes}",
@@ -110,7 +115,7 @@ def _summary(kind: str, times: dict[str, float]) -> str:
     if "return_median" in times:
         returned = f"; back after {times['return_median']:.2f} s, at most {times['return_worst']:.2f} s"
     recovered = f"median recovery {times['median']:.2f} s, at most {times['worst']:.2f} s"
-    return f"- {kind}, {count} time{'s' * (count > 1)}: {recovered}{returned}"
+    return f"- {kind}, {counted(int(count), 'time')}: {recovered}{returned}"
 
 
 def _row(number: int, fault: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from tacit.chaos.hosts import HUB_ADDRESS, Hosts, hosts
 from tacit.chaos.injector import Injector
 from tacit.chaos.plan import ChaosPlan
 from tacit.chaos.records import have_attached, is_running, latest_updates, processes, read_lives, size_of
-from tacit.chaos.report import write_report
+from tacit.chaos.report import counted, write_report
 from tacit.chaos.worker import Job
 from tacit.core.strategy import Strategy, shards_of
 from tacit.errors import TacitError, require
@@ -109,13 +109,15 @@ def run_chaos(
             job = replace(job, namespace=found_hosts.prefix)
         words = job.words(out / "job.json")
         played = play(plan, words, out, found_hosts=found_hosts, disk=disk, launcher=launcher, say=say)
-    loss = None
+    run = reported(plan, str(strategy), played, out, None, compares_rounds=has_equal_models(strategy))
     if undisturbed and played.exit_code == 0:
-        say("the same run without faults")
+        say(f"the report is in {out}; now the same run without faults, for its loss")
         own = out / "undisturbed"
         calm = replace(job, step_s=0.0, records=str(own / "records"), checkpoint_every=0, namespace=None)
         loss = play_undisturbed(plan, calm.words(own / "job.json"), own, say=say)
-    return reported(plan, str(strategy), played, out, loss, compares_rounds=has_equal_models(strategy))
+        run = replace(run, undisturbed_loss=loss)
+        write_report(run, out)
+    return run
 
 
 def play_undisturbed(plan: ChaosPlan, words: Sequence[str], out: Path, *, say: Callable[[str], None]) -> float | None:
@@ -182,10 +184,10 @@ def play(
     command = _command(plan, words, out, found_hosts, launcher)
     with (out / "launch.txt").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    injector = Injector(plan, records, found_hosts, disk)
+    injector, faults = Injector(plan, records, found_hosts, disk), counted(len(plan.faults), "fault")
     try:
         _wait_for_start(process, records, plan.workers, out)
-        say(f"{plan.workers} workers train; {len(plan.faults)} faults in {plan.for_s:g} s")
+        say(f"training with {counted(plan.workers, 'worker')}; {faults} in {plan.for_s:g} s")
         injector.start()
         is_hanging = _follow(process, injector, records, plan, say)
     finally:
@@ -241,7 +243,8 @@ def _follow(
             size, grown_s = now_size, now_s
         if now_s - told_s > _TELL_S:
             told_s, updates = now_s, latest_updates(records)
-            say(f"{now_s - begun_s:.0f} s, {len(injector.done)} of {len(plan.faults)} faults, {updates} updates")
+            done = f"{len(injector.done)} of {counted(len(plan.faults), 'fault')}"
+            say(f"{now_s - begun_s:.0f} s, {done}, {counted(updates, 'update')}")
         if now_s - grown_s > _HANGS_S or now_s > limit_s:
             for process in processes(records):  # their logs then say where they wait
                 with suppress(ProcessLookupError):

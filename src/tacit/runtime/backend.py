@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -31,6 +32,7 @@ from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.joining import ProcessStartExchange, StateReply, StateRequest
 from tacit.runtime.launched import SERVER_SEAT, LaunchedLives
 from tacit.runtime.live_times import LiveTimes
+from tacit.runtime.membership.generations import RunIsOver
 from tacit.runtime.membership.launched_liveness import LaunchedLiveness
 from tacit.runtime.membership.members import Membership
 from tacit.runtime.membership.setup import may_regroup, membership_of
@@ -39,7 +41,8 @@ from tacit.runtime.messaging.secret import find_secret
 from tacit.runtime.network import ProcessNetwork
 from tacit.runtime.participants import Participants
 from tacit.runtime.rendezvous import agree, compare_with_members, rendezvous
-from tacit.runtime.server.host import ClockTime, ServerHost, Survivors
+from tacit.runtime.server.host import ClockTime, ServerHost
+from tacit.runtime.server.last_learners import LastLearners
 from tacit.runtime.server.returning import ReturningServer
 from tacit.runtime.step_context import ProcessStep
 from tacit.session import Session
@@ -51,7 +54,10 @@ if TYPE_CHECKING:  # a run without messages does not import zmq
     from tacit.runtime.messaging.endpoint import MessageEndpoint
 
 
-_UNCOUNTED: Final = (ClockTime, Survivors, StateRequest, StateReply)
+_log: Final = logging.getLogger("tacit")
+_STOPPED: Final = "its process is stopped, or cut off from the store"
+_WAY_OUT: Final = f"{_STOPPED}. Start the run again; it resumes from its checkpoint if it has one."
+_UNCOUNTED: Final = (ClockTime, StateRequest, StateReply)
 
 
 class ProcessBackend:
@@ -92,6 +98,7 @@ class ProcessBackend:
         self.endpoint: MessageEndpoint | None = None
         self._trace_rows = EventQueue()  # of messages, appended by the threads that send and receive
         self._host = host = ServerHost(strategy, self.rank, server=server)
+        self._last_learners = LastLearners(self._environment)
         self._server: ReturningServer | None = None  # where tacit launch starts the server again
         self.server_hook_lock, self.server_is_process, self.server_models = host.hook_lock, host.is_process, host.models
         rows = (self._trace_rows, host.trace_rows)
@@ -162,6 +169,8 @@ class ProcessBackend:
         if may_send(self._strategy):  # at once: a message may arrive before this rank sends or receives one
             self._security = self._security or ("token" if found.is_local else "curve")
             self.endpoint = self._open_endpoint(self.rank, self.hook_lock, self._trace_rows)
+            if self._strategy.has_server and self._joins:
+                self.endpoint.check_wait = lambda peer, waited_s: self._end_if_late()
             if self.start_exchange is not None:
                 self.start_exchange.endpoint = self.endpoint
             if self.membership is not None and self._strategy.keeps_models_apart:
@@ -189,6 +198,12 @@ class ProcessBackend:
     def _joins(self) -> bool:
         """Whether the run is on, and this process has yet to join it."""
         return self._participants is not None and self._participants.joins
+
+    def _end_if_late(self) -> None:
+        """Raise ``RunIsOver`` in a process that has yet to join a run whose last learners are decided."""
+        if self._joins and self._last_learners.are_decided:
+            _log.warning("worker %d has come back after the last update: the run is over without it.", self.rank)
+            raise RunIsOver
 
     def _open_endpoint(self, address: int, hook_lock: HookLock, rows: EventQueue) -> MessageEndpoint:
         """Return a message endpoint at ``address`` that appends its events to ``rows``."""
@@ -228,8 +243,21 @@ class ProcessBackend:
             largest_bytes=self._largest_bytes,
             life=self._life,
             peers_return=self._peers_return,
-            is_stopped=None if self._participants is None else self._participants.is_silent,
+            is_stopped=None if self._participants is None else self._is_stopped,
         )
+
+    def _is_stopped(self, peer: int) -> bool:
+        """Whether the process of a worker, or the one of a worker with a server, is stopped or cut off."""
+        if self._participants is None or (peer < 0 and self.server_is_process):
+            return False
+        return self._participants.is_silent(shard_at(peer) if peer < 0 else peer)
+
+    def explained(self, lost: PeerLost) -> PeerLost:
+        """Return ``lost`` with the worker whose process has stopped together with its server."""
+        if lost.rank >= 0 or not self._is_stopped(lost.rank):
+            return lost
+        ranks = [lost.rank, shard_at(lost.rank)]
+        return PeerLost(lost.rank, lost.at_s, lost.waiting_for, _WAY_OUT, _STOPPED, need="needs it", ranks=ranks)
 
     # Steps and trace.
 
@@ -342,35 +370,58 @@ class ProcessBackend:
             return
         self._host.send_initial_model(model, self.now_s(), self.endpoint)
 
-    def server_has_returned(self, peer: int = SERVER) -> bool:
-        """Wait for the next life of the server, whose connection has broken; return False if there will be none.
-
-        peer: the server, or worker 0, through which its last model passes.
-        """
+    def server_has_returned(self) -> bool:
+        """Wait for the next life of the server, whose connection has broken; return False if there will be none."""
         if self._server is None or self.endpoint is None:
+            self._end_if_late()
             return False
         endpoint, server = self.endpoint, self._server
         with self.hook_lock.released():
-            return server.wait(endpoint, self._run_ends, self._timeout.timeout_s, peer)
+            has_returned = server.wait(endpoint, self._run_ends, self._timeout.timeout_s)
+        self._end_if_late()
+        return has_returned
 
     def _run_ends(self) -> bool:
-        return self._termination.asked_s is not None or self._causes.cause() is not None
+        is_late = self._joins and self._last_learners.are_decided
+        return is_late or self._termination.asked_s is not None or self._causes.cause() is not None
 
     def join_server(self) -> Tensor | None:
         assert self.endpoint is not None and self.collectives is not None
         notices = self.collectives.notices
         notices.begin_message("the server's last update", self.endpoint.peers, may_be_handled=True)
         try:
-            part = self._host.join(self.endpoint)
-            lives = self._host.survivors(self.endpoint, lambda: self.server_has_returned(0))
+            part = self._host.join(self._last_learners)
+            with self.hook_lock.released():
+                lives = self._last_learners.wait(
+                    self.endpoint, self._timeout.timeout_s, lambda: self._is_stopped(SERVER)
+                )
+            self._end_unless_in(lives)
+            result = self._receive_result(self.endpoint, lives)
         except TimedOut as error:
             raise notices.time_out_of(error) from None
         except PeerLost as error:  # possibly a consequence of the run's end
-            raise self.collectives.error_with_cause(error, "the last model") from error
+            raise self.collectives.error_with_cause(self.explained(error), "the last model") from error
         finally:
             notices.end()
-        self.collectives.set_living(lives)  # only these take part in the last exchanges
-        return part
+        self.collectives.begin_last(lives)
+        return result if part is None else part
+
+    def _end_unless_in(self, lives: Mapping[int, int]) -> None:
+        """Raise ``PeerLost`` if this process is not one of the last learners, whose ``lives`` are given by rank."""
+        if lives.get(self.rank) != self._life:
+            way_out = "the other workers continue without it."
+            raise PeerLost(self.rank, self.now_s(), "the last model", way_out, need="is given to the others")
+
+    def _receive_result(self, endpoint: MessageEndpoint, lives: Mapping[int, int]) -> Tensor | None:
+        """Receive the result of a server process if this is the first of the last learners.
+
+        If that fails the run ends for all: the server has decided that it is over.
+        """
+        assert self.collectives is not None
+        try:
+            return self._host.receive_result(endpoint, lives)
+        except PeerLost as error:
+            raise self.collectives.lost_for_good([SERVER]) from error
 
     # Exchanges among sessions, not counted as traffic.
 
@@ -449,6 +500,8 @@ class ProcessBackend:
             return not is_learner or isinstance(failure, RunError | Interrupted)
         if not is_learner:
             return failure.rank != self.rank
+        if failure.reason == _STOPPED:  # the process with the server
+            return True
         # The server has gone on without this learner if it is there.
         if failure.rank >= 0:
             return False

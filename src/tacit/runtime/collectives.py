@@ -118,12 +118,16 @@ class Collectives:
         participants = self._participants
         if participants is None:
             return make(self._environment.store)
+
+        def lost() -> list[int]:
+            return [rank for rank in ranks if participants.is_gone(rank, self._lives.get(rank))]
+
         try:  # another one may be lost before it opens the group
-            return open_watched(self._environment.store, make, lambda: any(map(participants.is_gone, ranks)))
+            return open_watched(self._environment.store, make, lambda: bool(lost()))
         except RuntimeError:
-            if not (lost := [*filter(participants.is_gone, ranks)]):
+            if not (gone := lost()):
                 raise
-            raise self.lost_for_good(lost) from None
+            raise self.lost_for_good(gone) from None
 
     def close_groups(self) -> None:
         """Close all groups: calls of other workers that wait for this one fail at once."""
@@ -199,6 +203,16 @@ class Collectives:
             return present, [rank for rank in self.living if rank not in present]
         lost = self._causes.lost()
         return {rank: 1 for rank in self.living if rank not in lost}, lost
+
+    def begin_last(self, lives: Mapping[int, int]) -> None:
+        """Let these workers, whose lives are given by rank, take part in the exchanges that are left.
+
+        Those that are lost from now on are not waited for.
+        """
+        self.set_living(lives)
+        self.skips_lost = True
+        if self._participants is not None:
+            self._participants.last = dict(lives)
 
     def set_living(self, lives: Mapping[int, int]) -> None:
         """Continue with these workers, whose lives are given by rank."""

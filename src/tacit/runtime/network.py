@@ -196,7 +196,7 @@ class ProcessNetwork:
         except PeerLost as error:  # possibly a consequence of the run's end
             if is_with_server and self._backend.server_has_returned():
                 raise MembersChanged(what) from None
-            failure = self.collectives.error_with_cause(error, what)
+            failure = self.collectives.error_with_cause(self._backend.explained(error), what)
             if membership is None or not membership.watches or failure is not error:
                 raise failure from error
             membership.change(error)

@@ -28,6 +28,18 @@ _SILENT_S: Final = 15.0
 """How long a process may be stopped, or cut off from the store, before the others go on without it."""
 
 
+def taking_part(environment: Environment) -> dict[int, int]:
+    """Return the life of each rank that has joined last."""
+    return {rank: _joined(environment, rank)[0] for rank in range(environment.size)}
+
+
+def _joined(environment: Environment, rank: int) -> tuple[int, int]:
+    """Return the life of ``rank`` that has joined last, and its first exchange of all workers."""
+    text = environment.find(f"joined/{rank}")
+    life, first = (1, 1) if text is None else json.loads(text)
+    return life, first
+
+
 class Participants:
     """One process's view. Its liveness is what the launcher says, so no socket to each process is needed."""
 
@@ -37,6 +49,7 @@ class Participants:
         self.joins = environment.has(_BEGUN)  # the run is on, and this process has not got its model yet
         self._beats = Heartbeats(environment.store, environment.rank, least_s=_SILENT_S)
         self._out: set[tuple[int, int]] = set()  # ranks and lives without which the others have gone on
+        self.last: dict[int, int] | None = None  # the only lives that may still take part, by rank; None: any may join
         self.run_name = environment.decide("run name", secrets.token_hex(4)) or "lost"
         if not self.joins:
             environment.publish("joined", [self.life, 1])
@@ -58,7 +71,7 @@ class Participants:
         Called at a step: nobody has decided on that exchange, because all wait for this worker. Do nothing if it takes
         part already, or a later life: another worker has answered, too.
         """
-        if life <= self._joined(rank)[0]:
+        if life <= _joined(self._environment, rank)[0]:
             return
         self._environment.store.set(f"joined/{rank}", json.dumps([life, exchanges + 1]))
 
@@ -67,8 +80,8 @@ class Participants:
     def present(self, exchange: int) -> dict[int, int]:
         """Return the lives that take part in an exchange, by rank."""
         found = {}
-        for rank in range(self._environment.size):
-            life, first = self._joined(rank)
+        for rank in range(self._environment.size) if self.last is None else self.last:
+            life, first = _joined(self._environment, rank) if self.last is None else (self.last[rank], 0)
             if first <= exchange and (rank, life) not in self._out and not self._has_ended(rank, life):
                 found[rank] = life
         return found
@@ -88,9 +101,11 @@ class Participants:
         except RuntimeError:  # the store is gone
             return False
 
-    def is_gone(self, rank: int) -> bool:
-        """Whether the process of the life of ``rank`` that takes part has ended."""
-        return not self._environment.store_is_gone and self._has_ended(rank, self._joined(rank)[0])
+    def is_gone(self, rank: int, life: int | None = None) -> bool:
+        """Whether the process of ``life`` of ``rank`` has ended. None: of the life that has joined last."""
+        if self._environment.store_is_gone:
+            return False
+        return self._has_ended(rank, _joined(self._environment, rank)[0] if life is None else life)
 
     def will_be_gone(self, rank: int) -> bool:
         """Whether the process of ``rank`` has ended, or ends within a moment: its connections broke before."""
@@ -101,11 +116,6 @@ class Participants:
 
     def close(self) -> None:
         self._beats.close()
-
-    def _joined(self, rank: int) -> tuple[int, int]:
-        text = self._environment.find(f"joined/{rank}")
-        life, first = (1, 1) if text is None else json.loads(text)
-        return life, first
 
     def _has_ended(self, rank: int, life: int) -> bool:
         try:

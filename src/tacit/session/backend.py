@@ -216,7 +216,11 @@ class SessionBackend(Protocol):
         """Send the model to start from to a server process; one worker's is enough."""
 
     def join_server(self) -> Tensor | None:
-        """Wait for the server in this worker's process; return its part of the model, or None without such a server."""
+        """Wait until the servers are done; only ``live_ranks`` take part in exchanges from then on.
+
+        Return the part of the model of the server in this worker's process. The first of ``live_ranks`` returns the
+        model of a server process. Others return None.
+        """
 
     # The end.
 

@@ -75,10 +75,10 @@ class SessionServer:
             self._model.every = every
 
     def kept_models(self) -> list[KeptModel]:
-        """Return the kept copies of the whole model on rank 0, else an empty list. Collective."""
+        """Return the kept copies of the whole model on the first rank, else an empty list. Collective."""
         own = b"" if self._model is None else packed_models(self._model.kept)
         shards = self._backend.all_gather(own)[: self._strategy.shards]
-        if self._backend.rank != 0:
+        if self._backend.rank != min(self._backend.live_ranks):
             return []
         parts = [unpacked_models(data) if data else self._backend.server_models for data in shards]
         return [
@@ -89,10 +89,12 @@ class SessionServer:
     def distribute_model(self) -> None:
         """Wait until all shards are done, and give all workers their model. Collective."""
         part = self._backend.join_server()
+        first = min(self._backend.live_ranks)  # it has the result of a server process
         for shard, (begin, end) in enumerate(self._flat.layout.cut(self._strategy.shards)):
-            if shard == self._backend.rank and part is not None:
+            source = first if self._backend.server_is_process else shard
+            if source == self._backend.rank and part is not None:
                 self._flat.vector()[begin:end].copy_(part)
-            self._backend.broadcast(self._flat.vector()[begin:end], shard)
+            self._backend.broadcast(self._flat.vector()[begin:end], source)
         self._flat.write_back()
 
     # Checkpoints.

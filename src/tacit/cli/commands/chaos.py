@@ -10,7 +10,7 @@ import typer
 
 from tacit.chaos.drawing import draw_plan
 from tacit.chaos.plan import KINDS, ChaosPlan
-from tacit.chaos.report import page
+from tacit.chaos.report import counted, page
 from tacit.chaos.run import run_chaos
 from tacit.cli import run_folders
 from tacit.cli.exit_messages import FAILED, explained
@@ -122,7 +122,7 @@ def chaos_command(
     folder = run_folders.claim(out, command="chaos", force=force)
     if draw_only:
         plan.write(folder / "plan.toml")
-        typer.echo(f"{len(plan.faults)} faults in {folder / 'plan.toml'}")
+        typer.echo(f"{counted(len(plan.faults), 'fault')} in {folder / 'plan.toml'}")
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: ends the launcher, and with it the workers
     fills = any(fault.kind == "fill" for fault in plan.faults)

@@ -117,6 +117,11 @@ def launch_command(
       tacit launch --workers 2 --join 192.168.1.10:29500 train.py
     """
     _check(script, module, workers, total_workers, port)
+    require(
+        join is not None or host is not None or total_workers in (None, workers),
+        f"--total-workers {total_workers} with --workers {workers}: the other machines need an address of this one; "
+        f"add --host ADDRESS, or --host {LOOPBACK} if all launchers run on this machine.",
+    )
     require(not (server and module), "--server with --module: the server runs a script; give the path of its file.")
     require(server or checkpoints is None, "--checkpoints are those of a server; add --server.")
     if join is not None:
@@ -187,18 +192,26 @@ def _all_machines(machine: Machine, secret: str | None, words: str) -> Iterator[
     try:
         if secret is not None:
             file = _secret_file(secret)
-            where = f"{machine.host}:{machine.port}"
-            _say(
-                f"waiting for {machine.missing()} more workers. On each other machine, copy the secret and run:\n"
-                f"  scp -p {machine.host}:{file} {file.name}\n"
-                f"  {SECRET_FILE}={file.name} tacit launch --workers N --join {where} {words}"
-            )
+            _say(_how_to_join(machine, file, words))
         while machine.missing():
             time.sleep(_LOOK_S)
         yield
     finally:
         if file is not None and SECRET_FILE not in os.environ:
             file.unlink(missing_ok=True)
+
+
+def _how_to_join(machine: Machine, secret: Path, words: str) -> str:
+    """Return what to type on the other machines, or in other terminals of this one."""
+    count, join = machine.missing(), f"tacit launch --workers N --join {machine.host}:{machine.port} {words}"
+    waits = f"waiting for {count} more worker{'s' * (count > 1)}"
+    if machine.is_local:
+        return f"{waits} of this machine alone ({machine.host}). For each other launcher here, run:\n" + (
+            f"  {SECRET_FILE}={secret} {join}"
+        )
+    return f"{waits}. On each other machine, copy the secret and run:\n" + (
+        f"  scp -p {machine.host}:{secret} {secret.name}\n  {SECRET_FILE}={secret.name} {join}"
+    )
 
 
 def _secret_file(secret: str) -> Path:

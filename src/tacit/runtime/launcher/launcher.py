@@ -266,7 +266,8 @@ class Launcher:
         if seats.is_ending and self._running and self._told_attempt != seats.attempt:
             self._told_attempt = seats.attempt
             has_no_server = seats.server is not None and seats.server.state is State.LOST
-            why = "the server is lost" if has_no_server else f"fewer than {seats.min_workers} workers are left"
+            few = "no worker is left" if seats.min_workers == 1 else f"fewer than {seats.min_workers} workers are left"
+            why = "the server is lost" if has_no_server else few
             self._say(f"{why}; the others end")
             self._timers.append((time.monotonic() + _NOTICE_S, partial(self._end_all, signal.SIGTERM)))
 

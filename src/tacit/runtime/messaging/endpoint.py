@@ -49,7 +49,7 @@ class MessageEndpoint:
     secret: of the run; None: tokens and public keys are in the store.
     life: of this process; messages of a peer's earlier lives are dropped, and a new life of a peer is connected to.
     peers_return: whether ``send`` looks for a new life of a lost peer.
-    is_stopped: whether a worker's process is stopped or cut off; such a peer is lost once it is waited for.
+    is_stopped: whether a peer's process is stopped or cut off; such a peer is lost once it is waited for.
     largest_bytes: of a frame; larger ones are refused unread. sent: called for every message, in the thread that sends
     it. received: called when a message is delivered, with the hook lock held, so its calls come in the order in which
     messages take effect. Neither may block.
@@ -264,6 +264,8 @@ class MessageEndpoint:
             waited_s = time.monotonic() - begun_s
             if self.check_wait is not None:
                 self.check_wait(to, waited_s)
+            if self._is_stopped is not None and waited_s > _STOPPED_S:
+                self._lose_stopped(self._is_stopped, (to,), time.monotonic())
             if waited_s > self._timeout_s:
                 raise TimedOut(f"send to {to}, whose window is full,", [to], self._timeout_s)
             time.sleep(RETRY_S)
@@ -305,13 +307,13 @@ class MessageEndpoint:
                 self._wake.set()
 
     def _lose_stopped(self, is_stopped: Callable[[int], bool], awaited: Sequence[int], now_s: float) -> None:
-        """Lose workers that are waited for and whose processes are stopped or cut off."""
+        """Lose peers that are waited for and whose processes are stopped or cut off."""
         if now_s - self._looked_for_stopped_s < _STOPPED_S / 2:
             return
         self._looked_for_stopped_s = now_s
-        for rank in awaited:
-            peer = self._senders.open.get(rank)
-            if 0 <= rank != self.address and peer is not None and peer.gone_s is None and is_stopped(rank):
+        for address in awaited:
+            peer = self._senders.open.get(address)
+            if address != self.address and peer is not None and peer.gone_s is None and is_stopped(address):
                 peer.was_stopped = True
                 peer.lose(self._reader.now_s)
 
@@ -341,6 +343,19 @@ class MessageEndpoint:
         if peer < 0:
             self._inbox.forget(peer)
         return True
+
+    def report_replaced(self, lives: Mapping[int, int]) -> None:
+        """On a server's endpoint: let ``receive`` report the loss of those ``lives`` that a later one has replaced.
+
+        A server that is started again has heard of none of them.
+        """
+        self._connect()
+        self._reader.report_replaced(lives)
+
+    def has_gone(self, peer: int) -> bool:
+        """Whether ``peer`` has left or was lost, so that nothing more can arrive from it."""
+        sender = self._senders.open.get(peer)
+        return sender is not None and sender.is_silent(self._reader.now_s)
 
     def life_of(self, peer: int) -> int:
         """Return the latest known life of ``peer``."""

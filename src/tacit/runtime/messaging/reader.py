@@ -156,6 +156,13 @@ class Reader:
         gone = {rank for rank, peer in self._senders.open.items() if peer.gone_s is not None}
         return any(self.arrived[rank] < count for rank, count in sent.items() if rank not in gone)
 
+    def report_replaced(self, lives: Mapping[int, int]) -> None:
+        """Let ``raise_if_lost`` report those ``lives`` of peers that a later one has replaced."""
+        with self.lock:
+            for peer, life in lives.items():
+                if self._senders.life_of(peer) > life:
+                    self._replaced.setdefault(peer, [])
+
     def raise_if_lost(self, kind: type[Message]) -> None:
         """On a server: raise ``PeerLost`` once for each lost life, between its messages and those of the next life."""
         need = "may need a message from it"

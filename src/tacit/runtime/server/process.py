@@ -1,8 +1,8 @@
 """Server in its own process, as run by ``tacit serve``. It finds the workers through their store.
 
-Worker 0 sends the initial model. At the end it receives the final model, the intermediate models, and the server's part
-of the trace. Where ``tacit launch`` starts a server again, it continues from its last checkpoint, and learners join it
-again; without a checkpoint all begin anew.
+Worker 0 sends the initial model. At the end the first of the last learners receives the final model, the intermediate
+models, and the server's part of the trace. Where ``tacit launch`` starts a server again, it continues from its last
+checkpoint, and learners join it again; without a checkpoint all begin anew.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.limits import frame_limit_bytes
 from tacit.runtime.messaging.secret import find_secret
+from tacit.runtime.participants import taking_part
 from tacit.runtime.rendezvous import are_local, check_secrets, place
 from tacit.runtime.server.host import ClockTime, send_result
+from tacit.runtime.server.last_learners import LastLearners
 from tacit.runtime.server.thread import ProcessServer
 from tacit.session import checkpoints
 from tacit.session.agreement import first_difference
@@ -94,7 +96,8 @@ def serve(
             environment.store.set(_BEGUN, repr(life.origin_s))
         else:
             life.origin_s = float(begun)
-        life.run(endpoint, environment.size, steps, seed)
+            endpoint.report_replaced(taking_part(environment))  # a new life joins later; nothing may wait for it before
+        life.run(endpoint, environment, steps, seed)
     finally:
         endpoint.close()
     return life.model.updates
@@ -129,7 +132,7 @@ class _Served:
         self._trace_rows.clear()  # the initial model does not count as the strategy's traffic
         self.model.parameters.copy_(start.tensor)
 
-    def run(self, endpoint: MessageEndpoint, size: int, steps: int | None, seed: int) -> None:
+    def run(self, endpoint: MessageEndpoint, environment: Environment, steps: int | None, seed: int) -> None:
         """Serve to the end, from the last checkpoint if there is one."""
         if self._folder is not None and checkpoints.step_of(self._folder) is not None:
             self._loop.load_state_dict(checkpoints.read_server(self._folder))
@@ -140,7 +143,7 @@ class _Served:
             endpoint,
             self.hook_lock,
             self.model,
-            size,
+            environment.size,
             steps,
             seed,
             self.now_s,
@@ -155,7 +158,7 @@ class _Served:
         trace = Trace()
         trace.rows.extend(self._trace_rows)
         record, kept = packed(trace, LossCurve(None)), packed_models(self.model.kept)
-        send_result(endpoint, parameters.cpu(), record, kept)
+        send_result(endpoint, min(LastLearners(environment).decide(endpoint)), parameters.cpu(), record, kept)
 
     def now_s(self) -> float:
         return time.perf_counter() - self.origin_s

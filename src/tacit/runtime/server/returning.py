@@ -1,7 +1,4 @@
-"""A server in a process of its own that ``tacit launch`` starts again: its learners wait for it, and join it again.
-
-They wait for worker 0 too, through which the last model passes.
-"""
+"""A server in a process of its own that ``tacit launch`` starts again: its learners wait for it, and join it again."""
 
 from __future__ import annotations
 
@@ -22,20 +19,18 @@ _LOOK_AGAIN_S: Final = 0.02
 
 
 class ReturningServer:
-    """What a learner knows of the lives of the server and of worker 0."""
+    """What a learner knows of the lives of the server."""
 
     def __init__(self, lives: LaunchedLives, variables: Mapping[str, str] = os.environ) -> None:
         self._lives, self._seat = lives, int(variables[SERVER_SEAT])
 
-    def wait(
-        self, endpoint: MessageEndpoint, run_ends: Callable[[], bool], timeout_s: float, peer: int = SERVER
-    ) -> bool:
+    def wait(self, endpoint: MessageEndpoint, run_ends: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until the next life of the server is connected; return False if none comes, or the run ends.
 
-        A server whose process is there has gone on without this learner. peer: the server, or worker 0.
+        A server whose process is there has gone on without this learner.
         """
-        begun_s, life, seat = time.monotonic(), endpoint.life_of(peer), self._seat if peer < 0 else peer
-        while not endpoint.reconnect(peer):
+        begun_s, life, seat = time.monotonic(), endpoint.life_of(SERVER), self._seat
+        while not endpoint.reconnect(SERVER):
             waited_s = time.monotonic() - begun_s
             try:
                 has_ended = self._lives.dead(seat, life) is not None
