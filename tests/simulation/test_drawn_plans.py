@@ -10,6 +10,7 @@ from fuzz.plans import tried
 pytestmark = pytest.mark.filterwarnings("ignore::tacit.SpeedBias")
 FAILED = {
     "a worker that has not joined crashes while others exchange": ("DCGD-scatter", 1),
+    "a shard keeps a push of an earlier life": ("KAsync-shards", 5),
 }
 
 

@@ -29,8 +29,8 @@ from tacit.strategies.servers.parts.model_checks import check_model, check_numbe
 if TYPE_CHECKING:
     from tacit.strategies.servers.strategy import ParameterServerStrategy
 
-_PUSHES_BITS: Final = 20
-"""A learner's pushes are fewer than 2 to that power for each update of the model."""
+_NUMBERS_PER_S: Final = 10**9
+"""More than the pushes that a learner can make in a second."""
 
 
 @dataclass
@@ -108,8 +108,8 @@ class Learner:
             self._receive_part(shard)
         self._worker.network.send(server_address(0), ModelRequest(is_joining=True))
         self._receive([0])
-        state = self._state
-        state.pushes = min(state.versions) << _PUSHES_BITS  # reports of an earlier life's pushes may still arrive
+        # Shards may still have pushes of an earlier life, or report them: no number may occur twice.
+        self._state.pushes = int(self._worker.now_s() * _NUMBERS_PER_S)
 
     def leave(self) -> None:
         """Tell the server that no push follows."""

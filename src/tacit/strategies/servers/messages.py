@@ -28,7 +28,7 @@ class ServerPush(ToServer, wire="push"):
 
     one_under_way: ClassVar[bool] = True
 
-    number: int  # counts this learner's pushes, from 0
+    number: int  # increases from push to push, over all lives of a learner
     version: int  # of the model that the gradient was computed at: its number of updates
     rate: float  # the learner's learning rate
     weight: float  # number of samples, relative to the nominal batch

@@ -49,7 +49,7 @@ class ParameterServer:
         self._models = ModelSender(strategy, server, state, self._learners, self._rates)
         self._inbox = ServerInbox(strategy, server, state, self._shards, self._learners, self._models, self._rates)
         self._pending = PendingPushes(self._shards)  # gradients for the next updates, in order of arrival
-        self._waiting: dict[int, None] = {}  # learners to answer, in order of arrival
+        self._waiting: dict[int, int] = {}  # learners to answer, in order of arrival, and the numbers of their pushes
         self._answers_pushes = strategy.answers_pushes and (self._shards.is_leader or not strategy.cancels)
 
     def serve(self) -> None:
@@ -83,7 +83,7 @@ class ParameterServer:
         if not (push.is_skipped or is_late or self._shards.has_enough(source)):
             self._pending.add(source, push)
             if self._answers_pushes:
-                self._waiting[source] = None
+                self._waiting[source] = push.number
             return
         self._shards.forget(source, push.number)
         if self._answers_pushes:
@@ -112,7 +112,7 @@ class ParameterServer:
         self._apply(sorted(batch, key=lambda one: one[0]))
         state.version += 1
         self._models.drop_model()
-        self._pending.remove([*self._pending] if self._strategy.cancels else batch)
+        self._pending.remove([*self._pending] if self._strategy.cancels else self._pending.used_up(batch))
         if self._k_policy is not None and self._shards.is_leader:
             state.k = min(server.size, max(1, self._k_policy.next_k(server, state, batch)))
             self._learners.record_k()
@@ -148,8 +148,8 @@ class ParameterServer:
                 self._models.send(rank, cancels_step=self._shards.is_leader and rank not in self._waiting)
             self._waiting.clear()
         elif self._strategy.waits_for_update:
-            pending = {source for source, _ in self._pending}
-            for rank in [rank for rank in self._waiting if rank not in pending]:
+            pending = {(source, push.number) for source, push in self._pending}
+            for rank in [rank for rank, number in self._waiting.items() if (rank, number) not in pending]:
                 del self._waiting[rank]
                 self._models.send(rank)
 

@@ -24,6 +24,15 @@ class PendingPushes:
         self._pushes.append((source, push))
         self._shards.arrived(source, push.number)
 
+    def used_up(self, batch: Sequence[Pushed]) -> list[Pushed]:
+        """Return the pushes of ``batch`` and, of their learners, older ones.
+
+        Those are of an earlier life, and no update will use them: a learner's pushes are used in order. Only a shard
+        that is not the leader, which hears of no loss, has any.
+        """
+        latest = {source: push.number for source, push in batch}
+        return [one for one in self._pushes if one[1].number <= latest.get(one[0], -1)]
+
     def remove(self, pushes: Sequence[Pushed]) -> None:
         """Remove ``pushes``, which an update has used or which no update will use."""
         removed = {id(push) for _, push in pushes}
