@@ -270,6 +270,20 @@ def test_messages_that_arrived_before_handling_started_are_delivered_first():
         wait_until(lambda: received == [0, 1, 2, 3])
 
 
+def test_a_message_that_is_received_takes_effect_after_those_that_arrived_before_it():
+    """A server's restart cancels a step; the model that answers the push of that step must not overtake it."""
+    handled: list[int] = []
+    with ends(0, 1, handler=lambda _, source, message: handled.append(message.number)) as (a, b):
+        b.endpoint.start_handling()
+        with b.hook_lock:
+            for message in (Enquiry(1), Enquiry(2), Note(3)):
+                a.endpoint.send(1, message)
+            wait_until(lambda: b.endpoint.waiting == 3)
+            assert handled == []
+            assert b.endpoint.receive(Note) == (0, Note(3))
+            assert handled == [1, 2]
+
+
 def test_a_full_window_blocks_a_hook_until_the_peer_reads(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tacit.runtime.messaging.senders._WINDOW_BYTES", 2**20)
     monkeypatch.setattr("tacit.runtime.messaging.reader._INBOX_MESSAGES", 4)
