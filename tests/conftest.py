@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.processor_time import ProcessorTime
 from tests.runtime.forked_python import forked_python
@@ -30,7 +30,10 @@ LAUNCHERS = {"together", "outcomes", "Module", "subprocess"}
 WAITING = ("runtime", "scripts", "cli", "test_examples.py", "test_documentation.py", "test_benchmarks.py")
 
 torch.set_num_threads(1)  # the digest of a run is the same only for equal numbers of threads
-settings.register_profile("tacit", deadline=None)
+# Examples follow from the test alone, so that only a change can make a test fail. New ones: --hypothesis-profile=explore
+not_timed: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("explore", **not_timed, derandomize=False)
+settings.register_profile("tacit", **not_timed, derandomize=True)
 settings.load_profile("tacit")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from tacit.runtime.server.host import ServerResult
 from tests.cli.command_line import Command
-from tests.runtime.processes import Module, run_script, together
+from tests.runtime.processes import Module, run_script, together, unused_port
 
 LONGEST_S = 100
 SCRIPT = """
@@ -43,9 +42,7 @@ print(type(unpack(bytes.fromhex(sys.argv[1]))).__name__)
 def test_a_server_in_its_own_process_serves_the_script_of_its_workers(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = unused_port()
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     serve = ("serve", str(script), "--master", f"127.0.0.1:{port}", "--workers", "2")
     with (

@@ -144,6 +144,21 @@ def wait_for(key: str) -> None:
         time.sleep(0.002)
 
 
+def note_step() -> None:
+    """Count a step, for ``pass_steps_of_others``."""
+    _connection().add("steps", 1)
+
+
+def pass_steps_of_others(number: int) -> None:
+    """Wait until other workers have noted ``number`` steps more, or note none for a second."""
+    begun = seen = _connection().add("steps", 0)
+    seen_s = time.monotonic()
+    while seen < begun + number and time.monotonic() < seen_s + 1.0:
+        time.sleep(0.002)
+        now = _connection().add("steps", 0)
+        seen, seen_s = now, time.monotonic() if now > seen else seen_s
+
+
 @functools.cache
 def _connection() -> TCPStore:
     return TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)

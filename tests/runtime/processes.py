@@ -10,10 +10,12 @@ import faulthandler
 import functools
 import gc
 import io
+import itertools
 import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -28,6 +30,7 @@ from torch.distributed import TCPStore
 context = multiprocessing.get_context("forkserver")
 _PRELOADED = ["torch", "torch._dynamo", "tacit", "pytest", "hypothesis"]
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+_ports = itertools.count(10_000 + os.getpid() % 2_000 * 10)
 
 
 class Failed(Exception):
@@ -134,6 +137,14 @@ def _run_worker(
     torch.save(result, file)
     pipe.send_bytes(file.getvalue())
     pipe.close()
+
+
+def unused_port() -> int:
+    """Return a port that this process alone returns, below those that the kernel gives to sockets by itself."""
+    for port in _ports:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("no port is free")
 
 
 def run_script(path: str, *arguments: str) -> str:

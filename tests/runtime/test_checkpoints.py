@@ -134,7 +134,7 @@ def started_from(folder: str, strategy: tacit.Strategy, steps: int) -> tuple[tor
 def killed_while_writing(folder: str) -> None:
     model = network()
     optimizer = sgd(model)
-    session = tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(5)), timeout_s=5)
+    session = tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(5)), timeout_s=30)
     learn(model, optimizer, batches(tacit.rank(), 3), session)
     session.checkpoint(folder)
     learn(model, optimizer, batches(tacit.rank(), 1, first=3), session)
@@ -156,13 +156,13 @@ def test_a_checkpoint_that_dies_half_way_leaves_the_previous_one(tmp_path):
 
 def not_shared(shared: str, own: str) -> tuple[Path | None, str]:
     """Write into a folder of this rank's own; then resume where rank 1 finds an older checkpoint than rank 0."""
-    checkpoints._SHARDS_TIMEOUT_S = 0.2
     model, mine = network(), Path(own) / str(tacit.rank())
     optimizer = sgd(model)
     with tacit.attach(model, optimizer, tacit.AllReduce()) as session:
         for number in (1, 2):
             learn(model, optimizer, batches(tacit.rank(), 1, first=number), session)
             session.checkpoint(shared)
+        checkpoints._SHARDS_TIMEOUT_S = 0.2  # the other rank's part never comes
         written = session.checkpoint(mine)
     shutil.copytree(shared, mine, dirs_exist_ok=True)
     if tacit.rank() == 1:

@@ -34,8 +34,8 @@ from tacit.runtime.messaging.security import Address, Keys
 from tacit.runtime.messaging.senders import Sender, Window
 from tests.runtime.processes import start_fork_server
 
-pytestmark = pytest.mark.timeout(30)
-TIMEOUT_S = 10.0
+pytestmark = pytest.mark.timeout(100)
+TIMEOUT_S = 30.0
 
 
 # A kind is known by its name alone: these must not be names of other tests' messages.
@@ -270,6 +270,20 @@ def test_messages_that_arrived_before_handling_started_are_delivered_first():
         wait_until(lambda: received == [0, 1, 2, 3])
 
 
+def test_a_message_that_is_received_takes_effect_after_those_that_arrived_before_it():
+    """A server's restart cancels a step; the model that answers the push of that step must not overtake it."""
+    handled: list[int] = []
+    with ends(0, 1, handler=lambda _, source, message: handled.append(message.number)) as (a, b):
+        b.endpoint.start_handling()
+        with b.hook_lock:
+            for message in (Enquiry(1), Enquiry(2), Note(3)):
+                a.endpoint.send(1, message)
+            wait_until(lambda: b.endpoint.waiting == 3)
+            assert handled == []
+            assert b.endpoint.receive(Note) == (0, Note(3))
+            assert handled == [1, 2]
+
+
 def test_a_full_window_blocks_a_hook_until_the_peer_reads(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tacit.runtime.messaging.senders._WINDOW_BYTES", 2**20)
     monkeypatch.setattr("tacit.runtime.messaging.reader._INBOX_MESSAGES", 4)
@@ -345,7 +359,7 @@ def test_replies_of_handlers_are_queued_while_the_peer_does_not_read(monkeypatch
 @contextmanager
 def stranger(url: str, **options) -> Iterator[zmq.Socket]:
     with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
-        for name, value in {"linger": 0, "sndtimeo": 2000, **options}.items():
+        for name, value in {"linger": 0, "sndtimeo": 20_000, **options}.items():
             setattr(socket, name, value)
         socket.connect(url)
         yield socket
@@ -504,7 +518,7 @@ def test_a_killed_peer_is_noticed_by_receive_and_does_not_hold_up_close():
     start_fork_server()
     victim = multiprocessing.get_context("forkserver").Process(target=_doomed, args=(store.port,))
     victim.start()
-    end = End(store, 0, [1], timeout_s=25.0)
+    end = End(store, 0, [1], timeout_s=60.0)
     assert end.endpoint.receive(Note) == (1, Note(1))
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
@@ -515,7 +529,7 @@ def test_a_killed_peer_is_noticed_by_receive_and_does_not_hold_up_close():
     assert lost.value.rank == 1
     end.endpoint.send(1, TensorMessage(torch.zeros(10**7)))  # dropped, without waiting
     end.endpoint.close()
-    assert time.monotonic() - begun_s < 2.0
+    assert time.monotonic() - begun_s < 30.0  # it takes 0.02 s where the machine is idle
 
 
 def test_a_message_that_is_sent_alone_waits_for_the_one_before():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ import tacit
 from tacit.runtime.failures import signals
 from tacit.session import checkpoints
 from tacit.strategies import Strategy
-from tests.runtime.processes import Failed, outcomes, together
+from tests.runtime.processes import Failed, outcomes, together, unused_port
 
 STEPS = 24
 AVERAGING = [tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(2))]
@@ -119,9 +118,7 @@ def dying_with_the_store(folder: str, port: int) -> str:
 
 
 def test_the_worker_that_held_the_store_is_named_and_the_others_are_rescued(tmp_path: Path):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    survivors = outcomes(4, dying_with_the_store, str(tmp_path), port)[1:]
+    survivors = outcomes(4, dying_with_the_store, str(tmp_path), unused_port())[1:]
     assert names_of(survivors) == ["PeerLost"] * 3, survivors
     assert all("worker 0 was lost" in survivor.text for survivor in survivors), survivors
     assert len(checkpoints.read(tmp_path, 0, 4)) == 3
@@ -166,7 +163,7 @@ def stopped(folder: str) -> list[str]:
     """Rank 2 stops before its fifth step and is continued by the first to have ended without it."""
     errors = []
     for number, strategy in enumerate(WAITING):
-        model, optimizer, session = attached(strategy, timeout_s=2.0)
+        model, optimizer, session = attached(strategy, timeout_s=3.0)
         place, step, error = Path(folder) / f"{number}", 0, "finished"
         try:
             with session:
@@ -189,7 +186,7 @@ def test_a_time_out_ends_the_run_while_the_worker_it_names_is_stopped(tmp_path: 
     assert not any(isinstance(result, Failed) for result in results), results
     for number, strategy in enumerate(WAITING):
         for rank in (0, 1, 3):
-            assert "no answer from worker 2 within timeout_s=2" in results[rank][number], (strategy, rank, results)
+            assert "no answer from worker 2 within timeout_s=3" in results[rank][number], (strategy, rank, results)
 
 
 # Gossip continues without lost workers.

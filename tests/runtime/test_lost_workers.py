@@ -16,11 +16,11 @@ from tests.runtime.processes import Failed, outcomes, together
 from tests.runtime.small_runs import batches, flat, learn, network, sgd
 
 
-def dying_run(folder: str, how: str) -> None:
+def dying_run(folder: str, how: str, timeout_s: float = 30.0) -> None:
     model = network()
     optimizer = sgd(model)
     with tacit.attach(
-        model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), rescue_folder=folder or None, timeout_s=2
+        model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), rescue_folder=folder or None, timeout_s=timeout_s
     ) as session:
         for number, x in enumerate(batches(tacit.rank(), 9)):
             if number == 5 and tacit.rank() == 1:
@@ -29,7 +29,7 @@ def dying_run(folder: str, how: str) -> None:
                 if how == "raises":
                     raise ZeroDivisionError("a bug in the loop")
                 if how == "hangs":
-                    time.sleep(6)
+                    time.sleep(2 * timeout_s)
             learn(model, optimizer, [x], session)
 
 
@@ -101,9 +101,9 @@ def test_an_error_on_one_rank_is_told_on_the_others(tmp_path):
 
 
 def test_a_worker_that_does_not_come_is_named_at_the_time_out(tmp_path):
-    first, _second, third = outcomes(3, dying_run, "", "hangs")
+    first, _second, third = outcomes(3, dying_run, "", "hangs", 4.0)
     assert first.name == third.name == "TimedOut"
-    assert "no answer from worker 1 within timeout_s=2" in first.text
+    assert "no answer from worker 1 within timeout_s=4" in first.text
 
 
 def threads_left() -> list[str]:

@@ -104,7 +104,7 @@ def test_values_that_cannot_travel_are_refused(call, message):
 def mean_on_rank_0_only() -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with tacit.attach(model, optimizer, tacit.AllReduce(), timeout_s=5) as session:
+    with tacit.attach(model, optimizer, tacit.AllReduce(), timeout_s=30) as session:
         if session.rank == 0:
             session.mean("no number")
 

@@ -157,10 +157,13 @@ class MessageEndpoint:
         if not self._senders.is_complete:
             self._connect()
         found = self._inbox.take(kind, source) if self._inbox.waiting else None
-        if found is None:
+        if found is None or self._inbox.due:
             depth = self._hook_lock.give_up()
             try:
-                found = self._wait_for(kind, source, timeout_s)
+                found = found or self._wait_for(kind, source, timeout_s)
+                for _ in range(len(self._inbox.due)):  # what has arrived before it takes effect before it
+                    while self._can_handle and not self._handle_next():
+                        pass
             finally:
                 self._hook_lock.take_back(depth)
         if self._received is not None:
@@ -396,14 +399,24 @@ class MessageEndpoint:
         is_long = since_s is not None and time.monotonic() - since_s > LOOK_S
         return LOOK_S if is_long or not self._inbox.is_handling else 8 * RETRY_S
 
+    @property
+    def _can_handle(self) -> bool:
+        """Whether a message is due and may be handled: none while the window is full, so that replies need not wait."""
+        return (
+            bool(self._inbox.due) and self._failure is None and not (self._is_closing or self._senders.window.is_full)
+        )
+
     def _handle_due(self) -> None:
-        """Pass messages to the handler, oldest first; none while the window is full, so that replies need not wait."""
-        while self._inbox.due and self._failure is None and not (self._is_closing or self._senders.window.is_full):
-            with self._hook_lock.handling(LOOK_S) as is_held, torch.no_grad():
-                if not is_held:
-                    return
-                if self._inbox.due:
-                    self._handle(*self._inbox.due.popleft())
+        """Pass messages to the handler, oldest first."""
+        while self._can_handle and self._handle_next():
+            pass
+
+    def _handle_next(self) -> bool:
+        """Pass the oldest message to the handler; return False if another thread held the hook lock for too long."""
+        with self._hook_lock.handling(LOOK_S) as is_held, torch.no_grad():
+            if is_held and self._inbox.due:
+                self._handle(*self._inbox.due.popleft())
+        return is_held
 
     def _handle(self, source: int, message: Message) -> None:
         self._replies_left = 1
