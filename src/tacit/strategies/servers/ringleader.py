@@ -94,7 +94,7 @@ class RingleaderServer(ParameterServer):
                 self._end_idling()
             if self._is_second_phase:
                 self._ready = [(source, push)]
-                self._waiting[source] = None  # for the new model
+                self._waiting[source] = push.number  # for the new model
             else:
                 self._continue_or_idle(self._table, source, push)
 
