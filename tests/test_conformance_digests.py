@@ -36,7 +36,12 @@ def test_a_run_has_the_committed_digest_and_parameters(tool: ModuleType, row: Ro
 
 
 def test_differences_are_listed(tool: ModuleType):
-    known = {"A()": {"digest": "1", "parameters": "2"}, "B()": {"digest": "1", "parameters": "2"}}
-    found = {"A()": {"digest": "3", "parameters": "2"}, "C()": {"digest": "1", "parameters": "2"}}
-    lines = ["B(): has no row any more", "A(): digest differ", "C(): is new"]
+    known = {"A()": {"trace": "1", "parameters": "2"}, "B()": {"trace": "1", "parameters": "2"}}
+    found = {"A()": {"trace": "3", "parameters": "2"}, "C()": {"trace": "1", "parameters": "2"}}
+    lines = ["B(): has no row any more", "A(): trace differ", "C(): is new"]
     assert tool.differences(found, known) == lines
+
+
+def test_the_last_bits_of_a_loss_do_not_count(tool: ModuleType):
+    assert tool.rounded(0.1 + 0.2) == tool.rounded(0.3) != tool.rounded(0.3000001)
+    assert tool.rounded(3) == 3 and tool.rounded("step") == "step"

@@ -3,8 +3,9 @@
     python tools/conformance_digests.py             # write tests/conformance_digests.json
     python tools/conformance_digests.py --check     # compare, and print the rows that differ
 
-A row's ``digest`` is that of the run, which covers its trace; ``parameters`` is the SHA-256 of the bytes of the final
-parameters. The network is unlimited, so that parameters do not depend on the sizes of messages.
+``trace`` is the digest of a run's trace, ``parameters`` the SHA-256 of the bytes of its final parameters, and
+``history`` that of its evaluations, rounded to nine digits: the last bits of a loss depend on the processor, for which
+MKL chooses its code. The network is unlimited, so that parameters do not depend on the sizes of messages.
 """
 
 from __future__ import annotations
@@ -29,12 +30,22 @@ WORKERS = 5
 
 
 def digests_of(row: Row) -> dict[str, str]:
-    """Return the digest of a short run of the row's strategy, and the SHA-256 of its final parameters."""
+    """Return the digests of trace, evaluations and final parameters of a short run of the row's strategy."""
     cluster = tacit.Cluster(workers=WORKERS, latency_s=1e-4, bandwidth_bytes_per_s=float("inf"))
     workload = workloads.quadratic(dimension=7, heterogeneity=0.5)
     run = tacit.simulate(workload, row.strategy, cluster=cluster, steps=STEPS, seed=2)
     parameters = run.parameters.detach().cpu().contiguous().numpy().tobytes()
-    return {"digest": run.digest, "parameters": hashlib.sha256(parameters).hexdigest()}
+    history = [{key: rounded(value) for key, value in row.items()} for row in run.history]
+    return {
+        "trace": run.trace.digest,
+        "history": hashlib.sha256(json.dumps(history, sort_keys=True).encode()).hexdigest(),
+        "parameters": hashlib.sha256(parameters).hexdigest(),
+    }
+
+
+def rounded(value: object) -> object:
+    """Return a number with a fraction rounded to nine digits, anything else as it is."""
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def table() -> dict[str, dict[str, str]]:

@@ -60,7 +60,7 @@ def check_others(results: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("server", ["rank0", "process"])
-def test_a_learner_that_comes_back_after_the_last_update_ends_at_once_and_without_an_error(server: str, tmp_path: Path):
+def test_a_learner_that_comes_back_after_the_last_update_ends_without_an_error(server: str, tmp_path: Path):
     with Launch(WORKERS, train, server, 1, server=tmp_path if server == "process" else None) as launch:
         launch.until(lambda: launch.present[2].number == 2, "the next life of worker 2")
         launch.say("go")
