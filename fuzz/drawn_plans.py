@@ -78,6 +78,10 @@ SERVERS: dict[str, tacit.Strategy[Any]] = {
     "KSync-shards": tacit.KSync(k=2, shards=2),
     "KAsync-shards": tacit.KAsync(k=1, shards=2, maximum_staleness=2),
     "KBatchAsync-shards": tacit.KBatchAsync(k=2, shards=2, compressor=TOP, model_compressor=TOP),
+    "KAsync-rescaled": tacit.KAsync(k=1, rate=tacit.RescaledRate()),
+    "KAsync-dropping": tacit.KAsync(k=1, drop_staleness=2),
+    "FedBuff": tacit.KBatchAsync(k=2, local_steps=3, outer=tacit.OuterSGD(lr=0.7, momentum=0.6)),
+    "Ringleader": tacit.Ringleader(),
     "AdaSync": tacit.AdaSync(tacit.KAsync(k=1), every=5),
 }
 STRATEGIES = COLLECTIVE | NEIGHBOURS | SWARM | SERVERS
