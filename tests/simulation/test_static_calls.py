@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 import tacit
 from tacit import workloads
 from tacit.core.randomness import Streams
+from tacit.simulation.engine.calls import static_calls
 from tacit.simulation.engine.calls.programs import Program
 from tacit.simulation.engine.calls.static_calls import padded_size
 from tacit.simulation.engine.choice import Choice, choose_engine
@@ -171,8 +175,39 @@ def test_compiled_calls_compile_the_gradient(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "compile", record)
     run = tacit.simulate(workloads.digits(), LOCAL, cluster=CLUSTER, steps=8, engine="compiled")
     plain = tacit.simulate(workloads.digits(), LOCAL, cluster=CLUSTER, steps=8, engine="vmap")
-    assert compiled == [{"dynamic": False}] and run.record["engine"] == "compiled"
+    assert compiled == [{"dynamic": False, "fullgraph": True}] and run.record["engine"] == "compiled"
     torch.testing.assert_close(run.parameters, plain.parameters, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
+    """Count what ``torch.compile`` compiles; the compiled functions run as they were traced."""
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    torch._dynamo.reset()
+    yield counter
+    torch._dynamo.reset()
+
+
+@torch._dynamo.config.patch(cache_size_limit=2)
+def test_more_sizes_are_compiled_than_torch_allows_by_default(compilations: CompileCounter):
+    workload = workloads.digits(model="softmax")
+    for workers in (5, 6, 7, 5):
+        cluster = tacit.Cluster(workers=workers)
+        run = tacit.simulate(workload, tacit.AllReduce(), cluster=cluster, steps=2, engine="compiled")
+        assert run.record["engine"] == "compiled"
+    assert compilations.frame_count == 3
+
+
+def test_too_many_compiled_sizes_are_reported(compilations: CompileCounter, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(static_calls, "MOST_COMPILED_SIZES", 1)
+    workload = workloads.digits(model="softmax")
+    runs = [
+        tacit.simulate(workload, tacit.AllReduce(), cluster=tacit.Cluster(workers=n), steps=2, engine="compiled")
+        for n in (5, 6)
+    ]
+    assert [run.record["engine"] for run in runs] == ["compiled", "vmap"]
+    assert runs[1].record["engine_reason"].startswith("compiling failed: ")
 
 
 def test_captured_calls_need_cuda_and_auto_chooses_them_there():

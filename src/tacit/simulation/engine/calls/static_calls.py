@@ -13,6 +13,7 @@ returns gradients and losses. On CUDA the function is captured once as a graph a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from tacit.workloads.workload import Problem, Token
 
 MOST_STEPS_PER_REPLAY: Final = 8
 LARGEST_FOR_SEVERAL_STEPS: Final = 100_000  # parameters; calls of larger models are not limited by launches
+MOST_COMPILED_SIZES: Final = 64  # of one process; torch's default of 8 ends compiled calls in sweeps without an error
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
 
@@ -74,7 +76,7 @@ class StaticCalls:
         is_compiled: bool,
     ) -> None:
         self.problem, self.storage, self.optimizer, self.losses = problem, storage, optimizer, losses
-        self.call: GradientCall = torch.compile(call, dynamic=False) if is_compiled else call
+        self.call: GradientCall = torch.compile(call, dynamic=False, fullgraph=True) if is_compiled else call
         self.can_update = isinstance(optimizer, FlatOptimizer)
         self._is_compiled = is_compiled
         self._programs: dict[tuple[str, int, int, int], Program] = {}
@@ -122,6 +124,11 @@ class StaticCalls:
         """Free the memory of all graphs."""
         self._programs.clear()
 
+    def _limits(self) -> AbstractContextManager[object]:
+        """Allow torch.compile more sizes than by default, while a program is made."""
+        patch = torch._dynamo.config.patch
+        return patch(cache_size_limit=MOST_COMPILED_SIZES) if self._is_compiled else nullcontext()
+
     def _parts(self, steps: Steps) -> list[int]:
         """Divide the steps into programs: several steps each if the model is small and tokens are arrays."""
         left = len(steps.tokens[0])
@@ -146,7 +153,8 @@ class StaticCalls:
         if program is None:
             program = kind(self, size, indices, self.problem.collate(ranks[:1], tokens[:1]))
             try:
-                program.prepare(self._pool)
+                with self._limits():
+                    program.prepare(self._pool)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
