@@ -8,17 +8,20 @@ import signal
 import subprocess
 import time
 import tomllib
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import tacit
 from tacit.chaos import ChaosFault, ChaosPlan
 from tacit.chaos.injector import Injector
 from tacit.chaos.report import recovery
 from tacit.chaos.run import has_equal_models, updates_per_step
+from tacit.chaos.small_training import checksum, network
 from tests.runtime.forked_python import forked_python
 from tests.runtime.processes import Module
 
@@ -149,6 +152,17 @@ def test_what_the_command_refuses(tmp_path: Path):
             code, _, errors = command.end(30)
         assert code not in (0, None) and message in " ".join(errors.split()), (given, errors)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_checksum_of_a_model_is_that_of_its_bytes(monkeypatch: pytest.MonkeyPatch):
+    """torchft's environment has no NumPy, so ``Tensor.numpy`` raises there."""
+    model = network(8)
+    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy().tobytes()
+    monkeypatch.setattr(torch.Tensor, "numpy", None)
+    assert checksum(model) == zlib.crc32(flat)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[3] += 1e-3
+    assert checksum(model) != zlib.crc32(flat)
 
 
 def test_recovery_by_kind_counts_only_faults_that_hit_somebody():
