@@ -21,7 +21,10 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 WORKERS = 4
 
 
-def train(tell: Any, server: str, dies_in_step: int | None) -> list[Tensor]:
+KASYNC = tacit.KAsync(k=1)
+
+
+def train(tell: Any, strategy: tacit.Strategy, server: str, dies_in_step: int | None) -> list[Tensor]:
     """Train to the end; worker 2 dies in a step, or (None) while the others are in the exchanges after the last one.
 
     Its next life attaches when the others have finished.
@@ -40,7 +43,7 @@ def train(tell: Any, server: str, dies_in_step: int | None) -> list[Tensor]:
         yield torch.eye(4)
 
     options = {"buffers": "recalibrate", "calibration": calibration, "server": server, "timeout_s": 40.0}
-    session = tacit.attach(model, optimizer, tacit.KAsync(k=1), steps=100, **options)
+    session = tacit.attach(model, optimizer, strategy, steps=100, **options)
     while not session.is_done:
         optimizer.zero_grad()
         model(torch.randn(8, 4)).square().mean().backward()
@@ -59,9 +62,20 @@ def check_others(results: list[Any]) -> None:
         assert all(map(torch.equal, results[rank], results[0]))
 
 
-@pytest.mark.parametrize("server", ["rank0", "process"])
-def test_a_learner_that_comes_back_after_the_last_update_ends_without_an_error(server: str, tmp_path: Path):
-    with Launch(WORKERS, train, server, 1, server=tmp_path if server == "process" else None) as launch:
+@pytest.mark.parametrize(
+    ("strategy", "server"),
+    [
+        (KASYNC, "rank0"),
+        (KASYNC, "process"),
+        (tacit.SwarmSGD(local_steps=2), "rank0"),
+        (tacit.LocalSGD(period=tacit.Every(4)), "rank0"),
+    ],
+    ids=str,
+)
+def test_a_worker_that_comes_back_after_the_last_update_ends_without_an_error(
+    strategy: tacit.Strategy, server: str, tmp_path: Path
+):
+    with Launch(WORKERS, train, strategy, server, 1, server=tmp_path if server == "process" else None) as launch:
         launch.until(lambda: launch.present[2].number == 2, "the next life of worker 2")
         launch.say("go")
         launch.until(lambda: launch.finished >= {0, 1, 3}, "the end of the others")
@@ -72,7 +86,7 @@ def test_a_learner_that_comes_back_after_the_last_update_ends_without_an_error(s
 
 
 def test_the_last_exchanges_go_on_without_a_learner_that_dies_between_them(tmp_path: Path):
-    with Launch(WORKERS, train, "process", None, restarts=0, server=tmp_path) as launch:
+    with Launch(WORKERS, train, KASYNC, "process", None, restarts=0, server=tmp_path) as launch:
         results = launch.end()
     check_others(results)
     assert results[2].name == "Died"
