@@ -47,7 +47,8 @@ class BaseWorld(ABC):
         first = self.open_channel()
         self.trace, self.collectives = first.trace, first.collectives
         self._compute_times = [ComputeTimes(cluster, rank, self.streams) for rank in range(cluster.workers)]
-        if cluster.processor_s_per_byte:
+        uses_nics = has_server or len({cluster.host(rank) for rank in range(cluster.workers)}) > 1
+        if cluster.processor_s_per_byte and uses_nics:
             self.fabric.processors = [times.processor() for times in self._compute_times]
         self._streams: dict[tuple[str, int], np.random.Generator] = {}
         self._living, self._serving = cluster.workers, 0
