@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import tacit
 from tacit.core.collective_bytes import ring_all_reduce_bytes
@@ -50,7 +53,7 @@ def test_noise_and_runs_without_notes_count_as_nothing() -> None:
     assert tacit.Profile.of(noisy).processor_s_per_byte == 0.0
 
 
-def test_a_profile_keeps_it_in_its_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_profile_keeps_it_in_its_file(tmp_path: Path) -> None:
     profile = tacit.Profile.of(with_notes(real_run([1.0, 1.0])))
     assert tacit.Profile.load(profile.save(tmp_path / "profile")).processor_s_per_byte == profile.processor_s_per_byte
 
@@ -64,13 +67,13 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
         told["now_s"] += told["step_s"]
         return told["now_s"]
 
-    monkeypatch.setattr(beside.time, "perf_counter", look)
-    monkeypatch.setattr(beside.time, "process_time", lambda: told["processor_s"])
+    clock = SimpleNamespace(perf_counter=look, process_time=lambda: told["processor_s"])
+    monkeypatch.setattr("tacit.profiles.probe.beside.time", clock)
     yield told
 
 
 def test_the_loop_counts_passes_until_its_time_is_over(clocks: dict[str, float]) -> None:
-    passes = beside._passes(beside.torch.ones(2, 2), 1.0)
+    passes = beside._passes(torch.ones(2, 2), 1.0)
     assert (passes.count, passes.seconds) == (3, 1.0)
 
 

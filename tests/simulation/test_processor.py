@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,9 +90,9 @@ CLUSTER = tacit.Cluster(
 WITHOUT = replace(CLUSTER, processor_s_per_byte=0.0)
 
 
-def simulated(strategy: tacit.Strategy, cluster: tacit.Cluster, **options: object) -> tacit.Run:
+def simulated(strategy: tacit.Strategy[Any], cluster: tacit.Cluster, *, steps: int = 16, **options: Any) -> tacit.Run:
     workload = workloads.quadratic(dimension=500)  # 4 kB
-    return tacit.simulate(workload, strategy, cluster=cluster, **{"steps": 16, **options})  # type: ignore[arg-type]
+    return tacit.simulate(workload, strategy, cluster=cluster, steps=steps, **options)
 
 
 def ends_s(run: tacit.Run, rank: int = 0) -> list[float]:
@@ -113,21 +115,27 @@ def test_a_round_lengthens_the_steps_beside_it(timing_only: bool) -> None:
     assert ends_s(run, 1) == pytest.approx(ends_s(run))
 
 
-def test_a_round_that_is_waited_for_lengthens_no_step() -> None:
-    for strategy in (
+@pytest.mark.parametrize(
+    "strategy",
+    [
         tacit.AllReduce(),
         tacit.LocalSGD(period=tacit.Every(4)),
         tacit.LocalSGD(period=tacit.Every(4), outer=tacit.SlowMo()),
-    ):
-        run, before = simulated(strategy, CLUSTER), simulated(strategy, WITHOUT)
-        assert run.trace.digest == before.trace.digest, strategy
+    ],
+)
+def test_a_round_that_is_waited_for_lengthens_no_step(strategy: tacit.Strategy[Any]) -> None:
+    run, before = simulated(strategy, CLUSTER), simulated(strategy, WITHOUT)
+    assert run.trace.digest == before.trace.digest
 
 
-def test_models_are_the_same_with_and_without() -> None:
-    for strategy in (OVERLAPPED, tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2)):
-        run, before = simulated(strategy, CLUSTER), simulated(strategy, WITHOUT)
-        assert run.parameters.tolist() == before.parameters.tolist(), strategy
-        assert [row["loss"] for row in run.history] == [row["loss"] for row in before.history], strategy
+@pytest.mark.parametrize(
+    "strategy", [OVERLAPPED, tacit.AllReduce(), tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2)]
+)
+def test_models_are_the_same_with_and_without(strategy: tacit.Strategy[Any]) -> None:
+    run, before = simulated(strategy, CLUSTER), simulated(strategy, WITHOUT)
+    assert run.parameters is not None and before.parameters is not None
+    assert run.parameters.tolist() == before.parameters.tolist()
+    assert [row["loss"] for row in run.history] == [row["loss"] for row in before.history]
 
 
 def test_messages_take_time_at_both_ends() -> None:
@@ -139,11 +147,11 @@ def test_messages_take_time_at_both_ends() -> None:
     assert ends_s(run)[4] > 5.0
 
 
-def test_messages_within_a_host_take_no_processor_time() -> None:
+@pytest.mark.parametrize("strategy", [OVERLAPPED, tacit.SwarmSGD(local_steps=4)])
+def test_messages_within_a_host_take_no_processor_time(strategy: tacit.Strategy[Any]) -> None:
     cluster, without = (replace(one, hosts=1, host_bandwidth_bytes_per_s=1000.0) for one in (CLUSTER, WITHOUT))
-    for strategy in (OVERLAPPED, tacit.SwarmSGD(local_steps=4)):
-        run, before = (simulated(strategy, one, timing_only=True) for one in (cluster, without))
-        assert run.trace.digest == before.trace.digest, strategy
+    run, before = (simulated(strategy, one, timing_only=True) for one in (cluster, without))
+    assert run.trace.digest == before.trace.digest
 
 
 def test_a_server_on_the_host_of_rank_0_takes_its_time() -> None:
@@ -166,7 +174,7 @@ def test_faults_and_cancelled_steps_work_beside_transfers() -> None:
         assert run.status == "finished"
 
 
-def test_a_script_is_simulated_alike(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_script_is_simulated_alike(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import torch, tacit\n"
