@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import tacit
 from tacit.planning.candidates import Candidate
@@ -54,6 +55,14 @@ def test_waves_are_the_baseline_then_the_others_then_rates_then_seeds() -> None:
     assert {task.lr for task in done[4:16]} == {0.05, 0.2, 0.4}
     assert {task.seed for task in done[16:]} == {1}
     assert made.score(LOCAL[1]) == 48.0
+
+
+def test_of_equal_times_the_more_certain_gets_further_seeds() -> None:
+    others = [Candidate(tacit.LocalSGD(period=tacit.Every(n)), EVERYONE) for n in (2, 4, 8, 16)]
+    paces = {DDP: 1.0, **dict.fromkeys(others, 0.5)}
+    made = search(paces, replace(SCOPE, tunes=False), widening=lambda one: 1.2 if one is others[0] else 1.05)
+    done = carry_out(made, {DDP: 100, others[0]: 90, others[1]: 100, others[2]: 101, others[3]: 102})
+    assert [task.candidate for task in done if task.seed == 1] == [DDP, *others[1:]]
 
 
 def test_candidates_that_cannot_win_are_skipped() -> None:

@@ -63,13 +63,20 @@ class Search:
         paces: Mapping[Candidate, Sequence[Pace]],
         scope: Scope,
         now_s: Callable[[], float] = time.monotonic,
+        widening: Callable[[Candidate], float] = lambda _: 1.0,
     ) -> None:
-        self._candidates, self._paces, self._scope = candidates, paces, scope
+        """widening: the factor between a predicted time and the end of its range, by which candidates are ordered."""
+        self._candidates, self._paces, self._scope, self._widening = candidates, paces, scope, widening
         self._now_s, self._begun_s = now_s, now_s()
         self._wave, self._left = 0, 0
         self.trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
         self.skipped: dict[Candidate, str] = {}  # with the reason
         self.is_cut = False  # whether the budget ended the search
+
+    @property
+    def within_s(self) -> float | None:
+        """The time after which losses are compared; None: times to a target are."""
+        return self._scope.within_s
 
     def first(self) -> Iterator[tuple[Order, Task]]:
         yield from self._start([(one, self._scope.lr, self._scope.seeds[0]) for one in self._kept()], capped=False)
@@ -139,7 +146,7 @@ class Search:
     def _best(self, count: int) -> list[Candidate]:
         """Return the best candidates that reached the target, besides those that stay."""
         reached = [one for one in self._others() if self.score(one) < math.inf]
-        return sorted(reached, key=lambda one: (self.score(one), one.label))[:count]
+        return sorted(reached, key=lambda one: (self._widening(one) * self.score(one), one.label))[:count]
 
     def _rates(self, candidate: Candidate) -> list[float]:
         return sorted({trial.lr for trial in self.trials[candidate] if trial.lr is not None})

@@ -47,6 +47,7 @@ def plan_script(request: Request, path: str | os.PathLike[str], arguments: Seque
         now_s=time.monotonic,
         spent_s=time.time() - begun_s,
         twins=_twins(found, look),
+        widening=request.widening,
     )
     warnings, is_interrupted = [*profile.warnings, *_differences(request, look)], False
     if request.has_goal:

@@ -43,8 +43,9 @@ class ScriptSearch(Search):
         now_s: Callable[[], float],
         spent_s: float = 0.0,
         twins: Mapping[Candidate, Candidate] | None = None,
+        widening: Callable[[Candidate], float] = lambda _: 1.0,
     ) -> None:
-        super().__init__(candidates, paces, scope, now_s)
+        super().__init__(candidates, paces, scope, now_s, widening)
         self._begun_s -= spent_s
         self._twins = twins or {}
         self._worker_step_s, self._jobs = worker_step_s, jobs
