@@ -15,7 +15,7 @@ import tacit
 from tacit.planning.ledger import PRIOR, Ledger
 from tacit.planning.memory import memory_bytes
 from tacit.planning.pace import Pace
-from tacit.planning.plan import Row
+from tacit.planning.plan import NO_TIME, Row
 from tacit.planning.results import Interval, Trial
 from tacit.planning.sized import Sized
 from tacit.planning.verdict import Objective, chosen
@@ -65,15 +65,28 @@ def test_ranges_that_overlap_keep_ddp() -> None:
     assert best is baseline and "which overlap" in why
 
 
-def test_the_row_whose_range_ends_first_is_recommended_and_the_one_with_the_smallest_median_named() -> None:
-    baseline, certain = row(tacit.DDP(), 10.0), row(LOCAL, 5.0)
-    unsure = replace(row(tacit.SwarmSGD(), 4.5), time_s=Interval(4.5, 3.6, 5.6), best_time_s=None)
-    best, why = chosen([baseline, unsure, certain], baseline, PROFILE, TIME, "the target")
-    assert best is certain
-    assert "on 4 workers is less certain: its median is 4.5 s instead of 5, but its range ends at 5.6 s" in why
-    much_faster = replace(unsure, time_s=unsure.time_s.scaled(0.5))
-    best, why = chosen([baseline, much_faster, certain], baseline, PROFILE, TIME, "the target")
-    assert best is much_faster and "less certain" not in why
+def test_rows_with_all_seeds_are_compared_by_their_means() -> None:
+    baseline, one = row(tacit.DDP(), 10.0), row(tacit.SwarmSGD(), 4.0)
+    rows = [
+        replace(row(strategy, None), time_s=Interval.of(times_s, seeds=3))
+        for strategy, times_s in ((LOCAL, (4.0, 5.0, 5.1)), (tacit.KAsync(k=1), (4.8, 4.9, 6.0)))
+    ]
+    best, why = chosen([baseline, one, *rows], baseline, PROFILE, TIME, "the target")
+    assert best is rows[0]  # although the median of the other is smaller
+    assert "on 4 workers is predicted with 4 s, but was simulated with 1 seed only" in why
+    best, why = chosen([baseline, one], baseline, PROFILE, TIME, "the target")
+    assert best is one and "seed" not in why
+    own = replace(rows[0], is_kept=True)  # with all seeds, although no candidate was simulated with them
+    assert chosen([baseline, one, own], baseline, PROFILE, TIME, "the target")[0] is one
+
+
+def test_candidates_that_the_budget_left_out_are_not_called_slower() -> None:
+    baseline, slow = row(tacit.DDP(), 10.0), row(LOCAL, 12.0)
+    left_out = replace(row(tacit.SwarmSGD(), None), trials=(), remark=NO_TIME)
+    pruned = replace(left_out, remark="takes at least 11 s")
+    assert "no other candidate is faster" in chosen([baseline, slow, pruned], baseline, PROFILE, TIME, "")[1]
+    why = chosen([baseline, slow, left_out], baseline, PROFILE, TIME, "")[1]
+    assert "no other candidate that was simulated within the budget is faster" in why
 
 
 def test_a_row_that_overlaps_ddp_does_not_hide_one_that_does_not() -> None:

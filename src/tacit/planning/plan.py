@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 GAIN: Final = 0.1
 """The least gain over DDP, as a share of its time, for which a plan recommends another strategy."""
+NO_TIME: Final = "no time left in the budget"
+STOPPED: Final = "stopped"
+"""How the remark of a row begins whose simulation the budget did not allow, or ended."""
 SIMULATED, PILOTED, PACE_ONLY = "A", "B", "C"
 _BULKY: Final = ("curve", "alternatives", "rounds")
 """Parts of the prediction that are in plan.json only."""
@@ -64,14 +67,14 @@ class Row:
 
     @property
     def shortest_s(self) -> Interval | None:
-        """The predicted time whose range ends first; of a row that was not tuned, the one at the user's rate."""
+        """The better of the two predicted times; of a row that was not tuned, the one at the user's rate."""
         return self.outcome if self.loss is None and self.best_loss is None else None
 
     @property
     def outcome(self) -> Interval | None:
         """``shortest_s``, or the lowest loss in a plan with ``within_s``; None: not reached, or not simulated."""
         known = [one for one in (self.time_s, self.best_time_s, self.loss, self.best_loss) if one is not None]
-        return min(known, key=lambda one: one.high, default=None)
+        return min(known, key=lambda one: one.rank, default=None)
 
     @property
     def is_tuned(self) -> bool:
@@ -81,10 +84,11 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Plan:
-    """A plan: candidates in the order of their medians.
+    """A plan: candidates in the order of their means over seeds.
 
     - ``best``: the row to run. It is the baseline, DDP on all workers, unless another row is faster by at least 10 %
-      and the ranges of the two do not overlap. Of several such rows it is the one whose range ends first.
+      and the ranges of the two do not overlap. Of several such rows it is the one with the smallest mean among those
+      that were simulated with all seeds.
     - ``ties``: other rows which may be as fast.
     - ``why``: the reason in a sentence.
     - ``lr``: None for a script, which chooses its own.

@@ -137,7 +137,7 @@ def _plan_workload(
     profile = request.profile
     found = candidates(profile, request.own, request.strategies)
     drawn = {one: paces(workload, one.strategy, profile.of_ranks(one.ranks).cluster()) for one in found}
-    search = Search(found, drawn, request.scope(lr, steps, tunes=tune), widening=request.widening)
+    search = Search(found, drawn, request.scope(lr, steps, tunes=tune))
     warnings, is_interrupted = [*profile.warnings, *_differences(profile, workload)], False
     if request.has_goal:
         work = PlanWork(

@@ -10,8 +10,7 @@ from typing import Any
 from tacit.compare.start import executed
 from tacit.compare.tasks import Work
 from tacit.compare.watcher import Watcher
-from tacit.planning.candidates import Candidate
-from tacit.planning.ledger import Ledger, kind_of
+from tacit.planning.ledger import Ledger
 from tacit.planning.search import Scope, Search
 from tacit.planning.verdict import Objective
 from tacit.profiles.profile import Profile
@@ -55,10 +54,6 @@ class Request:
             budget_s=self.budget_s,
             tunes=tunes,
         )
-
-    def widening(self, candidate: Candidate) -> float:
-        """Return the factor for errors of predictions by which the candidate's range is widened."""
-        return self.ledger.widening(kind_of(candidate.strategy))
 
     def carry_out(self, work: Work, search: Search, device: str = "cpu") -> tuple[bool, list[str]]:
         """Make the simulations; return whether Ctrl-C ended them early, and notes on how they were made."""

@@ -60,7 +60,7 @@ class Rows:
         reached = {lr: interval for lr, interval in by_rate.items() if interval is not None}
         if not reached:
             return row
-        best_lr = min(reached, key=lambda lr: reached[lr].high)
+        best_lr = min(reached, key=lambda lr: reached[lr].rank)
         is_tuned = len(by_rate) > 1
         own, best = by_rate.get(self.lr), reached[best_lr] if is_tuned else None
         is_loss = self.search.within_s is not None
@@ -91,7 +91,7 @@ class Rows:
             self._ledger.widening(kind_of(candidate.strategy)),
             factor_for_seeds([median(values) for values in by_seed]),
         )
-        return Interval.of(chain.from_iterable(by_seed), *factors)
+        return Interval.of(chain.from_iterable(by_seed), *factors, seeds=len(by_seed))
 
     @staticmethod
     def _bytes(trials: Sequence[Trial], lr: float | None, own: Pace) -> float | None:
@@ -175,7 +175,8 @@ def _remarks(request: Request, best: Row, search: Search, *, is_interrupted: boo
         )
     if search.is_cut:
         yield (
-            f"The budget of {request.budget_s:g} s was spent before all simulations were made; a larger one makes more."
+            f"The budget of {round(request.budget_s, 1):g} s was spent before all simulations were made; a larger one "
+            f"makes more."
         )
     for kind, prior in PRIOR.items():
         if (factor := request.ledger.widening(kind)) > prior:

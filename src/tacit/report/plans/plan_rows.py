@@ -53,9 +53,11 @@ class PlanRow:
 
     @property
     def interval(self) -> Table | None:
-        """The better of the two: that whose range ends first."""
+        """The better of the two; see ``Interval.rank``."""
         known = [one for one in (self.own, self.tuned) if one is not None]
-        return min(known, key=lambda one: float(one["high"]), default=None)
+        return min(
+            known, key=lambda one: (-one["seeds"], one["median"] if one["mean"] is None else one["mean"]), default=None
+        )
 
     def text(self, value: float) -> str:
         """Return a time with its unit, or a loss."""
