@@ -97,7 +97,10 @@ def _claims(found: Found) -> list[Found]:
 def _measured(data: Path | None, *, is_quick: bool) -> Found:
     place = QUICK if is_quick else TWO_100
     text = None if data is None or is_quick or not (data / TEXT).is_file() else (data / TEXT).resolve()
-    steps, loss, budget_s = (QUICK_ITERATIONS, QUICK_LOSS, QUICK_BUDGET_S) if is_quick else (ITERATIONS, LOSS, BUDGET_S)
+    wanted = LOSS_OF_GENERATED if text is None else LOSS
+    steps, loss, budget_s = (
+        (QUICK_ITERATIONS, QUICK_LOSS, QUICK_BUDGET_S) if is_quick else (ITERATIONS, wanted, BUDGET_S)
+    )
     arguments = ["--max-iters", str(steps), *([] if text is None else ["--text", str(text)])]
     with tempfile.TemporaryDirectory() as scratch, hosts_of(place) as hosts:
         folder = Path(scratch)
