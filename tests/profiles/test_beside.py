@@ -17,7 +17,7 @@ from tacit.record.run import Run
 from tests.profiles.synthetic_runs import PARAMETERS, real_run
 
 SENT = ring_all_reduce_bytes(PARAMETERS + 1, 8, 2)[0]
-LOST_S = (0.019, 0.020, 0.021, 0.020, 0.5)
+LOST_S = (0.019, 0.020, 0.021, 0.020, 0.019, 0.021, 0.020, 0.5)
 
 
 def with_notes(run: Run, lost_s: Sequence[float] = LOST_S, share: float = 0.5, size_bytes: float = 2 * SENT) -> Run:
