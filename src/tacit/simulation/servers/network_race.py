@@ -54,6 +54,7 @@ def _applies(world: World, strategy: ParameterServerStrategy) -> bool:
     """Whether the strategy is one of the four kinds with k and a rate alone, and no two learners share a NIC."""
     cluster = world.cluster
     is_whole = world.is_timing and not world.is_resumed and not cluster.faults and not cluster.costs
+    is_whole &= not world.fabric.processors
     if not is_whole or type(strategy) not in _KINDS or strategy != type(strategy)(k=strategy.k, rate=strategy.rate):
         return False
     remote = [cluster.host(rank) for rank in range(cluster.workers) if not cluster.is_local(rank, SERVER)]

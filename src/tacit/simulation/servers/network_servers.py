@@ -30,9 +30,18 @@ KINDS: Final = (KSync, KBatchSync, KAsync, KBatchAsync)
 def run_network_servers(world: World) -> bool:
     """Run the simulation like ``world.run``; return False, without effect, if strategy or cluster need fibers."""
     strategy, cluster = world.strategy, world.cluster
-    if not world.is_timing or world.is_resumed or cluster.faults or cluster.costs or type(strategy) not in KINDS:
+    if (
+        world.fabric.processors
+        or not world.is_timing
+        or world.is_resumed
+        or cluster.faults
+        or cluster.costs
+        or type(strategy) not in KINDS
+    ):
         return False
     assert isinstance(strategy, ParameterServerStrategy)
+    if world.fabric.processors:
+        return False
     is_sent_whole = strategy.shards == 1 and strategy.compressor is None and strategy.model_compressor is None
     if not is_sent_whole or strategy.pushes_changes or getattr(strategy, "drop_staleness", None) is not None:
         return False
