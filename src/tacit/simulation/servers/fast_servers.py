@@ -1,4 +1,4 @@
-"""A fast path for timing-only runs of the four kinds of server on a network without cost: no fibers, no messages.
+"""A fast path for the four kinds of server on a network without cost: no fibers, no messages.
 
 If only the learners' computations take time, a run is a heap of (end of a step, learner), as in the simulator of the
 paper (Dutta et al., arXiv 1803.01113):

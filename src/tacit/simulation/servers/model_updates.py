@@ -1,8 +1,8 @@
 """The updates of a run without fibers: at once without models, else after the run, whose times they do not change.
 
 A run on a fast path notes which gradients each update uses: the learner, the version of its model and the number of its
-step. ``train`` then computes one model after another. Gradients at the same model and those of later updates at earlier
-models are evaluated together; no other gradients are.
+step. ``train`` then computes one model after another. The first use of a gradient evaluates all gradients at the models
+so far that this and later updates use, in one call. Gradients that no update uses are not evaluated.
 """
 
 from __future__ import annotations

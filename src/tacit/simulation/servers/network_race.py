@@ -1,4 +1,4 @@
-"""A fast path for timing-only runs of the four kinds of server where messages take time: no fibers, few events.
+"""A fast path for the four kinds of server where messages take time: no fibers, few events.
 
 Four things happen at a time of their own: a step ends, a push or a model arrives, a transfer ends in the server's NIC.
 Models that an update sends to many learners are one group: one transfer ends and one arrival follows for all of them.

@@ -1,8 +1,8 @@
-"""Timing-only runs of the four kinds of servers on any network, without fibers and messages.
+"""Runs of the four kinds of servers on any network, without fibers and messages.
 
 Server and learners are generators that do what ``strategies/servers`` does, as far as time, bytes and versions are
 concerned. Agenda, links and trace are those of the world, and every event is entered in the same order as with fibers.
-So the trace is identical, also where events coincide.
+So the trace is identical, also where events coincide. ``model_updates`` computes the models.
 """
 
 from __future__ import annotations

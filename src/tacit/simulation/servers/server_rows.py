@@ -1,4 +1,4 @@
-"""Buffered events of a timing-only run of a server, written to the trace as whole columns."""
+"""Buffered events of a run of a server without fibers, written to the trace as whole columns."""
 
 from __future__ import annotations
 
