@@ -37,7 +37,8 @@ class ModelUpdates:
     """The updates of one run."""
 
     def __init__(self, world: World, k: int) -> None:
-        self._world, self._server, self._k = world, world.servers[0], k
+        self._world, self._server = world, world.servers[0]
+        self._server.state = self._state = ServerState(k, has_left=[False] * self._server.size)
         self._times_s, self._counts = array("d"), array("q")  # by update: time, number of gradients
         self._uses = array("q")  # of each gradient: learner, version of its model, number of its step
 
@@ -70,11 +71,10 @@ class ModelUpdates:
             places = sorted(range(first, first + count), key=ranks.__getitem__)
             first += count
             server.model.update(*gradients.mean(places), now_s)
-            server.updates += 1
+            server.updates, self._state.version = version + 1, version + 1
             world.updated(server)
             if server.updates < updates:
                 check_numbers(server.parameters, world.workers[0])  # as learners do that receive the model
-        server.state = ServerState(self._k, updates, [False] * server.size)
         world.agenda.now_s = end_s
 
 
