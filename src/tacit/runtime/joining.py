@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tacit.core.messages import Message, TensorMessage
 from tacit.errors import PeerLost, RunError, TimedOut
+from tacit.runtime.membership.generations import NobodyLeft
 from tacit.runtime.participants import Participants
 from tacit.session.backend import Start
 
@@ -101,5 +102,7 @@ class ProcessStartExchange:
                     if reply.step >= 0:
                         return reply
                 except (PeerLost, TimedOut):
-                    continue
+                    pass
+                if self._participants.model_is_lost:
+                    raise NobodyLeft(endpoint.address, tuple(donors))
         raise RunError("no worker of this run has answered; it may have ended.")

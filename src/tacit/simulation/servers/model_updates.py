@@ -26,7 +26,7 @@ from tacit.strategies.servers.strategy import ParameterServerStrategy
 
 def needs_no_fibers(world: World, strategy: ParameterServerStrategy) -> bool:
     """Whether times do not depend on models, nothing fails, and ``ModelUpdates`` can compute what fibers would."""
-    if world.is_resumed or world.cluster.faults or world.cluster.costs:
+    if world.is_resumed or world.cluster.faults or world.cluster.costs or world.fabric.processors:
         return False
     # Modules that run one by one may have random numbers and buffers, which gradients that are never used change, too.
     is_batched = world.engine.choice.engine != "loop"
