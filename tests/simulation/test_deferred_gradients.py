@@ -40,10 +40,15 @@ def counted(strategy: tacit.Strategy, cluster: tacit.Cluster = CLUSTER, **settin
     return run, Counting.calls
 
 
-@pytest.mark.parametrize("kind", [tacit.KSync, tacit.KBatchSync, tacit.KBatchAsync])
+@pytest.mark.parametrize("kind", [tacit.KSync, tacit.KBatchSync])
 def test_an_update_needs_one_call_of_the_engine(kind: type[ParameterServerStrategy]):
     _, calls = counted(kind(k=K), engine="vmap")
     assert calls == UPDATES
+
+
+def test_gradients_of_several_updates_at_one_model_share_a_call():
+    _, calls = counted(tacit.KBatchAsync(k=K), engine="vmap")
+    assert UPDATES / 2 < calls < UPDATES
 
 
 @pytest.mark.parametrize("kind", [tacit.KSync, tacit.KBatchSync])
