@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tacit.core.messages import Message, TensorMessage
 from tacit.errors import PeerLost, RunError, TimedOut
+from tacit.runtime.membership.generations import RunIsOver
 from tacit.runtime.participants import Participants
 from tacit.session.backend import Start
 
@@ -94,6 +95,8 @@ class ProcessStartExchange:
         others = (peer for peer in endpoint.peers if 0 <= peer != endpoint.address)
         donors = sorted(others, key=self._participants.is_gone)
         for number in range(_ROUNDS):
+            if self._participants.run_is_over():
+                raise RunIsOver
             for donor in donors:
                 try:
                     endpoint.send(donor, StateRequest(self._participants.life))

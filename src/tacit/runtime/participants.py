@@ -59,6 +59,11 @@ class Participants:
         self._beats.start()
         self._environment.decide(_BEGUN, "1")
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether all workers have attached."""
+        return self._environment.has(_BEGUN)
+
     def prepare_to_join(self) -> None:
         """Remove what an earlier life has left."""
         self._beats.start()
@@ -106,6 +111,15 @@ class Participants:
         if self._environment.store_is_gone:
             return False
         return self._has_ended(rank, _joined(self._environment, rank)[0] if life is None else life)
+
+    def run_is_over(self) -> bool:
+        """Whether the processes of all other workers have ended, and one has finished."""
+        others = [rank for rank in range(self._environment.size) if rank != self._environment.rank]
+        try:
+            ends = [self._lives.dead(rank, self._lives.current_life(rank)) for rank in others]
+        except RuntimeError:  # the store is gone
+            return False
+        return None not in ends and any(end is not None and end.exit_code == 0 for end in ends)
 
     def will_be_gone(self, rank: int) -> bool:
         """Whether the process of ``rank`` has ended, or ends within a moment: its connections broke before."""
