@@ -219,7 +219,7 @@ def test_a_run_with_messages_ends_with_a_checkpoint_when_too_few_workers_are_lef
             os.kill(int((tmp_path / f"pid-{rank}").read_text()), signal.SIGKILL)
         code, _, errors = process.end(LONGEST_S)
     assert code == 1 and "fewer than 2 workers are left; the others end" in errors
-    assert (tmp_path / "error-0").read_text().startswith("terminated (SIGTERM)")
+    assert "PeerLost: workers 1 and 2 were lost" in errors
     assert json.loads((tmp_path / "rescue" / "manifest.json").read_text())["ranks"] == ranks
 
 
@@ -247,6 +247,8 @@ def test_a_run_with_messages_ends_with_a_checkpoint_when_too_few_workers_are_lef
         ),
         (("--server", "-m", "train"), "--server with --module: the server runs a script; give the path of its file."),
         (("--checkpoints", "kept", "train.py"), "--checkpoints are those of a server; add --server."),
+        (("--server", "--checkpoints", "train.py", "train.py"), "--checkpoints train.py is a file; give the name of a"),
+        (("--logs", "train.py", "train.py"), "--logs train.py is a file; give the name of a folder."),
         (("--join", "node0", "train.py"), "--join node0 must be HOST:PORT; use the address that the first one prints."),
         (("--join", "node0:1", "train.py"), "--join needs the secret of the run; copy the secret file of the first"),
         (
