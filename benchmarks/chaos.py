@@ -43,7 +43,7 @@ FAMILIES: dict[str, tacit.Strategy[Any]] = {
     "overlapped": tacit.LocalSGD(period=tacit.Every(8), overlap_steps=2),
     "outer": tacit.LocalSGD(period=tacit.Every(8), outer=tacit.OuterSGD(lr=0.7, momentum=0.9)),
     "compressed": tacit.LocalSGD(period=tacit.Every(8), compressor=tacit.QSGD(bits=8)),
-    "EF21": tacit.CompressedGradient(compressor=tacit.TopK(fraction=0.05), feedback=tacit.EF21()),
+    "EF21": tacit.CompressedGradient(compressor=tacit.TopK(fraction=0.25), feedback=tacit.EF21()),
     "ErrorFeedback": tacit.CompressedGradient(compressor=tacit.Sign(), feedback=tacit.ErrorFeedback()),
     "DPSGD": tacit.DPSGD(),
     "SwarmSGD": tacit.SwarmSGD(local_steps=4),

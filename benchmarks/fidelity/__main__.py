@@ -10,9 +10,11 @@ iproute2. A step is the gradient of an MLP with 153,610 parameters on digits, st
 2  four hosts whose sleep has a log-normal factor
 3  two hosts that compute without sleep, each rank on a core of its own
 
-In each place 12 steps of AllReduce, of EF21 and of QSGD calibrate (``tacit.Profile.of``), in part 2 48 steps. Then every method runs for
-some seconds, from its first step on and without evaluations, and the simulator predicts it from the profile. Beside it
-stands the prediction from nominal numbers: the sleep, the rate and 0.1 ms of latency.
+In each place 12 steps of AllReduce, of EF21 and of QSGD calibrate (``tacit.Profile.of``), in part 2 48 steps. In part
+3, the last step of AllReduce is followed by eight rounds beside a loop, as in ``tacit probe``: they show how much
+processor time a round takes from computation on the same core. Then every method runs for some seconds, from its first
+step on and without evaluations, and the simulator predicts it from the profile. Beside it stands the prediction from
+nominal numbers: the sleep, the rate and 0.1 ms of latency.
 
 Real runs are kept in FOLDER and not made again; ``--predict-only`` makes none. ``--causes`` adds a table that compares
 the two traces of each cell by kind of event. Messages are not encrypted: two cores stand for four machines.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.fidelity.cells import (
+    ALL_REDUCE,
     BURSTS_KB,
     CALIBRATED,
     DDP,
@@ -148,7 +149,16 @@ class Recorder:
 
 def _command(cell: Cell, method: Method, steps: int, folder: Path | None) -> dict[str, Any]:
     target = None if folder is None else str(folder.resolve())
-    return {"do": "train", "strategy": str(method.strategy), "steps": steps, "folder": target, **_computation(cell)}
+    # Where steps compute, a round takes processor time from the steps beside it.
+    is_beside = cell.turn is None and cell.method == ALL_REDUCE and not cell.place.sleep_s
+    return {
+        "do": "train",
+        "strategy": str(method.strategy),
+        "steps": steps,
+        "folder": target,
+        "beside": is_beside and folder is not None,
+        **_computation(cell),
+    }
 
 
 def _computation(cell: Cell) -> dict[str, Any]:

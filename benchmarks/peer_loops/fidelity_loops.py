@@ -3,20 +3,23 @@
 {"do": "prepare", "pinned": false}
                         answers the priority that the process got; pinned: all its threads stay on one core, its own
 {"do": "train", "strategy": "AllReduce()", "steps": 12, "folder": "…", "model": "mlp", "sleeps_s": [0.02, 0.02],
-"sigma": 0.0, "draws": "", "seed": 0}
+"sigma": 0.0, "draws": "", "seed": 0, "beside": false}
                         draws: a name for the random sleeps, which differ from run to run
                         trains, and rank 0 writes the run into the folder; nothing is evaluated
+                        beside: (of AllReduce) rounds beside a loop follow the last step
 {"do": "ddp", "steps": 12, "warm_up": 2, "model": …}
                         trains with DistributedDataParallel; answers the seconds of the steps after the warm-up
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
 import torch
 import torch.distributed as dist
@@ -28,8 +31,12 @@ import tacit
 from benchmarks.fidelity.workloads import LEARNING_RATE, workload
 from benchmarks.peer_loops.common import Rank, serve
 from benchmarks.peer_loops.priority import PRIORITY, asked_priority, set_priority
+from tacit.core.messages import TensorMessage
 from tacit.core.randomness import Streams
+from tacit.core.worker import Worker
+from tacit.profiles.probe.beside import ProcessorShare, measure_beside
 from tacit.registry import parse
+from tacit.strategies import Strategy
 from tacit.workloads.workload import Problem
 
 TIMEOUT_S: Final = 60.0
@@ -101,6 +108,39 @@ class Computation:
         return self._sleep_s * float(self._random.lognormal(-(self._sigma**2) / 2, self._sigma))  # of mean 1
 
 
+@dataclass
+class CalibrationState:
+    """Processor time of the steps, and the shortest round so far."""
+
+    share: ProcessorShare = field(default_factory=ProcessorShare)
+    round_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Calibration(Strategy[CalibrationState]):
+    """``AllReduce``, and after its last step rounds beside a loop, which show what they take from computation."""
+
+    inner: ClassVar = tacit.AllReduce()
+
+    def init(self, worker: Worker) -> CalibrationState:
+        self.inner.init(worker)
+        return CalibrationState()
+
+    def before_step(self, worker: Worker, state: CalibrationState) -> None:
+        state.share.end()
+        began_s = time.perf_counter()
+        self.inner.before_step(worker, None)
+        state.round_s = min(state.round_s, time.perf_counter() - began_s)
+
+    def after_step(self, worker: Worker, state: CalibrationState) -> None:
+        state.share.begin()
+
+    def finish(self, worker: Worker, state: CalibrationState) -> None:
+        state.share.note(worker)
+        own = TensorMessage(torch.tensor([state.round_s], dtype=torch.float64))
+        measure_beside(worker, max(one.tensor.item() for one in worker.network.all_gather(own)))
+
+
 class WorkingRank(Rank):
     """A rank that trains."""
 
@@ -108,13 +148,15 @@ class WorkingRank(Rank):
         """Ask for real-time priority for all threads, those to come included, and pin them to a core if wanted."""
         return {"priority": asked_priority(self.rank if pinned else None)}
 
-    def train(self, strategy: str, steps: int, folder: str | None, **computed: Any) -> dict[str, Any]:
+    def train(
+        self, strategy: str, steps: int, folder: str | None, beside: bool = False, **computed: Any
+    ) -> dict[str, Any]:
         own, interface = Computation(self.rank, self.size, **computed), os.environ["GLOO_SOCKET_IFNAME"]
         with _communication_first(own.is_computing):
             session = tacit.attach(
                 own.module,
                 own.optimizer,
-                parse(strategy, "strategies"),
+                Calibration() if beside else parse(strategy, "strategies"),
                 steps=steps,
                 seed=computed["seed"],
                 interface=None if interface == "lo" else interface,
@@ -126,7 +168,7 @@ class WorkingRank(Rank):
             own.optimizer.step()
         run = session.close()
         if self.rank == 0 and folder is not None:
-            run.workload = str(workload(computed["model"]))
+            run.workload, run.strategy = str(workload(computed["model"])), strategy
             run.save(folder, overwrite=True)
         return {"steps": session.step}
 

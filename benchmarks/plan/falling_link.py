@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,8 +38,12 @@ def on_hosts(
     words: list[str],
     folder: Path,
     program: tuple[str, ...] = (sys.executable, "-m", "tacit"),
+    prefixes: Sequence[tuple[str, ...]] = (),
 ) -> subprocess.Popen[str]:
-    """Start ``tacit …words``, or another program, on each host, as torchrun would; return the process of rank 0."""
+    """Start ``tacit …words``, or another program, on each host, as torchrun would; return the process of rank 0.
+
+    prefixes: words before the command of each host, such as those that set its priority.
+    """
     processes = []
     for rank, host in enumerate(hosts):
         variables = {
@@ -52,7 +56,7 @@ def on_hosts(
             "OMP_NUM_THREADS": 1,
             "PYTHONUNBUFFERED": 1,
         }
-        command = host.command(*program, *words)
+        command = host.command(*(prefixes[rank] if prefixes else ()), *program, *words)
         processes.append(
             subprocess.Popen(
                 command,

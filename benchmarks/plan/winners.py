@@ -14,11 +14,10 @@ from benchmarks.plan.places import (
     ALONE,
     EVALUATE_EVERY,
     GOALS,
+    JUDGING_SEEDS,
     LEAVE_OUT,
-    OTHER_SEEDS,
     QUICK,
     QUICK_LOSS,
-    SEEDS,
     STAY,
     Goal,
 )
@@ -59,9 +58,10 @@ def winners(chosen: argparse.Namespace) -> Found:
         "targets": [*_claims(results), *not_run(failures)],
         "table": _table(results),
         "setting": "plans with the real runs' learning rate and the usual candidates. Measured are the recommended row, "
-        f"{_RUNNERS_UP} others and DDP itself (DistributedDataParallel). Times are medians over six seeds: 0, 1, 2, which "
-        "the plan had simulated, and 3, 4, 5. Models that depend on time have one run of each seed. Others ran once, and "
-        "the time of a seed is that at which the run had made the steps which that seed needs, by its simulated losses. "
+        f"{_RUNNERS_UP} others and DDP itself (DistributedDataParallel). Times are medians over the "
+        f"{len(JUDGING_SEEDS)} seeds {JUDGING_SEEDS[0]} to {JUDGING_SEEDS[-1]}, none of which the plan had simulated. "
+        "Models that depend on time have one run of each seed. Others ran once, and the time of a seed is that at which "
+        "the run had made the steps which that seed needs, by its simulated losses. "
         "Where a plan has fewer others that reach the loss, some that do not are given 1.5 times the time of DDP.",
     }
 
@@ -102,7 +102,7 @@ def runs_of(goal: Goal, plan: Plan, row: Row, chosen: argparse.Namespace) -> lis
 
 
 def _judged(chosen: argparse.Namespace) -> list[int]:
-    return [*SEEDS[:1]] if chosen.quick else [*SEEDS, *OTHER_SEEDS]
+    return [0] if chosen.quick else [*JUDGING_SEEDS]
 
 
 def _steps(goal: Goal, row: Row, chosen: argparse.Namespace) -> list[int | None]:
@@ -144,7 +144,11 @@ def _result(goal: Goal, plan: Plan, measured: dict[str, list[float]]) -> Found:
     name = row_name(plan.best)
     medians_s = {other: _median_s(times_s) for other, times_s in measured.items()}
     fastest = min(medians_s, key=lambda other: medians_s[other])
-    planned = {row_name(row): row.shortest_s.median for row in plan.rows if row.shortest_s is not None}
+    planned = {
+        row_name(row): {"median": time_s.median, "low": time_s.low, "high": time_s.high}
+        for row in plan.rows
+        if (time_s := row.shortest_s) is not None
+    }
     steps = [trial.steps for trial in plan.best.trials if trial.steps is not None]
     return {
         "goal": str(goal),
@@ -196,9 +200,13 @@ def _table(results: Sequence[Found]) -> list[str]:
     for one in results:
         for name, time_s in sorted(one["measured_s"].items(), key=lambda item: item[1] or math.inf):
             marks = "recommended" if name == one["recommended"] else ""
-            by_seed_s = [math.inf if seconds is None else seconds for seconds in one["by_seed_s"][name]]
-            own_s, planned = _median_s(by_seed_s[: len(SEEDS)]), one["planned_s"].get(name)
-            texts = ["not reached" if value in (None, math.inf) else f"{value:.2f}" for value in (time_s, own_s)]
-            rows.append((one["goal"], name, *texts, "" if planned is None else f"{planned:.2f}", marks))
-    titles = ("goal", "strategy and workers", "measured (s)", "of the plan's seeds", "planned (s)", "")
+            known = [seconds for seconds in one["by_seed_s"][name] if seconds is not None]
+            span = f" ({min(known):.2f} to {max(known):.2f})" if len(known) > 1 else ""
+            shown = "not reached" if time_s is None else f"{time_s:.2f}{span}"
+            planned = one["planned_s"].get(name)
+            shown_plan = (
+                "" if planned is None else f"{planned['median']:.2f} ({planned['low']:.2f} to {planned['high']:.2f})"
+            )
+            rows.append((one["goal"], name, shown, shown_plan, marks))
+    titles = ("goal", "strategy and workers", "measured (s)", "planned (s)", "")
     return table(titles, rows)

@@ -8,16 +8,20 @@ import signal
 import subprocess
 import time
 import tomllib
+import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import tacit
 from tacit.chaos import ChaosFault, ChaosPlan
 from tacit.chaos.injector import Injector
 from tacit.chaos.report import recovery
 from tacit.chaos.run import has_equal_models, updates_per_step
+from tacit.chaos.small_training import checksum, network
 from tests.runtime.forked_python import forked_python
 from tests.runtime.processes import Module
 
@@ -69,7 +73,36 @@ def test_faults_happen_to_their_processes_and_are_undone(sleepers, tmp_path: Pat
     injector.end()
     assert "T" not in [state_of(process) for process in sleepers[1:]]
     hit = [(fault["kind"], fault["seats"], fault["missed"]) for fault in injector.done]
-    assert hit == [("kill", [0], []), ("stop", [1], []), ("kill", [], [0]), ("slow", [2], [])]
+    assert hit == [("kill", [0], []), ("stop", [1], []), ("slow", [2], []), ("kill", [], [0])]
+
+
+def test_a_fault_waits_for_its_worker_and_until_enough_others_are_there(sleepers, tmp_path: Path):
+    """Workers 0 and 2 are killed at once; until one of them is back, nobody else is stopped or killed."""
+    plan = ChaosPlan(
+        workers=3,
+        for_s=30.0,
+        faults=(
+            ChaosFault(kind="kill", seats=(0, 2), at_s=0.0),
+            ChaosFault(kind="slow", seats=(0,), at_s=0.01, for_s=0.1, factor=2.0),
+            ChaosFault(kind="slow", seats=(1,), at_s=0.02, for_s=0.1, factor=2.0),
+        ),
+    )
+    kill = ChaosFault(kind="kill", seats=(1,), at_s=0.01)
+    injector = Injector(plan, tmp_path, None, None)
+    injector.start()
+    injector._at(time.monotonic() + 0.01, partial(injector._apply, kill))  # a plan with it would be refused
+    play(injector, lambda: len(injector.done) == 2)
+    assert [(fault["kind"], fault["seats"]) for fault in injector.done] == [("kill", [0, 2]), ("slow", [1])]
+    assert sleepers[1].poll() is None
+    with subprocess.Popen(["sleep", "60"]) as process:
+        rows = [{"event": "started", "process": process.pid}, {"event": "attached", "step": 0}]
+        (tmp_path / "seat-0-life-2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        play(injector, lambda: len(injector.done) == 4)
+        process.kill()
+    assert sorted((fault["kind"], fault["seats"]) for fault in injector.done[2:]) == [("kill", [1]), ("slow", [0])]
+    assert all(fault["late_s"] > 0 for fault in injector.done)
+    injector.end()
+    assert len(injector.done) == 4
 
 
 @pytest.mark.slow
@@ -119,6 +152,17 @@ def test_what_the_command_refuses(tmp_path: Path):
             code, _, errors = command.end(30)
         assert code not in (0, None) and message in " ".join(errors.split()), (given, errors)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_checksum_of_a_model_is_that_of_its_bytes(monkeypatch: pytest.MonkeyPatch):
+    """torchft's environment has no NumPy, so ``Tensor.numpy`` raises there."""
+    model = network(8)
+    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy().tobytes()
+    monkeypatch.setattr(torch.Tensor, "numpy", None)
+    assert checksum(model) == zlib.crc32(flat)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[3] += 1e-3
+    assert checksum(model) != zlib.crc32(flat)
 
 
 def test_recovery_by_kind_counts_only_faults_that_hit_somebody():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import tacit
 from tacit.planning.ledger import PRIOR, Ledger
 from tacit.planning.memory import memory_bytes
 from tacit.planning.pace import Pace
-from tacit.planning.plan import Row
+from tacit.planning.plan import NO_TIME, Row
 from tacit.planning.results import Interval, Trial
 from tacit.planning.sized import Sized
 from tacit.planning.verdict import Objective, chosen
@@ -64,6 +65,59 @@ def test_ranges_that_overlap_keep_ddp() -> None:
     assert best is baseline and "which overlap" in why
 
 
+def test_rows_with_all_seeds_are_compared_by_their_means() -> None:
+    baseline, one = row(tacit.DDP(), 10.0), row(tacit.SwarmSGD(), 4.0)
+    rows = [
+        replace(row(strategy, None), time_s=Interval.of(times_s, seeds=3))
+        for strategy, times_s in ((LOCAL, (4.0, 5.0, 5.1)), (tacit.KAsync(k=1), (4.8, 4.9, 6.0)))
+    ]
+    best, why = chosen([baseline, one, *rows], baseline, PROFILE, TIME, "the target")
+    assert best is rows[0]  # although the median of the other is smaller
+    assert "on 4 workers is predicted with 4 s, but was simulated with 1 seed only" in why
+    best, why = chosen([baseline, one], baseline, PROFILE, TIME, "the target")
+    assert best is one and "seed" not in why
+    own = replace(rows[0], is_kept=True)  # with all seeds, although no candidate was simulated with them
+    assert chosen([baseline, one, own], baseline, PROFILE, TIME, "the target")[0] is one
+
+
+def test_candidates_that_the_budget_left_out_are_not_called_slower() -> None:
+    baseline, slow = row(tacit.DDP(), 10.0), row(LOCAL, 12.0)
+    left_out = replace(row(tacit.SwarmSGD(), None), trials=(), remark=NO_TIME)
+    pruned = replace(left_out, remark="takes at least 11 s")
+    assert "no other candidate is faster" in chosen([baseline, slow, pruned], baseline, PROFILE, TIME, "")[1]
+    why = chosen([baseline, slow, left_out], baseline, PROFILE, TIME, "")[1]
+    assert "no other candidate that was simulated within the budget is faster" in why
+
+
+def test_a_row_that_overlaps_ddp_does_not_hide_one_that_does_not() -> None:
+    baseline, certain = row(tacit.DDP(), 10.0), row(LOCAL, 8.0)
+    unsure = replace(row(tacit.SwarmSGD(), 7.0), time_s=Interval(7.0, 4.0, 12.0), best_time_s=None)
+    assert chosen([baseline, unsure, certain], baseline, PROFILE, TIME, "the target")[0] is certain
+
+
+@pytest.mark.parametrize(
+    ("ddp_loss", "local_loss", "highest", "stays", "words"),
+    [
+        (0.8, 0.2, 0.3, False, "fall from 50 % of the time to 10 %"),
+        (0.8, 0.76, 0.77, True, "the loss of LocalSGD(period=Every(8)) on 4 of 4 workers is only 5 % lower"),
+        (0.8, 0.7, 0.9, True, "would end at a loss of 0.665 to 0.9 and DDP 0.76 to 0.84, which overlap"),
+        (0.2, 0.8, 0.9, True, "no other candidate has a lower loss"),
+    ],
+)
+def test_the_choice_by_losses_after_a_time(
+    ddp_loss: float, local_loss: float, highest: float, stays: bool, words: str
+) -> None:
+    baseline, local = (
+        replace(row(strategy, None, computing=computing), loss=Interval(loss, 0.95 * loss, high))
+        for strategy, loss, high, computing in (
+            (tacit.DDP(), ddp_loss, 1.05 * ddp_loss, 0.5),
+            (LOCAL, local_loss, highest, 0.9),
+        )
+    )
+    best, why = chosen([baseline, local], baseline, PROFILE, TIME, "the end of 5 s")
+    assert (best is baseline) is stays and words in why
+
+
 def test_the_reason_names_who_is_left_out() -> None:
     baseline = row(tacit.DDP(), 10.0)
     fewer, alone = row(LOCAL, 3.0, (0, 1, 2)), row(tacit.DDP(), 2.0, (1,))
@@ -71,20 +125,25 @@ def test_the_reason_names_who_is_left_out() -> None:
         "Without worker 3, whose steps take 3.0 times as long"
         in chosen([baseline, fewer], baseline, PROFILE, TIME, "")[1]
     )
-    assert "Worker 1 alone is fastest" in chosen([baseline, alone], baseline, PROFILE, TIME, "")[1]
+    assert "Worker 1 alone needs no network" in chosen([baseline, alone], baseline, PROFILE, TIME, "")[1]
 
 
-def test_without_losses_the_smallest_change_with_little_communication_is_recommended() -> None:
+def test_without_losses_the_smallest_period_with_little_communication_is_recommended() -> None:
+    """Compressors, overlap and outer optimizers are not: what they cost in steps is unknown."""
     rows = [
         replace(row(strategy, None, computing=computing), trials=(), pace=Pace(step_s, 1.0, computing, 0.0, 0.0))
         for strategy, step_s, computing in (
             (tacit.DDP(), 0.1, 0.3),
+            (tacit.CompressedGradient(compressor=tacit.TopK(fraction=0.01)), 0.06, 0.95),
+            (tacit.LocalSGD(period=tacit.Every(4), overlap_steps=2), 0.055, 0.99),
             (tacit.LocalSGD(period=tacit.Every(8)), 0.05, 0.92),
             (tacit.LocalSGD(period=tacit.Every(16)), 0.04, 0.97),
         )
     ]
     best, why = chosen(rows, rows[0], PROFILE, TIME, "")
-    assert best is rows[1] and "from 70 % to 8 %" in why
+    assert best is rows[3] and "from 70 % to 8 %" in why
+    best, why = chosen(rows[:3], rows[0], PROFILE, TIME, "")
+    assert best is rows[0] and "no period of LocalSGD among the candidates brings rounds below 10 %" in why
 
 
 def test_objectives() -> None:
@@ -177,6 +236,53 @@ def test_another_network_has_other_times(made: tacit.Plan) -> None:
         made.what_if(bandwidth=0)
 
 
+def test_a_plan_for_a_price_keeps_the_price_on_another_network() -> None:
+    options = {"target_loss": 0.6, "strategies": [LOCAL], "steps": 200, "seeds": (0,), "tune": False, "lr": 0.1}
+    plan = tacit.plan(
+        PROFILE, tacit.workloads.digits(model="softmax"), objective="cost", price_per_worker_hour=2.0, **options
+    )
+    assert not plan.stays_with_ddp and not plan.what_if(bandwidth=0.5).stays_with_ddp
+    assert plan.as_json()["prices"] == {"price_per_worker_hour": 2.0, "price_per_gigabyte": 0.0}
+
+
+def test_losses_after_a_given_time_are_compared(tmp_path: Path) -> None:
+    plan = tacit.plan(
+        PROFILE,
+        tacit.workloads.digits(model="softmax"),
+        within_s=2.0,
+        strategies=[LOCAL],
+        seeds=(0, 1),
+        tune=False,
+        lr=0.1,
+    )
+    assert plan.best.loss is not None and plan.baseline.loss is not None and plan.best.time_s is None
+    assert plan.best.loss.high < 0.9 * plan.baseline.loss.median
+    confirmed = tacit.simulate(
+        tacit.workloads.digits(model="softmax"),
+        plan.best.strategy,
+        cluster=PROFILE.of_ranks(plan.best.ranks).cluster(),
+        steps=500,
+        seed=0,
+        lr=0.1,
+        evaluate_every_s=1.9,
+    )
+    assert plan.best.loss.low <= confirmed.history[1]["loss"] <= plan.best.loss.high
+    plan.save(tmp_path / "plan.toml")
+    predicted = tomllib.loads((tmp_path / "plan.toml").read_text())["predicted"]
+    assert predicted["within_s"] == 2.0 and predicted["loss_low"] < predicted["loss_high"]
+    assert f"loss {plan.best.loss.median:.3g}, DDP" in (tmp_path / "plan.html").read_text()
+    with pytest.raises(ValueError, match="what_if compares times to a target"):
+        plan.what_if(bandwidth=0.5)
+
+
+def test_rows_that_may_be_as_good_are_ties(made: tacit.Plan) -> None:
+    ours = made.best.shortest_s
+    assert ours is not None and made.best not in made.ties
+    assert all(ours.low <= row.shortest_s.median <= ours.high for row in made.ties if row.shortest_s is not None)
+    twin = replace(made.best, remark="a twin")
+    assert replace(made, rows=[*made.rows, twin]).ties[-1] is twin
+
+
 def test_a_plan_is_saved_and_attached(made: tacit.Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = replace(made, best=next(row for row in made.rows if row.strategy == LOCAL))
     path = made.save(tmp_path / "plan.toml")
@@ -217,6 +323,9 @@ def test_without_a_target_only_paces_are_predicted() -> None:
         ({"budget_s": 0}, "budget_s=0 must be positive"),
         ({"seeds": (1, 1)}, "must be different"),
         ({"steps": 0}, "must be at least 1"),
+        ({"objective": "cost", "target_loss": 1.0}, "needs price_per_worker_hour"),
+        ({"objective": "bytes", "within_s": 5.0}, "objective='bytes' needs target_loss instead"),
+        ({"pilot": True, "within_s": 5.0}, "give target_loss instead of within_s"),
     ],
 )
 def test_wrong_arguments_are_refused(wrong: dict[str, object], message: str) -> None:
@@ -233,7 +342,7 @@ def test_one_machine_alone_is_recommended_and_run_as_such(tmp_path: Path) -> Non
     )
     workload = tacit.workloads.digits(model="softmax")
     plan = tacit.plan(profile, workload, target_loss=0.6, strategies=[LOCAL], steps=200, seeds=(0,), tune=False)
-    assert plan.best.ranks == (1,) and "Worker 1 alone is fastest" in plan.why
+    assert plan.best.ranks == (1,) and "Worker 1 alone needs no network" in plan.why
     assert plan.table()["workers"] == 1 and plan.prediction["step_s"] == pytest.approx(0.02, rel=0.01)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -18,9 +18,10 @@ from tacit.compare.watcher import Watcher
 from tacit.errors import TacitError
 from tacit.planning.candidates import Candidate
 from tacit.planning.pace import Pace
+from tacit.planning.plan import NO_TIME
 from tacit.planning.scripts.cache import ScriptCurve, ScriptCurves
 from tacit.planning.scripts.losses import BUDGET, STEPS, TARGET, LossFollower
-from tacit.planning.scripts.search import NO_TIME, ScriptSearch
+from tacit.planning.scripts.search import ScriptSearch
 from tacit.planning.scripts.work import ScriptPlanWork
 from tacit.planning.search import Scope
 from tacit.planning.work import PlanTask

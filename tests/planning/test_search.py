@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import tacit
 from tacit.planning.candidates import Candidate
@@ -54,6 +55,13 @@ def test_waves_are_the_baseline_then_the_others_then_rates_then_seeds() -> None:
     assert {task.lr for task in done[4:16]} == {0.05, 0.2, 0.4}
     assert {task.seed for task in done[16:]} == {1}
     assert made.score(LOCAL[1]) == 48.0
+
+
+def test_the_fastest_six_get_further_seeds() -> None:
+    others = [Candidate(tacit.LocalSGD(period=tacit.Every(n)), EVERYONE) for n in range(2, 10)]
+    made = search({DDP: 1.0, **dict.fromkeys(others, 0.5)}, replace(SCOPE, tunes=False))
+    done = carry_out(made, {DDP: 100, **{one: 90 + place for place, one in enumerate(others)}})
+    assert [task.candidate for task in done if task.seed == 1] == [DDP, *others[:6]]
 
 
 def test_candidates_that_cannot_win_are_skipped() -> None:

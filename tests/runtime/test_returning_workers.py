@@ -109,6 +109,36 @@ def test_gossip_peers_that_are_killed_come_back_with_a_trained_model(strategy: t
     assert {result["step"] for result in results} == {300}
 
 
+@pytest.mark.parametrize("strategy", GOSSIP, ids=str)
+def test_gossip_whose_peers_are_all_killed_begins_anew(strategy: tacit.Strategy):
+    """Nobody is left who could give the model to the next lives."""
+    with Launch(WORKERS, train, strategy, 200, 0.02) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        launch.kill(*range(WORKERS))
+        launch.say("hurry")
+        results = launch.end()
+        assert all(life.number <= 3 for life in launch.present), launch.story()
+        assert all(life.heard[0] == ("attached", 0, 0) for life in launch.present)
+    check_equal(results)
+    assert {result["step"] for result in results} == {200}
+
+
+def test_gossip_begins_anew_when_the_last_peer_with_a_model_is_killed_while_others_join():
+    """It is stopped, so the others wait for its answer when it is killed."""
+    with Launch(WORKERS, train, tacit.SwarmSGD(local_steps=2), 200, 0.02) as launch:
+        launch.until_heard(range(WORKERS), 3)
+        launch.present[0].kill(signal.SIGSTOP)
+        beats = [launch.beats(seat) for seat in range(1, WORKERS)]
+        launch.kill(1, 2, 3)
+        launch.until(lambda: all(launch.beats(seat) > beats[seat - 1] for seat in range(1, WORKERS)), "joiners")
+        launch.kill(0)
+        launch.say("hurry")
+        results = launch.end()
+        assert all(life.heard[0] == ("attached", 0, 0) for life in launch.present)
+    check_equal(results)
+    assert {result["step"] for result in results} == {200}
+
+
 def test_gossip_that_admits_nobody_goes_on_and_refuses_the_next_life():
     with Launch(WORKERS, train, tacit.AsynchronousDPSGD(), 150, restarts=1) as launch:
         launch.until_heard(range(WORKERS), 3)

@@ -1,6 +1,6 @@
-"""Timing-only runs of servers without fibers, told from runs with fibers by nothing but their speed.
+"""Runs of servers without fibers, told from runs with fibers by nothing but their speed.
 
-Where no two events coincide they are races, on a free network and on others; else they are run by events.
+A run that trains computes its models after the race, whose times do not depend on them. Where no two events coincide they are races, on a free network and on others; else they are run by events.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import itertools
 import math
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 
@@ -98,7 +99,7 @@ def test_where_two_steps_end_at_one_moment_fibers_run(kind, k: int, steps: int, 
     ("strategy", "rest"),
     [
         (tacit.KSync(k=2), {"faults": [tacit.Slow(rank=1, factor=2.0)]}),
-        (tacit.KSync(k=2), {"timing_only": False}),
+        (tacit.KAsync(k=2, rate=tacit.StalenessRate(c=1.0)), {"timing_only": False}),
         (tacit.KSync(k=2, compressor=tacit.TopK(k=1)), {}),
         (tacit.KSync(k=2, model_compressor=tacit.TopK(k=1)), {}),
         (tacit.Ringleader(), {}),
@@ -277,3 +278,89 @@ def test_an_interrupted_race_keeps_its_whole_updates(kind):
     assert [row["step"] for row in kept.history] == list(range(8))
     end_s = kept.history[-1]["time_s"]
     assert list(kept.trace) == [event for event in timed(kind(k=2), host="greenlet").trace if event.time_s <= end_s]
+
+
+TRAINED = (
+    ({}, "race"),
+    ({"latency_s": 0.01, "bandwidth_bytes_per_s": 1e6}, "race"),  # messages take part of a step's time
+    ({"latency_s": 0.0, "bandwidth_bytes_per_s": math.inf}, "race"),
+    ({"compute": tacit.Constant(mean_s=0.02)}, "events"),
+    ({"hosts": 3}, "events"),
+)
+
+
+def trained(strategy: tacit.Strategy, cluster: dict[str, object] | None = None, **rest: object) -> tacit.Run:
+    compute = {"workers": 9, "compute": tacit.Exponential(mean_s=0.02)}
+    given = {"cluster": tacit.Cluster(**{**compute, **(cluster or {})}), "steps": 12, "momentum": 0.9, "seed": 1}
+    return tacit.simulate(workloads.digits(), strategy, **{**given, **rest})
+
+
+@pytest.mark.parametrize(("cluster", "host"), TRAINED, ids=str)
+@each_kind
+def test_a_run_that_trains_ends_with_the_very_models_of_fibers(kind, cluster: dict[str, object], host: str):
+    fast, fibers = (trained(kind(k=4), cluster, host=host, evaluate_every=5) for host in (None, "greenlet"))
+    assert fast.record["host"] == host and fibers.record["host"] == "greenlet"
+    assert fast.digest == fibers.digest
+    assert torch.equal(fast.parameters, fibers.parameters)
+    assert fast.history == fibers.history
+    assert fast.summary() == fibers.summary()
+
+
+@pytest.mark.parametrize("host", [None, "greenlet"])
+def test_a_run_continues_one_without_fibers_as_one_with_them(host: str | None):
+    first, fibers = (trained(tacit.KSync(k=4), steps=6, host=host) for host in (None, "greenlet"))
+    assert is_race(first)
+    continued, alike = (trained(tacit.KSync(k=4), start=start, host=host) for start in (first, fibers))
+    assert continued.record["host"] == "greenlet"
+    assert torch.equal(continued.parameters, alike.parameters) and continued.digest == alike.digest
+
+
+def test_a_bounded_staleness_trains_alike_by_events():
+    strategy = tacit.KBatchAsync(k=2, maximum_staleness=2)
+    fast, fibers = (trained(strategy, host=host) for host in (None, "greenlet"))
+    assert fast.record["host"] == "events"
+    assert torch.equal(fast.parameters, fibers.parameters) and fast.digest == fibers.digest
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rest"),
+    [
+        (tacit.KSync(k=2, rate=tacit.InverseStaleness()), {}),
+        (tacit.KSync(k=2), {"engine": "loop"}),  # for modules with random numbers and buffers
+        (tacit.KSync(k=2), {"until_loss": 0.1}),  # the run may end long before its last update
+        (tacit.KSync(k=2), {"evaluate_every_s": 0.05}),
+    ],
+    ids=str,
+)
+def test_a_run_that_trains_takes_fibers_otherwise(strategy: tacit.Strategy, rest: dict[str, object]):
+    assert trained(strategy, **rest).record["host"] == "greenlet"
+
+
+def test_an_interrupted_run_that_trains_keeps_its_past():
+    def stop(step: int, *_: object) -> None:
+        if step == 8:
+            raise KeyboardInterrupt
+
+    runs = []
+    for host in (None, "greenlet"):
+        with pytest.raises(tacit.errors.Interrupted) as caught:
+            trained(tacit.KSync(k=2), host=host, progress=stop, evaluate_every=1)
+        runs.append(caught.value.run)
+    kept, of_fibers = runs
+    assert kept.history[:-1] == of_fibers.history[:-1]
+    last, alike = kept.history[-1], of_fibers.history[-1]  # with and without the models sent at that time
+    assert last["step"] == alike["step"] == 8 and last["loss"] == alike["loss"]
+    assert torch.equal(kept.parameters, of_fibers.parameters)
+    end_s = kept.trace.of("note")[-1].time_s
+    assert [e for e in kept.trace if e.time_s < end_s] == [e for e in of_fibers.trace if e.time_s < end_s]
+
+
+@pytest.mark.parametrize("lr", [1e4, 1e12])
+@pytest.mark.parametrize("kind", [tacit.KSync, tacit.KAsync], ids=lambda kind: kind.__name__)
+def test_a_run_that_diverges_fails_as_with_fibers(kind, lr: float):
+    errors = []
+    for host in (None, "greenlet"):
+        with pytest.raises((tacit.errors.NotFinite, tacit.errors.BadMessage)) as caught:
+            trained(kind(k=2), host=host, lr=lr, steps=40)
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]

@@ -6,6 +6,7 @@ exchanged something in it, a checksum of the model. Times are those of the machi
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import time
@@ -59,4 +60,4 @@ def evaluate(model: nn.Module) -> float:
 
 def checksum(model: nn.Module) -> int:
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    return zlib.crc32(flat.numpy().tobytes())
+    return zlib.crc32(ctypes.string_at(flat.data_ptr(), flat.nbytes))  # without NumPy, which torch does not need

@@ -49,6 +49,11 @@ def check_compute(cluster: Cluster) -> None:
         0 <= taken < math.inf,
         f"communication_cores={taken} must be at least 0 and finite; 0 if communication takes no processor time.",
     )
+    per_byte_s = cluster.processor_s_per_byte
+    require(
+        0 <= per_byte_s < math.inf,
+        f"processor_s_per_byte={per_byte_s} must be at least 0 and finite; 1e-8 is 10 ms of a core for each megabyte.",
+    )
 
 
 def check_network(cluster: Cluster) -> None:

@@ -39,6 +39,8 @@ class Cluster(Spec):
       Traffic within a host does not use the NIC. It takes ``host_latency_s`` and ``host_bandwidth_bytes_per_s``.
     - ``cores``: of each host; None: enough for all its ranks. ``communication_cores``: that the communication of a rank
       takes beside its computation. See ``slowdown``.
+    - ``processor_s_per_byte``: processor time that a byte which a rank sends or receives over its NIC takes from the
+      computation of the rank, while it travels; 0 where communication has cores of its own.
     - ``collectives``: "ring", "gloo", ``Gloo(…)``, or ``Measured({bytes: seconds})``.
     - ``cancel``: when an abandoned step ends: "instant" at once, "step_end" as if it were computed.
     - ``server``: where the server runs: "extra" on a host of its own, "rank0" on the host of rank 0.
@@ -62,6 +64,7 @@ class Cluster(Spec):
     host_bandwidth_bytes_per_s: float = field(default=math.inf, metadata=_IF_CHANGED)
     cores: int | None = field(default=None, metadata=_IF_CHANGED)
     communication_cores: float = field(default=0.15, metadata=_IF_CHANGED)
+    processor_s_per_byte: float = field(default=0.0, metadata=_IF_CHANGED)
     collectives: str | CollectiveTimes = field(default="ring", metadata=_IF_CHANGED)
     faults: Sequence[Fault] = ()
     cancel: str = "instant"
@@ -141,6 +144,12 @@ class Cluster(Spec):
         if node >= 0:
             return self._hosts[node]
         return self._hosts[shard_at(node) % self.workers] if self.server == "rank0" else node
+
+    def core_of(self, node: int) -> int | None:
+        """Return the rank whose core a rank or a server shares with computation; None: no rank computes there."""
+        if node >= 0:
+            return node
+        return shard_at(node) % self.workers if self.server == "rank0" else None
 
     def is_local(self, source: int, target: int) -> bool:
         """Whether messages from ``source`` to ``target`` stay on one host, and use no NIC."""

@@ -116,6 +116,15 @@ def strategies_for(workers: int, costs: Mapping[str, object]) -> Iterator[Strate
     yield KBatchAsync(k=workers)
 
 
+def is_plain_period(strategy: Strategy[Any]) -> bool:
+    """Whether a strategy is LocalSGD with a fixed period and nothing else."""
+    return (
+        isinstance(strategy, LocalSGD)
+        and strategy == LocalSGD(period=strategy.period)
+        and isinstance(strategy.period, Every)
+    )
+
+
 def _fits(strategy: Strategy[Any], workers: int) -> bool:
     """Whether a strategy of the user can run with this number of workers."""
     return workers > 1 and getattr(strategy, "k", 1) <= workers

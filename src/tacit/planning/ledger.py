@@ -18,6 +18,7 @@ from tacit.planning.work import is_timed_with_gradients
 from tacit.record.reaching import row_reaching
 from tacit.record.run import Run
 from tacit.registry.tables import parsed
+from tacit.strategies import Strategy
 
 PRIOR: Final = {"rounds": 1.05, "asynchronous": 1.2}
 """Factors without any earlier run: the errors of ``make bench-fidelity`` that 9 of 10 cells stay within."""
@@ -59,9 +60,8 @@ class Ledger:
         predicted, summary = run.predicted, run.summary()
         if "step_s" not in predicted or summary["steps"] < _FEWEST_STEPS or not summary["time_s"]:
             return
-        asynchronous = is_timed_with_gradients(parsed("strategy", run.strategy, "strategies"))
         self.add(
-            "asynchronous" if asynchronous else "rounds",
+            kind_of(parsed("strategy", run.strategy, "strategies")),
             predicted_s=predicted["step_s"],
             measured_s=summary["time_s"] / summary["steps"],
             strategy=run.strategy,
@@ -89,6 +89,11 @@ class Ledger:
                 yield max(found)
             except (ValueError, KeyError, TypeError, ZeroDivisionError):
                 continue  # a line that was cut when a process was killed
+
+
+def kind_of(strategy: Strategy[Any]) -> str:
+    """Return the key of ``PRIOR`` for a strategy."""
+    return "asynchronous" if is_timed_with_gradients(strategy) else "rounds"
 
 
 def _to_target(run: Run) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tacit.errors import TacitError
+from tacit.errors import TacitError, require
 from tacit.planning.pace import Pace
 from tacit.planning.results import Interval, Trial
 from tacit.profiles.profile import Profile
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 GAIN: Final = 0.1
 """The least gain over DDP, as a share of its time, for which a plan recommends another strategy."""
+NO_TIME: Final = "no time left in the budget"
+STOPPED: Final = "stopped"
+"""How the remark of a row begins whose simulation the budget did not allow, or ended."""
 SIMULATED, PILOTED, PACE_ONLY = "A", "B", "C"
 _BULKY: Final = ("curve", "alternatives", "rounds")
 """Parts of the prediction that are in plan.json only."""
@@ -39,6 +42,7 @@ class Row:
     - ``pace``: seconds and bytes per step, and shares of time.
     - ``time_s``: predicted time to the target with the user's settings; None: not reached, or not simulated.
     - ``best_time_s``, ``best_lr``: the same at the best learning rate that was tried.
+    - ``loss``, ``best_loss``: likewise for a plan with ``within_s``, the loss after that time instead of a time.
     - ``bytes_to_target``: of all workers, at the best learning rate.
     - ``fidelity``: "A" gradients were simulated; "B" by the ratio of short real runs; "C" only the pace is known.
     - ``relative``: by a pilot, the time to an equal loss in times of that of DDP on all workers.
@@ -52,6 +56,8 @@ class Row:
     time_s: Interval | None = None
     best_time_s: Interval | None = None
     best_lr: float | None = None
+    loss: Interval | None = None
+    best_loss: Interval | None = None
     bytes_to_target: float | None = None
     relative: Interval | None = None
     memory_bytes: int | None = None
@@ -62,18 +68,32 @@ class Row:
     @property
     def shortest_s(self) -> Interval | None:
         """The better of the two predicted times; of a row that was not tuned, the one at the user's rate."""
-        known = [one for one in (self.time_s, self.best_time_s) if one is not None]
-        return min(known, key=lambda one: one.median, default=None)
+        return self.outcome if self.loss is None and self.best_loss is None else None
+
+    @property
+    def outcome(self) -> Interval | None:
+        """``shortest_s``, or the lowest loss in a plan with ``within_s``; None: not reached, or not simulated."""
+        known = [one for one in (self.time_s, self.best_time_s, self.loss, self.best_loss) if one is not None]
+        return min(known, key=lambda one: one.rank, default=None)
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether ``outcome`` is that at the best learning rate."""
+        return self.outcome is not None and self.outcome in (self.best_time_s, self.best_loss)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Plan:
-    """A plan: candidates in order, the best first.
+    """A plan: candidates in the order of their means over seeds.
 
-    ``best`` is the row to run. It is the baseline, DDP on all workers, unless another row is faster by at least 10 %
-    and the ranges of the two do not overlap. ``why`` is the reason in a sentence. ``with_settings`` is the best row for
-    users who keep their learning rate. ``lr`` is None for a script, which chooses its own. ``notes`` are
-    what pilots showed.
+    - ``best``: the row to run. It is the baseline, DDP on all workers, unless another row is faster by at least 10 %
+      and the ranges of the two do not overlap. Of several such rows it is the one with the smallest mean among those
+      that were simulated with all seeds.
+    - ``ties``: other rows which may be as fast.
+    - ``why``: the reason in a sentence.
+    - ``lr``: None for a script, which chooses its own.
+    - ``prices``: those of the objective "cost".
+    - ``notes``: what pilots showed.
     """
 
     profile: Profile
@@ -89,18 +109,30 @@ class Plan:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     is_cut: bool = False
     is_interrupted: bool = False
 
     def __repr__(self) -> str:
-        time_s = "" if self.best.shortest_s is None else f" in {self.best.shortest_s.median:.3g} s"
-        return f"<Plan: {self.best.strategy} on ranks {list(self.best.ranks)}{time_s}. {self.why}>"
+        found, outcome = "", self.best.outcome
+        if outcome is not None:
+            found = f" in {outcome.median:.3g} s" if self.within_s is None else f", loss {outcome.median:.3g}"
+        return f"<Plan: {self.best.strategy} on ranks {list(self.best.ranks)}{found}. {self.why}>"
 
     @property
     def stays_with_ddp(self) -> bool:
         """Whether the plan recommends no change."""
         return self.best is self.baseline
+
+    @property
+    def ties(self) -> list[Row]:
+        """Rows besides the best whose median lies in its range: as good, as far as the plan can tell."""
+        ours = self.best.outcome
+        if ours is None:
+            return []
+        known = [(row.outcome, row) for row in self.rows if row is not self.best]
+        return [row for theirs, row in known if theirs is not None and ours.low <= theirs.median <= ours.high]
 
     def what_if(self, *, bandwidth: float = 1.0, latency: float = 1.0, compute: float = 1.0) -> Plan:
         """Return the plan for another network; ``bandwidth=0.2`` is a fifth of the profile's bandwidth.
@@ -109,6 +141,11 @@ class Plan:
         """
         from tacit.planning.what_if import changed_plan, scaled  # it needs this module
 
+        require(
+            self.within_s is None,
+            "what_if compares times to a target; make the plan with target_loss, or a plan with within_s for a "
+            "profile of the other network.",
+        )
         return changed_plan(self, scaled(self.profile, bandwidth=bandwidth, latency=latency, compute=compute))
 
     @cached_property
@@ -144,7 +181,9 @@ class Plan:
             "objective": self.objective,
             "lr": self.lr,
             "settings": dict(self.settings),
+            "prices": dict(self.prices),
             "best": self.rows.index(self.best),
+            "ties": [self.rows.index(row) for row in self.ties],
             "baseline": self.rows.index(self.baseline),
             "stays_with_ddp": self.stays_with_ddp,
             "why": self.why,
@@ -161,13 +200,12 @@ class Plan:
     def table(self) -> dict[str, Any]:
         """Return what a run needs, as the table of plan.toml: the strategy, who takes part, and the prediction."""
         best, lr = self.best, self.best.best_lr
-        shortest = best.shortest_s
         return {
             "strategy": str(best.strategy),
             "workers": len(best.ranks),
             "ranks": list(best.ranks),
             "why": self.why,
-            **({"lr": lr} if lr is not None and lr != self.lr and shortest is best.best_time_s else {}),
+            **({"lr": lr} if lr is not None and lr != self.lr and best.is_tuned else {}),
             "predicted": {name: value for name, value in self.prediction.items() if name not in _BULKY},
             **({"settings": dict(self.settings)} if self.settings else {}),
         }
@@ -200,6 +238,8 @@ def _row_table(row: Row) -> dict[str, Any]:
         "time_s": None if row.time_s is None else asdict(row.time_s),
         "best_time_s": None if row.best_time_s is None else asdict(row.best_time_s),
         "best_lr": row.best_lr,
+        "loss": None if row.loss is None else asdict(row.loss),
+        "best_loss": None if row.best_loss is None else asdict(row.best_loss),
         "bytes_to_target": row.bytes_to_target,
         "relative": None if row.relative is None else asdict(row.relative),
         "memory_bytes": row.memory_bytes,

@@ -87,6 +87,11 @@ def plan(
     """
     seeds = list(seeds)
     _check(profile, target_loss, within_s, objective, budget_s, steps, seeds)
+    require(
+        objective != "cost" or price_per_worker_hour > 0 or price_per_gigabyte > 0,
+        "objective='cost' needs price_per_worker_hour or price_per_gigabyte, or both.",
+    )
+    require(within_s is None or not pilot, "pilot=True checks times to a loss; give target_loss instead of within_s.")
     check_executor(executor, jobs)
     request = Request(
         profile=profile,
@@ -192,6 +197,10 @@ def _check(
     require(target_loss is None or within_s is None, "give target_loss or within_s, not both.")
     require(within_s is None or within_s > 0, f"within_s={within_s} must be positive.")
     require(objective in OBJECTIVES, f"objective={objective!r} must be one of {', '.join(OBJECTIVES)}.")
+    require(
+        within_s is None or objective == "time",
+        f"within_s={within_s} compares losses; objective={objective!r} needs target_loss instead.",
+    )
     require(budget_s > 0, f"budget_s={budget_s} must be positive; 300 are five minutes.")
     require(steps is None or steps >= 1, f"steps={steps} must be at least 1.")
     require(len(set(seeds)) == len(seeds) >= 1, f"seeds={list(seeds)} must be different; give at least one.")

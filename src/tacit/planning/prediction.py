@@ -51,6 +51,10 @@ def prediction_of(plan: Plan) -> dict[str, Any]:
     }
     if plan.target_loss is not None:
         found["target_loss"] = plan.target_loss
+    if plan.within_s is not None:
+        found["within_s"] = plan.within_s
+        if row.outcome is not None:
+            found |= {f"loss_{name}": getattr(row.outcome, name) for name in ("median", "low", "high")}
     if "script" in plan.settings:  # its losses are running means of those that it observes
         found["window_batches"] = LEAST * plan.profile.workers
     if times_s is not None:
@@ -91,11 +95,9 @@ def _parts(own: Pace) -> dict[str, float]:
 
 def _median_trial(plan: Plan, row: Row) -> Trial | None:
     """Return the trial of the middle seed at the learning rate to which the row's time belongs."""
-    is_tuned = row.shortest_s is not None and row.shortest_s is not row.time_s
-    lr = row.best_lr if is_tuned else plan.lr
-    reached = sorted(
-        (one for one in row.trials if one.lr == lr and one.steps is not None), key=lambda one: one.steps or 0
-    )
+    lr = row.best_lr if row.is_tuned else plan.lr
+    reached = [one for one in row.trials if one.lr == lr and one.steps is not None]
+    reached.sort(key=lambda one: one.best_loss if plan.target_loss is None else one.steps or 0)
     return reached[len(reached) // 2] if reached else None
 
 

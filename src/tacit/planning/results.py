@@ -28,6 +28,8 @@ class Interval:
 
     widened: the factor by which ``low`` and ``high`` lie outside the range of all draws, for errors of the prediction.
     for_seeds: another such factor, for seeds that were not simulated.
+    mean, seeds: of all draws, and the number of seeds among them. Of few values the mean is closer to that of all seeds
+    than the median.
     """
 
     median: float
@@ -35,12 +37,25 @@ class Interval:
     high: float
     widened: float = 1.0
     for_seeds: float = 1.0
+    mean: float | None = None
+    seeds: int = 1
 
     @classmethod
-    def of(cls, values: Iterable[float], widened: float = 1.0, for_seeds: float = 1.0) -> Interval:
+    def of(cls, values: Iterable[float], widened: float = 1.0, for_seeds: float = 1.0, seeds: int = 1) -> Interval:
         """Return the range of ``values``, widened by both factors on both sides."""
         found, factor = sorted(values), widened * for_seeds
-        return cls(median(found), found[0] / factor, found[-1] * factor, widened, for_seeds)
+        low, high = found[0] / factor, found[-1] * factor
+        return cls(median(found), low, high, widened, for_seeds, fmean(found), seeds)
+
+    @property
+    def centre(self) -> float:
+        """The number by which rows are compared: the mean where it is known."""
+        return self.median if self.mean is None else self.mean
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Sorts numbers of one row, such as those of several learning rates: of those with most seeds, the smallest."""
+        return -self.seeds, self.centre
 
     def overlaps(self, other: Interval) -> bool:
         """Whether the two ranges have numbers in common, for the seeds that were simulated for both."""
@@ -49,7 +64,8 @@ class Interval:
 
     def scaled(self, ratio: float) -> Interval:
         """Return the range of ``ratio`` times the number."""
-        return replace(self, median=self.median * ratio, low=self.low * ratio, high=self.high * ratio)
+        mean = None if self.mean is None else self.mean * ratio
+        return replace(self, median=self.median * ratio, low=self.low * ratio, high=self.high * ratio, mean=mean)
 
     @property
     def _of_known_seeds(self) -> tuple[float, float]:

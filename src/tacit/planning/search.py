@@ -5,7 +5,8 @@
    simulated for longer than the best one that stays would take.
 3. The fastest candidates and those that stay, at other learning rates. Those that stay are never cut short, so that
    the best rates of both are compared.
-4. The fastest three and those that stay, with further seeds.
+4. The fastest six and those that stay, with further seeds. Times of two seeds differ by several percent, so that the
+   fastest three of one seed often lack the fastest one, and only candidates with all seeds are compared.
 
 A wave starts when the one before has ended, so results do not depend on the number of processes. Once the budget is
 spent, no further wave starts.
@@ -32,7 +33,7 @@ _OPTIMISM: Final = 0.8
 _MARGIN: Final = 1.1
 """Candidates are simulated for longer than the best time by this factor, as paces are uncertain."""
 _MOST_CANDIDATES: Final = 24
-_TUNED, _REPEATED = 6, 3
+_TUNED, _REPEATED = 6, 6
 RATES: Final = (0.5, 2.0, 4.0)
 """Other learning rates that are tried, as factors of the user's."""
 
@@ -70,6 +71,11 @@ class Search:
         self.trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
         self.skipped: dict[Candidate, str] = {}  # with the reason
         self.is_cut = False  # whether the budget ended the search
+
+    @property
+    def within_s(self) -> float | None:
+        """The time after which losses are compared; None: times to a target are."""
+        return self._scope.within_s
 
     def first(self) -> Iterator[tuple[Order, Task]]:
         yield from self._start([(one, self._scope.lr, self._scope.seeds[0]) for one in self._kept()], capped=False)

@@ -1,19 +1,31 @@
-"""The choice among the rows of a plan, and its reason in a sentence."""
+"""The choice among the rows of a plan, and its reason in a sentence.
+
+Of the rows that are clearly better than DDP and were simulated with all seeds, that with the smallest mean is chosen.
+Rows with one seed are not compared with those: of many of them, the one with the smallest time is often one whose seed
+was a good one. Of three values, the mean errs less than the median.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from tacit.planning.candidates import without
-from tacit.planning.plan import GAIN, Row
+from tacit.planning.candidates import is_plain_period, without
+from tacit.planning.pace import period_of
+from tacit.planning.plan import GAIN, NO_TIME, STOPPED, Row
 from tacit.profiles.profile import Profile
+
+_BETTER: Final = {"time": "is faster", "bytes": "sends less", "cost": "costs less"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a plan minimises: "time", "bytes", or "cost" of workers and traffic."""
+    """What a plan minimises: "time", "bytes", or "cost" of workers and traffic.
+
+    "time" is the time to the target, or the loss in a plan with a time instead of a target.
+    """
 
     name: str = "time"
     price_per_worker_hour: float = 0.0
@@ -21,21 +33,29 @@ class Objective:
 
     def value(self, row: Row) -> float:
         """Return the number to minimise; infinite for a row that does not reach the target."""
-        time_s = row.shortest_s
-        if time_s is None:
-            return math.inf
+        return math.inf if row.outcome is None else self._at(row, row.outcome.centre)
+
+    def _at(self, row: Row, outcome: float) -> float:
         if self.name == "time":
-            return time_s.median
+            return outcome
         sent = math.inf if row.bytes_to_target is None else row.bytes_to_target
         if self.name == "bytes":
             return sent
-        hours = len(row.ranks) * time_s.median / 3600
+        hours = len(row.ranks) * outcome / 3600
         return hours * self.price_per_worker_hour + sent / 1e9 * self.price_per_gigabyte
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """The prices as arguments of the constructor."""
+        return {
+            "price_per_worker_hour": self.price_per_worker_hour,
+            "price_per_gigabyte": self.price_per_gigabyte,
+        }
 
 
 def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Objective, target: str) -> tuple[Row, str]:
     """Return the row to run and why; ``target``: what was asked for, as text."""
-    reached = [row for row in rows if row.shortest_s is not None]
+    reached = [row for row in rows if row.outcome is not None]
     if not reached:
         tried = [(trial.best_loss, row) for row in rows for trial in row.trials]
         known = [one for one in tried if math.isfinite(one[0])]
@@ -48,25 +68,79 @@ def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Obje
             f"No candidate reached {target}. The best loss was {loss:.4g}, by {row.strategy}. "
             f"Ask for a higher loss, or allow more steps."
         )
-    best = min(reached, key=objective.value)
-    if best is baseline:
-        return baseline, "Stay with DDP: no other candidate is faster."
-    ours, theirs = best.shortest_s, baseline.shortest_s
-    assert ours is not None
-    if theirs is None:
+    if baseline.outcome is None:
+        best = min(_with_all_seeds(reached), key=objective.value)
         ended = _failure([baseline])
         what = f"{ended} It is not compared." if ended else f"DDP on all workers did not reach {target}."
         return best, f"{what} {_because(best, baseline, profile)}"
-    gain = 1 - objective.value(best) / objective.value(baseline) if objective.value(baseline) else 0.0
+    fastest = min(reached, key=objective.value)
+    if fastest is baseline:
+        better = "has a lower loss" if baseline.shortest_s is None else _BETTER[objective.name]
+        simulated = "" if all(map(_is_settled, rows)) else " that was simulated within the budget"
+        return baseline, f"Stay with DDP: no other candidate{simulated} {better}."
+    clear = [row for row in reached if _is_clear(row, baseline, objective)]
+    if not clear:
+        return baseline, _unclear(fastest, baseline, profile, objective)
+    best = min(_with_all_seeds(clear), key=objective.value)
+    return best, f"{_because(best, baseline, profile)}{_less_certain(fastest, best, objective)}"
+
+
+def _with_all_seeds(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with as many seeds as any candidate has; the user's own has them before the others."""
+    known = [(0 if row.outcome is None else row.outcome.seeds, row) for row in rows]
+    most = max((count for count, row in known if not row.is_kept), default=0)
+    return [row for count, row in known if count >= most]
+
+
+def _is_settled(row: Row) -> bool:
+    """Whether the budget allowed to see how good the candidate is, or whether it was left out for its pace."""
+    return row.outcome is not None or not row.remark.startswith((NO_TIME, STOPPED))
+
+
+def _gain(row: Row, baseline: Row, objective: Objective) -> float:
+    """Return by which share a row is better than the baseline."""
+    return 1 - objective.value(row) / objective.value(baseline) if objective.value(baseline) else 0.0
+
+
+def _is_clear(row: Row, baseline: Row, objective: Objective) -> bool:
+    """Whether a row is better by at least 10 %, with a range of times that ends before that of the baseline begins."""
+    ours, theirs = row.outcome, baseline.outcome
+    if row is baseline or ours is None or theirs is None or _gain(row, baseline, objective) < GAIN:
+        return False
+    return objective.name != "time" or not ours.overlaps(theirs)
+
+
+def _unclear(fastest: Row, baseline: Row, profile: Profile, objective: Objective) -> str:
+    """Return why the best of the other rows is not recommended."""
+    gain, ours, theirs = _gain(fastest, baseline, objective), fastest.outcome, baseline.outcome
+    assert ours is not None and theirs is not None
+    is_loss = fastest.shortest_s is None
     if gain < GAIN:
-        name = f"{best.strategy} on {len(best.ranks)} of {profile.workers} workers"
-        return baseline, f"Stay with DDP: {name} would gain {100 * max(0.0, gain):.0f} % only."
-    if objective.name == "time" and ours.overlaps(theirs):
-        return baseline, (
-            f"Stay with DDP: {best.strategy} would take {ours.low:.3g} to {ours.high:.3g} s and DDP "
-            f"{theirs.low:.3g} to {theirs.high:.3g} s, which overlap."
+        name = f"{fastest.strategy} on {len(fastest.ranks)} of {profile.workers} workers"
+        gained = f"{100 * max(0.0, gain):.0f} %"
+        return (
+            f"Stay with DDP: the loss of {name} is only {gained} lower."
+            if is_loss
+            else (f"Stay with DDP: {name} would gain {gained} only.")
         )
-    return best, _because(best, baseline, profile)
+    takes, unit = ("end at a loss of", "") if is_loss else ("take", " s")
+    return (
+        f"Stay with DDP: {fastest.strategy} would {takes} {ours.low:.3g} to {ours.high:.3g}{unit} and DDP "
+        f"{theirs.low:.3g} to {theirs.high:.3g}{unit}, which overlap."
+    )
+
+
+def _less_certain(fastest: Row, best: Row, objective: Objective) -> str:
+    """Return in a sentence why the row with the smallest median is not the one to run; empty if it is."""
+    theirs, ours = fastest.outcome, best.outcome
+    if fastest is best or objective.name != "time" or theirs is None or ours is None:
+        return ""
+    name = f"{fastest.strategy} on {len(fastest.ranks)} worker{'s' * (len(fastest.ranks) > 1)}"
+    found = f"{theirs.median:.3g}" + ("" if fastest.shortest_s is None else " s")
+    seeds = f"{theirs.seeds} seed{'s' * (theirs.seeds > 1)}"
+    if theirs.seeds == ours.seeds:
+        return f" {name} is predicted to take {found}, but its range overlaps that of DDP."
+    return f" {name} is predicted with {found}, but was simulated with {seeds} only."
 
 
 def _failure(rows: Sequence[Row]) -> str | None:
@@ -79,24 +153,27 @@ def _failure(rows: Sequence[Row]) -> str | None:
 
 
 def _by_pace(rows: Sequence[Row], baseline: Row) -> tuple[Row, str]:
-    """Choose without losses: the smallest change whose rounds take at most 10 % of the time."""
+    """Choose without losses: the smallest period whose rounds take at most 10 % of the time.
+
+    Compressors, outer optimizers and overlap are not chosen: what they cost in steps is unknown without losses.
+    """
     piloted = [row for row in rows if row.relative is not None]
     if piloted:
         return _by_pilot(piloted, baseline)
-    alike = [row for row in rows if row.ranks == baseline.ranks and not row.strategy.depends_on_time]
-    faster = [row for row in alike if row is baseline or row.pace.step_s < baseline.pace.step_s]
-    enough = [row for row in faster if row.pace.wire <= GAIN]
-    if baseline in enough or not enough:
+    if baseline.pace.wire <= GAIN:
+        return baseline, f"Stay with DDP: its rounds take {100 * baseline.pace.wire:.0f} % of the time."
+    periods = [row for row in rows if row.ranks == baseline.ranks and is_plain_period(row.strategy)]
+    enough = [row for row in periods if row.pace.wire <= GAIN and row.pace.step_s < baseline.pace.step_s]
+    if not enough:
         return baseline, (
-            f"Stay with DDP: its rounds take {100 * baseline.pace.wire:.0f} % of the time."
-            if baseline in enough
-            else "Stay with DDP: no candidate brings rounds below 10 % of the time."
+            f"Stay with DDP: its rounds take {100 * baseline.pace.wire:.0f} % of the time, but losses were not "
+            f"simulated, and no period of LocalSGD among the candidates brings rounds below 10 %."
         )
-    best = max(enough, key=lambda row: row.pace.step_s)  # the longest step that is short enough: the smallest period
+    best = min(enough, key=lambda row: period_of(row.strategy))
     return best, (
-        f"Losses were not simulated. {best.strategy} is the smallest change that brings the rounds from "
+        f"Losses were not simulated. {best.strategy} has the smallest period that brings the rounds from "
         f"{100 * baseline.pace.wire:.0f} % to {100 * best.pace.wire:.0f} % of the time; no strategy "
-        f"can gain more than that by sending less."
+        f"can gain more than the rest by sending less."
     )
 
 
@@ -115,7 +192,7 @@ def _because(best: Row, baseline: Row, profile: Profile) -> str:
     parts = []
     left_out = without(profile, best.ranks)
     if left_out and len(best.ranks) == 1:
-        parts.append(f"Worker {best.ranks[0]} alone is fastest")
+        parts.append(f"Worker {best.ranks[0]} alone needs no network")
     elif left_out:
         slow, fast = (max(map(profile.mean_step_s, ranks)) for ranks in (left_out, best.ranks))
         parts.append(

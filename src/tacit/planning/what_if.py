@@ -56,7 +56,7 @@ def changed_plan(plan: Plan, profile: Profile) -> Plan:
     """
     rows = [_changed(row, plan, profile) for row in plan.rows]
     baseline = rows[list(plan.rows).index(plan.baseline)]
-    objective = Objective(name=plan.objective)
+    objective = Objective(name=plan.objective, **plan.prices)
     ordered = sorted(rows, key=lambda row: (objective.value(row), row.pace.step_s))
     target = "the target" if plan.target_loss is None else f"the loss {plan.target_loss:g}"
     best, why = chosen(ordered, baseline, profile, objective, target)

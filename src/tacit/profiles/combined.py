@@ -16,6 +16,7 @@ from tacit.errors import require
 from tacit.profiles.measurement import Measurement, Work
 from tacit.profiles.network_fit import network_of
 from tacit.profiles.pairs import Pair, differences
+from tacit.profiles.probe.beside import processor_s_per_byte
 from tacit.profiles.strategy_memory import models_of
 from tacit.profiles.warnings import warnings_of
 from tacit.registry import parse
@@ -57,6 +58,7 @@ def combined(
         "compute": _step_times(undisturbed, first.workers),
         "costs": costs_of(measurements),
         **network_of(with_waits, hosts, backend, differences(pairs or {}, hosts)),
+        "processor_s_per_byte": short(processor_s_per_byte(one.run.trace for one in measurements)),
         **facts,
         "peak_memory_bytes": _script_memory(measurements),
         "memory_bytes": _largest("memory_bytes", measurements),

@@ -17,11 +17,13 @@ from typing import Any, Final, NamedTuple
 
 from tacit.errors import require
 from tacit.record.run import Run
-from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, WAIT, Event
+from tacit.record.trace import CANCELLED, COMPUTE, EXCHANGE, HOOK, NOTE, WAIT, Event
 
 _WARM_UP: Final = 2
 """First steps of a run that do not count: memory is allocated and caches are filled. Short runs drop fewer."""
 _UPDATE, _OTHER = "update", "other"
+BEGINS: Final = "beside begins"
+"""The note after which a run only measures what rounds take from the computation beside them."""
 COLLECTIVES: Final = ("all-reduce", "all-gather", "all-to-all")
 
 
@@ -67,8 +69,9 @@ class Measurement:
             f"give a run that tacit train or tacit.attach made.",
         )
         by_rank: dict[int, list[Event]] = defaultdict(list)
+        until_s = {event.rank: event.time_s for event in run.trace.of(NOTE) if event.label == BEGINS}
         for event in run.trace.of(COMPUTE, CANCELLED, HOOK, WAIT, EXCHANGE):
-            if event.rank >= 0 and event.time_s >= 0:
+            if event.rank >= 0 and 0 <= event.time_s <= until_s.get(event.rank, math.inf):
                 by_rank[event.rank].append(event)
         steps = {rank: found for rank, events in by_rank.items() if (found := _after_warm_up(list(steps_in(events))))}
         require(

@@ -62,11 +62,11 @@ def drifts(measurement: Measurement) -> Iterator[float]:
 
 def _drift(before_s: Sequence[float], after_s: Sequence[float]) -> float:
     difference_s = median(after_s) - median(before_s)
-    error_s = math.hypot(_median_error_s(before_s), _median_error_s(after_s))
+    error_s = math.hypot(median_error_s(before_s), median_error_s(after_s))
     return difference_s / median(before_s) if abs(difference_s) > _CLEARLY * error_s else 0.0
 
 
-def _median_error_s(times_s: Sequence[float]) -> float:
+def median_error_s(times_s: Sequence[float]) -> float:
     """Return the standard error of the median, from the range of the middle half of the times."""
     if len(times_s) < 2:
         return 0.0

@@ -32,7 +32,7 @@ from tacit.runtime.failures.timeouts import AdaptiveTimeout
 from tacit.runtime.joining import ProcessStartExchange, StateReply, StateRequest
 from tacit.runtime.launched import SERVER_SEAT, LaunchedLives
 from tacit.runtime.live_times import LiveTimes
-from tacit.runtime.membership.generations import RunIsOver
+from tacit.runtime.membership.generations import NobodyLeft, RunIsOver
 from tacit.runtime.membership.launched_liveness import LaunchedLiveness
 from tacit.runtime.membership.members import Membership
 from tacit.runtime.membership.setup import may_regroup, membership_of
@@ -183,12 +183,19 @@ class ProcessBackend:
                 )
 
     def _take_part(self, lives: LaunchedLives) -> Participants:
-        """Take part in the run, or join it if it is on; end it if the server was in an earlier life of this worker."""
-        participants = Participants(self._environment, lives)
-        if participants.joins and self._host.is_here:
-            publish_cause(self._environment, Cause(LOST, [server_address(self.rank), self.rank]))
+        """Take part in the run, or join it if it is on; end it if it has lost its server, or all its models."""
+        has_server = self._strategy.has_server
+        while (participants := Participants(self._environment, lives, has_server=has_server)).joins:
+            if self._host.is_here:  # the server was in an earlier life of this worker
+                lost = [server_address(self.rank), self.rank]
+            elif participants.run_is_over():
+                raise RunIsOver
+            elif participants.model_is_lost:
+                lost = [*range(self.size)]
+            else:
+                break
+            publish_cause(self._environment, Cause(LOST, lost))
             self._environment.skip_ended_runs()
-            participants = Participants(self._environment, lives)
         if participants.joins and not takes_joiners(self._strategy):
             raise TacitError(
                 f"this run has begun, and {self._strategy} admits no worker during a run; the others continue "
@@ -494,7 +501,7 @@ class ProcessBackend:
     def _ends_run(self, failure: BaseException) -> bool:
         """Whether all workers end because of ``failure``: a server continues without a learner that failed."""
         if self._joins:
-            return False
+            return isinstance(failure, NobodyLeft)
         if self._participants is not None and not self._participants.has_begun:
             return True  # it needs every worker to begin
         is_learner = self._strategy.has_server and not self._host.is_here

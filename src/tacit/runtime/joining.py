@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tacit.core.messages import Message, TensorMessage
 from tacit.errors import PeerLost, RunError, TimedOut
-from tacit.runtime.membership.generations import RunIsOver
+from tacit.runtime.membership.generations import NobodyLeft, RunIsOver
 from tacit.runtime.participants import Participants
 from tacit.session.backend import Start
 
@@ -95,8 +95,6 @@ class ProcessStartExchange:
         others = (peer for peer in endpoint.peers if 0 <= peer != endpoint.address)
         donors = sorted(others, key=self._participants.is_gone)
         for number in range(_ROUNDS):
-            if self._participants.run_is_over():
-                raise RunIsOver
             for donor in donors:
                 try:
                     endpoint.send(donor, StateRequest(self._participants.life))
@@ -104,5 +102,9 @@ class ProcessStartExchange:
                     if reply.step >= 0:
                         return reply
                 except (PeerLost, TimedOut):
-                    continue
+                    pass
+                if self._participants.run_is_over():
+                    raise RunIsOver
+                if self._participants.model_is_lost:
+                    raise NobodyLeft(endpoint.address, tuple(donors))
         raise RunError("no worker of this run has answered; it may have ended.")

@@ -54,10 +54,13 @@ def is_silent(beats: Heartbeats, rank: int) -> bool:
 
 
 class Participants:
-    """One process's view. Its liveness is what the launcher says, so no socket to each process is needed."""
+    """One process's view. Its liveness is what the launcher says, so no socket to each process is needed.
 
-    def __init__(self, environment: Environment, lives: LaunchedLives) -> None:
-        self._environment, self._lives = environment, lives
+    has_server: whether the model is with a server too.
+    """
+
+    def __init__(self, environment: Environment, lives: LaunchedLives, *, has_server: bool = False) -> None:
+        self._environment, self._lives, self._has_server = environment, lives, has_server
         self.life = lives.life
         self.joins = environment.has(_BEGUN)  # the run is on, and this process has not got its model yet
         self._beats = heartbeats(environment)
@@ -129,6 +132,15 @@ class Participants:
         except RuntimeError:  # the store is gone
             return False
         return None not in ends and any(end is not None and end.exit_code == 0 for end in ends)
+
+    @property
+    def model_is_lost(self) -> bool:
+        """Whether all workers that held the model of the run have ended."""
+        if self._has_server or self._environment.store_is_gone:
+            return False
+        joined = ((rank, _joined(self._environment, rank)[0]) for rank in range(self._environment.size))
+        me = self._environment.rank, self.life  # asks only while it has no model
+        return all(self._has_ended(*life) for life in joined if life != me)
 
     def will_be_gone(self, rank: int) -> bool:
         """Whether the process of ``rank`` has ended, or ends within a moment: its connections broke before."""

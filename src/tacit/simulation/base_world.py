@@ -19,6 +19,7 @@ from tacit.simulation.agenda import Agenda
 from tacit.simulation.channels import Channel
 from tacit.simulation.collectives import Collectives
 from tacit.simulation.computing.compute_times import ComputeTimes
+from tacit.simulation.computing.processor import Processor
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Stopped
 from tacit.simulation.links import Fabric
@@ -46,6 +47,9 @@ class BaseWorld(ABC):
         first = self.open_channel()
         self.trace, self.collectives = first.trace, first.collectives
         self._compute_times = [ComputeTimes(cluster, rank, self.streams) for rank in range(cluster.workers)]
+        uses_nics = has_server or len({cluster.host(rank) for rank in range(cluster.workers)}) > 1
+        if cluster.processor_s_per_byte and uses_nics:
+            self.fabric.processors = [times.processor() for times in self._compute_times]
         self._streams: dict[tuple[str, int], np.random.Generator] = {}
         self._living, self._serving = cluster.workers, 0
         self._has_pauses = any(isinstance(fault, Pause) for fault in cluster.faults)
@@ -134,6 +138,10 @@ class BaseWorld(ABC):
 
     def compute_times(self, rank: int) -> ComputeTimes:
         return self._compute_times[rank]
+
+    def processor(self, rank: int) -> Processor | None:
+        """Return the core of a rank that communication takes time of; None if it takes none."""
+        return self.fabric.processors[rank] if self.fabric.processors else None
 
     def stream(self, purpose: str, rank: int) -> np.random.Generator:
         if (purpose, rank) not in self._streams:

@@ -130,6 +130,7 @@ class Collectives(Rendezvous[Collective]):
         collective.results = dict(zip(collective.group, results, strict=True))
         ends_s = [collective.begun_s + seconds for seconds in price.seconds]
         self._record(collective, ends_s, price.sent_bytes)
+        self._fabric.load_all(collective.group, ends_s, price.sent_bytes)
         leaving: dict[float, list[int]] = {end_s: [] for end_s in sorted(set(ends_s))}
         for rank, end_s in zip(collective.group, ends_s, strict=True):
             leaving[end_s].append(rank)

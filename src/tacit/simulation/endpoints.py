@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ from tacit.core.state_io import restore, store
 from tacit.core.strategy import ServerStrategy
 from tacit.errors import WITHOUT_THE_WORKER, MembersChanged, MisplacedCall, PeerLost, TimedOut
 from tacit.session.server_model import ServerModel
+from tacit.simulation.computing.processor import Processor
 from tacit.simulation.fibers import Fiber, make_fiber
 from tacit.simulation.network import SimulatedNetwork
 from tacit.simulation.rendezvous import Call
@@ -54,6 +56,7 @@ class Endpoint(ABC):
         "kinds",
         "life",
         "network",
+        "processor",
         "rank",
         "replies_left",
         "size",
@@ -64,6 +67,7 @@ class Endpoint(ABC):
     def __init__(self, world: BaseWorld, rank: int, channel: Channel | None = None) -> None:
         self.world, self.rank, self.size = world, rank, world.cluster.workers
         self.is_timing_only = world.is_timing
+        self.processor = world.processor(rank) if rank >= 0 else None
         self.network = SimulatedNetwork(self, channel or world.channels[0])
         self.fiber: Fiber = make_fiber(world.host, self._run)
         self.waiting: tuple[object, float] | None = None  # the call it is parked in, since when
@@ -134,12 +138,54 @@ class Endpoint(ABC):
             self._work(seconds, what, numbers)
 
     def _work(self, seconds: float, what: str, numbers: int) -> None:
-        start_s = self._own_time_s()
+        start_s, life = self._own_time_s(), self.life
         self.busy_until_s = end_s = start_s + seconds
-        if end_s > self.world.agenda.now_s:
-            self.world.agenda.at(end_s, partial(self._resume_in, self.life))
+        if self.processor is not None:
+            end_s = self.pass_work(
+                self.processor, start_s, seconds, partial(self._resume_in, life), lambda: self.life == life, what
+            )
+        elif end_s > self.world.agenda.now_s:
+            self.world.agenda.at(end_s, partial(self._resume_in, life))
             self.block(what)
         self.network.channel.trace.hook(self.rank, start_s, end_s, what, numbers)
+
+    def pass_work(
+        self,
+        processor: Processor,
+        start_s: float,
+        work_s: float,
+        done: Callable[[], None],
+        is_current: Callable[[], bool],
+        what: str = "a step",
+    ) -> float:
+        """Park until work is done that transfers may lengthen until then; return when it ended.
+
+        start_s: may lie before the agenda's time; what is done before that passes undisturbed. done: resumes this
+        endpoint. is_current: whether the work was not given up.
+        """
+        now_s = self.world.agenda.now_s
+        if start_s + work_s <= now_s:
+            return start_s + work_s
+        processor.begin(now_s, work_s - (now_s - start_s))
+        self._plan_end(processor, done, is_current)
+        self.block(what)
+        return self.world.agenda.now_s
+
+    def _plan_end(self, processor: Processor, done: Callable[[], None], is_current: Callable[[], bool]) -> None:
+        """Let the work in progress end when the transfers known by now allow it, or ask again then."""
+        agenda, end_s = self.world.agenda, processor.end_s()
+
+        def end() -> None:
+            if not is_current():
+                return
+            if processor.end_s() > agenda.now_s:
+                self._plan_end(processor, done, is_current)
+            else:
+                done()
+
+        if self.busy_until_s > agenda.now_s:  # work in a hook
+            self.busy_until_s = max(self.busy_until_s, end_s)
+        agenda.at(end_s, end)
 
     def _own_time_s(self) -> float:
         return self.world.agenda.now_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from tacit.cluster.group_network import GroupNetwork
 from tacit.core.collective_bytes import handed_out_bytes, ring_all_reduce_bytes, tree_broadcast_bytes
 from tacit.core.randomness import Streams
 from tacit.simulation.agenda import Agenda
+from tacit.simulation.computing.processor import Processor
 from tacit.simulation.flights import Flight, Path, Pipe
 
 Array = NDArray[np.float64]
@@ -50,6 +52,7 @@ class Fabric:
         self._networks: dict[tuple[int, ...], GroupNetwork] = {}
         self._rings: dict[tuple[int, ...], tuple[Array, Array]] = {}
         self._prices: dict[object, Price] = {}
+        self.processors: Sequence[Processor] = ()  # by rank, where transfers take processor time from computation
 
     def transfer(self, source: int, target: int, size_bytes: int, delivered: Callable[[], None]) -> bool:
         """Transfer a message and call ``delivered`` at its arrival. Return False if the message is lost."""
@@ -65,11 +68,34 @@ class Fabric:
                 return False
         path = self._path(source, target)
         flight = Flight(agenda, path.queue, size_bytes, path.latency_s, delivered)
+        depart = partial(flight.depart, size_bytes / path.bandwidth, path.pipes)
+        if self.processors and not self._cluster.is_local(source, target):
+            depart = partial(self._depart_with_load, depart, source, target, size_bytes, size_bytes / path.bandwidth)
         if open_s > agenda.now_s:
-            agenda.at(open_s, lambda: flight.depart(size_bytes / path.bandwidth, path.pipes))
+            agenda.at(open_s, depart)
         else:
-            flight.depart(size_bytes / path.bandwidth, path.pipes)
+            depart()
         return True
+
+    def _depart_with_load(
+        self, depart: Callable[[], None], source: int, target: int, size_bytes: int, lasts_s: float
+    ) -> None:
+        """Let a message depart that takes processor time at both ends while it travels."""
+        depart()
+        for node in (source, target):
+            self.load(node, self._agenda.now_s + lasts_s, size_bytes)
+
+    def load(self, node: int, end_s: float, size_bytes: int) -> None:
+        """Let so many bytes, which ``node`` sends or receives from now to ``end_s``, take processor time there."""
+        core = self._cluster.core_of(node)
+        if core is not None:
+            self.processors[core].add(self._agenda.now_s, end_s, size_bytes * self._cluster.processor_s_per_byte)
+
+    def load_all(self, group: Sequence[int], ends_s: Sequence[float], sent_bytes: Sequence[int]) -> None:
+        """Let a collective that begins now take processor time of its ranks, which receive as much as they send."""
+        if self.processors and len({self._cluster.host(rank) for rank in group}) > 1:
+            for rank, end_s, size_bytes in zip(group, ends_s, sent_bytes, strict=True):
+                self.load(rank, end_s, 2 * size_bytes)
 
     def cut_off(self, ranks: Sequence[int]) -> list[int]:
         """Return those of ``ranks`` that a partition currently separates from the others."""

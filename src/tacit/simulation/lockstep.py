@@ -41,7 +41,7 @@ def run_lockstep(world: World) -> bool:
         return False
     if not strategy.ranks_act_alike:
         return False
-    if type(world) is not World or world.cluster.faults or not world.queues_periods or world.moments is not None:
+    if type(world) is not World or world.cluster.faults or not world.acts_after_steps or world.moments is not None:
         return False
     if evaluator.until_loss is not None or isinstance(evaluator, TimedEvaluator):
         return False

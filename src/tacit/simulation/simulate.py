@@ -90,7 +90,7 @@ def simulate(
     engine: "vmap" evaluates gradients together, "loop" one by one, "captured" together as CUDA graphs, "compiled" with
         torch.compile, for long runs; "auto" chooses by a fixed rule among all but "compiled".
     host: what runs the workers, "greenlet" or "thread". None: greenlet if installed, else thread; a faster method
-        without either if it gives the same trace.
+        without either if it gives the same trace and model.
     timing_only: compute no gradients; simulate time and bytes only.
     replay: a run on real processes whose order of steps and messages to repeat, instead of a cluster. With otherwise
         equal arguments, an asynchronous strategy then ends with the model of that run.

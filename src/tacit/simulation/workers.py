@@ -18,6 +18,7 @@ from tacit.core.strategy import TakesJoiners, check_cancels
 from tacit.core.worker import ObservedLosses, VectorMean
 from tacit.errors import MisplacedCall
 from tacit.simulation.computing.compute_times import StepInProgress
+from tacit.simulation.computing.processor import Processor
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.engine.moments import NetworkWithMoments
 from tacit.simulation.evaluation.held_steps import HeldSteps
@@ -242,6 +243,9 @@ class SimulatedWorker(Endpoint):
 
     def _compute(self) -> bool:
         """Let the time of the next hook-free steps and of one step with hooks pass; return whether one has hooks."""
+        if self.processor is not None:
+            self._compute_beside_transfers(self.processor)
+            return True
         world, first, times = self.world, self.step, self.compute_times
         left = world.steps - first if not world.has_server else 1
         hook_free = min(world.hook_free_steps(self, self.state), left)
@@ -261,6 +265,20 @@ class SimulatedWorker(Endpoint):
             self._wait_for_step(batches[ahead:], times_s[ahead], times_s[-1])
         self._ahead, self.boundary_s = 0, world.agenda.now_s
         return has_hooks
+
+    def _compute_beside_transfers(self, processor: Processor) -> None:
+        """Let the time of one step pass, which transfers lengthen that begin before it ends."""
+        world, rank, number, start_s = self.world, self.rank, self.step, self.world.agenda.now_s
+        step = self._step_in_progress = StepInProgress(self, start_s, number + 1, world.trace)
+        self.pass_work(
+            processor, start_s, self.compute_times.work_of_step(), step.end, lambda: self._step_in_progress is step
+        )
+        self._step_in_progress, self._is_abandoned = None, step.is_abandoned
+        (batch,) = self._take_batches(1)
+        if not step.is_abandoned:
+            world.queue_step(rank, number, batch)
+            world.trace.compute(rank, number + 1, start_s, world.agenda.now_s)
+        self.boundary_s = world.agenda.now_s
 
     def _wait_for_period(self, times_s: list[float], ahead: int) -> None:
         """Queue and record all steps now, and park until the last one has ended."""

@@ -71,11 +71,15 @@ class World(BaseWorld):
         # Without a hook that uses the gradient, a step is one operation; else gradient and update are two.
         self.queue_step = engine.compute_gradient if self.calls_before else self._advance_one
         # Steps whose only hook follows them, and which nothing abandons, are queued and recorded when they start.
-        self.queues_periods = not (self.calls_before or self.cancels or self.has_server)
+        self.acts_after_steps = not (self.calls_before or self.cancels or self.has_server)
+        self.queues_periods = self.acts_after_steps
         self.hook_free_steps = strategy.hook_free_steps if isinstance(strategy, RunsAhead) else _none
+        if self.fabric.processors:  # a transfer that begins during a step lengthens it
+            self.queues_periods, self.hook_free_steps = False, _none
         self.untouched_steps = strategy.untouched_steps if isinstance(strategy, RunsAhead) else _none
         # Steps that are queued in the engine ahead of an evaluation at a time would be part of it.
         self.holds_steps = isinstance(evaluator, TimedEvaluator) and not (self.is_timing or self.has_server)
+        self.holds_steps &= not self.fabric.processors
         # Whether steps may be queued behind a hook that has not run yet.
         self.queues_past_hooks = (
             isinstance(strategy, RunsAhead) and type(strategy).untouched_steps is not RunsAhead.untouched_steps

@@ -123,7 +123,8 @@ def _next_step(context: typer.Context, given: dict[str, Any]) -> str:
         words.append(str(given["script"]))
     if given["workload"] is not None:
         words += ["--workload", given["workload"]]
-    rest = ["--", *given["arguments"]] if given["script"] is not None and given["arguments"] else []
+    rest = ["--target-loss", "LOSS"] if name == "plan" else []
+    rest += ["--", *given["arguments"]] if given["script"] is not None and given["arguments"] else []
     return f"Next: {shlex.join([*words, option, str(given['out']), *rest])}"
 
 

@@ -222,4 +222,4 @@ def _end_in_round(number: int, frame: FrameType | None) -> None:
 def _described_processes() -> str:
     size = int(os.environ["WORLD_SIZE"])
     machines = size // int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    return f"{size} processes on {'one machine' if machines == 1 else f'{machines} machines'}"
+    return f"{size} process{'es' * (size > 1)} on {'one machine' if machines == 1 else f'{machines} machines'}"

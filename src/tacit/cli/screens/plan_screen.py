@@ -15,6 +15,7 @@ from tacit.compare.tasks import Task
 from tacit.planning.candidates import without
 from tacit.planning.plan import Plan, Row
 from tacit.planning.results import Interval, Trial
+from tacit.planning.verdict import Objective
 from tacit.record.run import Run
 
 _MOST_ROWS: Final = 12
@@ -48,16 +49,17 @@ class PlanScreen(ComparisonScreen):
 
 def print_plan(plan: Plan, screen: Console) -> None:
     """Print the table of a plan, the recommendation and its warnings."""
-    has_times = any(row.shortest_s is not None for row in plan.rows)
+    has_times = any(row.outcome is not None for row in plan.rows)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("")
     table.add_column("strategy", overflow="fold")
     table.add_column("step", justify="right")
     table.add_column("comm.", justify="right")
     if has_times:
-        table.add_column("with your settings" if plan.lr is None else f"at lr {plan.lr:g}", justify="right")
+        what = "" if plan.within_s is None else "loss "
+        table.add_column(what + ("with your settings" if plan.lr is None else f"at lr {plan.lr:g}"), justify="right")
         if plan.lr is not None:
-            table.add_column("at its best lr", justify="right")
+            table.add_column(f"{what}at its best lr", justify="right")
     table.add_column("sent", justify="right")
     table.add_column("memory", justify="right")
     table.add_column("fidelity")
@@ -118,9 +120,11 @@ def _cells(plan: Plan, row: Row, number: int, has_times: bool) -> list[str]:
     cells = [str(number), name, duration(row.pace.step_s), f"{100 * row.pace.communication:.0f} %"]
     if has_times:
         best = "" if row.best_lr is None else f" lr {row.best_lr:g}"
-        cells.append(interval_text(row.time_s) or row.remark)
+        is_loss = plan.within_s is not None
+        own, tuned = (row.loss, row.best_loss) if is_loss else (row.time_s, row.best_time_s)
+        cells.append(interval_text(own, is_loss=is_loss) or row.remark)
         if plan.lr is not None:
-            cells.append("" if row.best_time_s is None else interval_text(row.best_time_s) + best)
+            cells.append("" if tuned is None else interval_text(tuned, is_loss=is_loss) + best)
     sent = row.bytes_to_target
     cells += [
         f"{size_text(row.pace.bytes_per_step)}/step" if sent is None else size_text(sent),
@@ -134,20 +138,46 @@ def _recommendation(plan: Plan) -> str:
     if plan.stays_with_ddp:
         return plan.why
     who = without(plan.profile, plan.best.ranks)
-    workers = f" without worker{'s' * (len(who) > 1)} {', '.join(map(str, who))}" if who else ""
-    gain = ""
-    ours, theirs = plan.best.shortest_s, plan.baseline.shortest_s
-    if ours is not None and theirs is not None:
-        gain = f": {theirs.median / ours.median:.1f} times as fast as DDP"
-    return f"Run {plan.best.strategy}{workers}{gain}. {plan.why}"
+    name = f"{plan.best.strategy}"
+    if who:
+        name += f" without worker{'s' * (len(who) > 1)} {', '.join(map(str, who))}"
+    if who and len(plan.best.ranks) == 1:
+        name = f"on worker {plan.best.ranks[0]} alone"
+    if plan.best.is_tuned and plan.best.best_lr != plan.lr:
+        name += f" at lr {plan.best.best_lr:g} instead of {plan.lr:g}"
+    return f"Run {name}{_gain(plan)}. {plan.why}"
 
 
-def interval_text(interval: Interval | None) -> str:
-    """Return an interval as "41 min (38-46)"; nothing for None."""
+def _gain(plan: Plan) -> str:
+    """Return what the recommended row gains over DDP by the plan's objective; empty if it is not known."""
+    ours, theirs = plan.best, plan.baseline
+    if ours.outcome is None or theirs.outcome is None:
+        return ""
+    if plan.within_s is not None:
+        after = duration(plan.within_s)
+        return f": loss {ours.outcome.median:.3g} after {after}, DDP {theirs.outcome.median:.3g}"
+    if plan.objective == "bytes" and ours.bytes_to_target is not None and theirs.bytes_to_target is not None:
+        return f": sends {size_text(ours.bytes_to_target)}, DDP {size_text(theirs.bytes_to_target)}"
+    if plan.objective == "cost":
+        objective = Objective(name=plan.objective, **plan.prices)
+        return f": costs {objective.value(ours):.3g}, DDP {objective.value(theirs):.3g}"
+    return f": {theirs.outcome.median / ours.outcome.median:.1f} times as fast as DDP"
+
+
+def interval_text(interval: Interval | None, *, is_loss: bool = False) -> str:
+    """Return an interval as "41 min (38-46)", a loss without a unit; nothing for None."""
     if interval is None:
         return ""
+    if is_loss:
+        return f"{interval.median:.3g} ({interval.low:.3g}-{interval.high:.3g})"
     scale, unit = _unit(interval.median)
-    return f"{interval.median / scale:.3g} {unit} ({interval.low / scale:.3g}-{interval.high / scale:.3g})"
+    median, low, high = (_digits(one / scale) for one in (interval.median, interval.low, interval.high))
+    return f"{median} {unit} ({low}-{high})"
+
+
+def _digits(number: float) -> str:
+    """Return a number with three digits, or all before the point."""
+    return f"{number:.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 def duration(seconds: float) -> str:

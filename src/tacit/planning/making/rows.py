@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Final
 
 from tacit.planning.candidates import Candidate
-from tacit.planning.ledger import PRIOR, Ledger
+from tacit.planning.ledger import PRIOR, Ledger, kind_of
 from tacit.planning.making.request import Request
 from tacit.planning.memory import memory_bytes
 from tacit.planning.pace import Pace, mean_pace
@@ -19,7 +19,6 @@ from tacit.planning.plan import PACE_ONLY, SIMULATED, Plan, Row
 from tacit.planning.results import Interval, Trial, factor_for_seeds
 from tacit.planning.search import Search
 from tacit.planning.verdict import chosen
-from tacit.planning.work import is_timed_with_gradients
 from tacit.profiles.profile import Profile
 from tacit.workloads.workload import Workload
 
@@ -61,25 +60,38 @@ class Rows:
         reached = {lr: interval for lr, interval in by_rate.items() if interval is not None}
         if not reached:
             return row
-        best_lr = min(reached, key=lambda lr: reached[lr].median)
+        best_lr = min(reached, key=lambda lr: reached[lr].rank)
         is_tuned = len(by_rate) > 1
+        own, best = by_rate.get(self.lr), reached[best_lr] if is_tuned else None
+        is_loss = self.search.within_s is not None
         return replace(
             row,
-            time_s=by_rate.get(self.lr),
-            best_time_s=reached[best_lr] if is_tuned else None,
+            time_s=None if is_loss else own,
+            best_time_s=None if is_loss else best,
+            loss=own if is_loss else None,
+            best_loss=best if is_loss else None,
             best_lr=best_lr if is_tuned else None,
             bytes_to_target=self._bytes(trials, best_lr, row.pace),
         )
 
     def _interval(self, candidate: Candidate, lr: float | None) -> Interval | None:
-        """Return the time to the target over seeds and draws; None unless all seeds reached it."""
+        """Return the time to the target over seeds and draws; None unless all seeds reached it.
+
+        With a time instead of a target: the loss after that time. An error of the time changes it by as large a factor
+        at most, if losses fall no faster than the inverse of the time.
+        """
         trials = [trial for trial in self.search.trials[candidate] if trial.lr == lr]
         if any(trial.steps is None for trial in trials):
             return None
-        by_seed = [trial.times_s(self.paces[candidate]) for trial in trials]
-        kind = "asynchronous" if is_timed_with_gradients(candidate.strategy) else "rounds"
-        factors = self._ledger.widening(kind), factor_for_seeds([median(times_s) for times_s in by_seed])
-        return Interval.of(chain.from_iterable(by_seed), *factors)
+        if self.search.within_s is None:
+            by_seed = [trial.times_s(self.paces[candidate]) for trial in trials]
+        else:
+            by_seed = [[trial.best_loss] for trial in trials]
+        factors = (
+            self._ledger.widening(kind_of(candidate.strategy)),
+            factor_for_seeds([median(values) for values in by_seed]),
+        )
+        return Interval.of(chain.from_iterable(by_seed), *factors, seeds=len(by_seed))
 
     @staticmethod
     def _bytes(trials: Sequence[Trial], lr: float | None, own: Pace) -> float | None:
@@ -97,7 +109,7 @@ class Rows:
         if ended:
             return ended.split("\n")[0]
         if trials and all(trial.steps is None for trial in trials):
-            return f"best loss {min(trial.best_loss for trial in trials):.4g}"
+            return f"best loss {min(trial.best_loss for trial in trials):.4g} when stopped"
         return ""
 
 
@@ -130,7 +142,7 @@ def made_plan(
         done = piloted(rows, baseline, pilot)
         rows = sorted(done.rows, key=lambda row: (goal.value(row), row.pace.step_s))
         notes, is_interrupted = done.remarks, done.is_interrupted
-    target = f"the loss {target_loss:g}{within}" if target_loss is not None else f"{request.within_s} s"
+    target = f"the loss {target_loss:g}{within}" if target_loss is not None else f"the end of {request.within_s} s"
     best, why = chosen(rows, baseline, profile, goal, target)
     return Plan(
         profile=profile,
@@ -140,6 +152,7 @@ def made_plan(
         within_s=request.within_s,
         lr=made.lr,
         objective=goal.name,
+        prices=goal.prices,
         best=best,
         baseline=baseline,
         why=why,
@@ -162,7 +175,8 @@ def _remarks(request: Request, best: Row, search: Search, *, is_interrupted: boo
         )
     if search.is_cut:
         yield (
-            f"The budget of {request.budget_s:g} s was spent before all simulations were made; a larger one makes more."
+            f"The budget of {round(request.budget_s, 1):g} s was spent before all simulations were made; a larger one "
+            f"makes more."
         )
     for kind, prior in PRIOR.items():
         if (factor := request.ledger.widening(kind)) > prior:

@@ -125,9 +125,9 @@ def _too_short(request: Request, look: Look, short: Trial) -> str:
         minutes = look.steps / done * request.budget_s / 60
         whole = f"; all its {look.steps:,} steps would take about {minutes:.0f} min"
     return (
-        f"The budget of {request.budget_s:g} s was spent when the simulation of DDP was at step {done:,}, loss "
-        f"{loss:.4g}{whole}. So only paces are predicted (fidelity C). A larger budget or shorter arguments of the "
-        f"script allow more."
+        f"The budget of {round(request.budget_s, 1):g} s was spent when the simulation of DDP was at step {done:,}, "
+        f"loss {loss:.4g}{whole}. So only paces are predicted (fidelity C). A larger budget or shorter arguments "
+        f"of the script allow more."
     )
 
 

@@ -14,6 +14,7 @@ from tacit.compare.execution import Order
 from tacit.compare.tasks import Task
 from tacit.planning.candidates import Candidate
 from tacit.planning.pace import Pace, period_of
+from tacit.planning.plan import NO_TIME
 from tacit.planning.results import Trial
 from tacit.planning.search import Scope, Search
 from tacit.planning.work import PlanTask
@@ -22,7 +23,6 @@ from tacit.record.run import Run
 _PER_LOCAL_STEP: Final = 0.02
 """Guess by which share a local step between two rounds delays the target; it orders runs and estimates their cost."""
 _MOST_DELAY: Final = 2.0
-NO_TIME: Final = "no time left in the budget"
 
 
 class ScriptSearch(Search):

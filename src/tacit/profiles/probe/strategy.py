@@ -24,6 +24,7 @@ from tacit.core.worker import Worker
 from tacit.errors import NotFinite, require
 from tacit.profiles.probe import agenda, exchanges
 from tacit.profiles.probe.agenda import Agreed
+from tacit.profiles.probe.beside import ProcessorShare, affordable_rounds, measure_beside
 from tacit.profiles.probe.gradients import GradientSum
 from tacit.record.facts import peak_memory_bytes
 from tacit.runtime.environment import machine
@@ -39,7 +40,7 @@ LOAD, WITHIN, NOISE, BETWEEN_RANKS, NOT_FINITE = "load", "within", "noise", "bet
 BATCHES, PRODUCTS_SQUARED = "batches", "products squared"
 PEAK_MEMORY: Final = "peak memory"
 """The largest memory of a rank up to the end of the steps without hooks, before the probe's strategies need any."""
-SMALL, BACK_TO_BACK = "small", "back to back"
+SMALL, BACK_TO_BACK, BESIDE = "small", "back to back", "beside"
 """Parts of the phase ``network`` that are marked as phases are."""
 _INNER: Final[dict[str, Strategy[Any]]] = {
     agenda.ROUNDS: AllReduce(),
@@ -61,6 +62,7 @@ class ProbingState:
     step_s: float = 0.0
     round_s: float = 0.0
     gradients: GradientSum = field(default_factory=GradientSum)
+    share: ProcessorShare = field(default_factory=ProcessorShare)
     models_are_equal: bool = True
     is_one_host: bool = True
 
@@ -115,6 +117,9 @@ class Probing(Strategy[ProbingState], RunsAhead):
             return
         worker.note(BETWEEN, float(worker.step))
         ended = agenda.PHASES[state.phase]
+        state.share.end()
+        if ended == agenda.STEPS:
+            state.share.note(worker)
         if ended == agenda.STEPS and (peak := peak_memory_bytes()) is not None:
             worker.note(PEAK_MEMORY, peak)
         if ended == agenda.STEPS and worker.size > 1:
@@ -135,6 +140,8 @@ class Probing(Strategy[ProbingState], RunsAhead):
                 state.phase, state.steps, state.done = phase, steps, 0
                 state.inner = _INNER[name].init(worker) if name in _INNER else None
                 worker.note(PHASE + name, steps)
+                if name == agenda.STEPS:
+                    state.share.begin()
                 return
         raise ProbeComplete
 
@@ -169,6 +176,11 @@ class Probing(Strategy[ProbingState], RunsAhead):
         worker.note(PHASE + BACK_TO_BACK, 0.0)
         _repeat(worker, size_bytes, agreed.round_s, affordable_s)
         worker.note(BETWEEN, float(worker.step))
+        rounds = affordable_rounds(agreed.round_s, affordable_s)
+        if rounds and worker.parameters.device.type == "cpu":
+            worker.note(PHASE + BESIDE, 0.0)
+            measure_beside(worker, agreed.round_s, rounds)
+            worker.note(BETWEEN, float(worker.step))
         worker.note(PHASE + agenda.NETWORK, 0.0)
         _repeat(worker, size_bytes / 8, agreed.round_s / 8, affordable_s)
         pair_bytes = exchanges.pair_bytes(worker, size_bytes, agreed.round_s, 2 * affordable_s)

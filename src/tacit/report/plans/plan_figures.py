@@ -22,7 +22,7 @@ _WIDE_RANGE: Final = 12.0
 
 
 def times_figure(rows: Sequence[PlanRow], lr: float | None) -> Figure | None:
-    """Return the predicted times to the target, one line per candidate: a dot and its range.
+    """Return the predicted times to the target, or losses, one line per candidate: a dot and its range.
 
     Filled: with the user's learning rate. Open: at the best learning rate that was tried.
     """
@@ -30,12 +30,8 @@ def times_figure(rows: Sequence[PlanRow], lr: float | None) -> Figure | None:
     if not known:
         return None
     figure = go.Figure()
-    own = [(row, row.table["time_s"]) for row in known if row.table["time_s"] is not None]
-    tuned = [
-        (row, row.table["best_time_s"])
-        for row in known
-        if row.table["best_time_s"] is not None and row.table["best_lr"] != lr
-    ]
+    own = [(row, row.own) for row in known if row.own is not None]
+    tuned = [(row, row.tuned) for row in known if row.tuned is not None and row.table["best_lr"] != lr]
     for marks, symbol in ((own, "circle"), (tuned, "circle-open")):
         if marks:
             figure.add_scatter(**_dots(marks, known, symbol, lr))
@@ -47,7 +43,7 @@ def times_figure(rows: Sequence[PlanRow], lr: float | None) -> Figure | None:
     figure.update_yaxes(range=[len(known) - 0.4, -0.75], showticklabels=False, showgrid=False, zeroline=False)
     highest = max(interval["high"] for _, interval in [*own, *tuned])
     lowest = min(interval["low"] for _, interval in [*own, *tuned])
-    figure.update_xaxes(zeroline=False, **_axis(lowest, highest, units.seconds))
+    figure.update_xaxes(zeroline=False, **_axis(lowest, highest, known[0].text))
     return plain(figure)
 
 
@@ -75,15 +71,15 @@ def front_figure(rows: Sequence[PlanRow]) -> Figure | None:
         textposition="top center",
         customdata=[_safe(f"{row.number}  {row.name}") for row in known],
         hovertemplate="<b>%{customdata}</b><br>%{hovertext}<extra></extra>",
-        hovertext=[f"{units.seconds(_median(row))}, {units.size(row.table['bytes_to_target'])}" for row in known],
+        hovertext=[f"{row.text(_median(row))}, {units.size(row.table['bytes_to_target'])}" for row in known],
         marker={"size": 11, "color": [_colour(row) for row in known]},
     )
     times_s, sent = [_median(row) for row in known], [float(row.table["bytes_to_target"]) for row in known]
-    across, up = _axis(min(times_s), max(times_s), units.seconds), _axis(min(sent) or nothing, max(sent), units.size)
+    across, up = _axis(min(times_s), max(times_s), known[0].text), _axis(min(sent) or nothing, max(sent), units.size)
     if min(sent) == 0 and up.get("type") == "log":
         up |= {"tickvals": [nothing, *up["tickvals"][1:]], "ticktext": ["0 B", *up["ticktext"][1:]]}
     figure.update_layout(height=360, margin={"l": 74, "r": 22, "t": 14, "b": 46}, hovermode="closest")
-    figure.update_xaxes(title_text="time to the target", zeroline=False, **across)
+    figure.update_xaxes(title_text="loss" if known[0].is_loss else "time to the target", zeroline=False, **across)
     figure.update_yaxes(title_text="bytes of all workers", zeroline=False, **up)
     return plain(figure)
 
@@ -110,7 +106,9 @@ def _dots(
         "customdata": [_safe(row.name) for row, _ in marks],
         "text": [
             " ".join(filter(None, ("" if rate is None else f"lr {rate:g}:", text, span and f"({span})")))
-            for rate, (text, span) in zip(rates, (interval_text(one) for _, one in marks), strict=True)
+            for rate, (text, span) in zip(
+                rates, (interval_text(one, is_loss=row.is_loss) for row, one in marks), strict=True
+            )
         ],
         "hovertemplate": "<b>%{customdata}</b><br>%{text}<extra></extra>",
     }

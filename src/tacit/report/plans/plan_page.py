@@ -46,6 +46,7 @@ def render_plan(plan: Table, file: str = "plan.toml") -> str:
         why=plan["why"],
         facts=_facts(plan),
         has_times=any(row.interval is not None for row in rows),
+        is_loss=plan["within_s"] is not None,
         lr=None if plan["lr"] is None else f"{plan['lr']:g}",
         rows=[_line(row) for row in shown],
         hidden=len(rows) - len(shown),
@@ -78,7 +79,7 @@ def _facts(plan: Table) -> list[tuple[str, str]]:
 def _line(row: PlanRow) -> dict[str, Any]:
     """Return a row of the table: texts, and numbers to sort by."""
     table, pace = row.table, row.table["pace"]
-    own, tuned = interval_text(table["time_s"]), interval_text(table["best_time_s"])
+    own, tuned = (interval_text(one, is_loss=row.is_loss) for one in (row.own, row.tuned))
     sent = table["bytes_to_target"]
     rate = "" if table["best_lr"] is None else f"lr {table['best_lr']:g}"
     return {
@@ -86,14 +87,14 @@ def _line(row: PlanRow) -> dict[str, Any]:
         "name": row.name,
         "is_best": row.is_best,
         "is_baseline": row.is_baseline,
-        "remark": table["remark"] if table["time_s"] is None else "",
+        "remark": table["remark"] if row.own is None else "",
         "step": {"text": units.seconds(pace["step_s"]), "value": pace["step_s"]},
         "communication": {"text": units.share(pace["communication"]), "value": pace["communication"]},
-        "own": {"text": own[0], "detail": own[1], "value": _median(table["time_s"])},
+        "own": {"text": own[0], "detail": own[1], "value": _median(row.own)},
         "tuned": {
             "text": tuned[0],
             "detail": " · ".join(filter(None, (tuned[1], rate))),
-            "value": _median(table["best_time_s"]),
+            "value": _median(row.tuned),
         },
         "sent": {
             "text": f"{units.size(pace['bytes_per_step'])}/step" if sent is None else units.size(sent),

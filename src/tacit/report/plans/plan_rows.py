@@ -24,6 +24,7 @@ class PlanRow:
     workers: int  # of the profile
     is_best: bool
     is_baseline: bool
+    is_loss: bool = False  # whether losses are compared after a time, not times to a target
 
     @property
     def name(self) -> str:
@@ -39,10 +40,28 @@ class PlanRow:
         return f"{self.table['strategy']} on {len(ranks)} of {self.workers} workers"
 
     @property
+    def own(self) -> Table | None:
+        """The predicted time to the target, or the loss, at the user's learning rate."""
+        found: Table | None = self.table["loss" if self.is_loss else "time_s"]
+        return found
+
+    @property
+    def tuned(self) -> Table | None:
+        """The same at the best learning rate."""
+        found: Table | None = self.table["best_loss" if self.is_loss else "best_time_s"]
+        return found
+
+    @property
     def interval(self) -> Table | None:
-        """The better of the two predicted times."""
-        known = [one for one in (self.table["time_s"], self.table["best_time_s"]) if one is not None]
-        return min(known, key=lambda one: float(one["median"]), default=None)
+        """The better of the two; see ``Interval.rank``."""
+        known = [one for one in (self.own, self.tuned) if one is not None]
+        return min(
+            known, key=lambda one: (-one["seeds"], one["median"] if one["mean"] is None else one["mean"]), default=None
+        )
+
+    def text(self, value: float) -> str:
+        """Return a time with its unit, or a loss."""
+        return f"{value:.3g}" if self.is_loss else units.seconds(value)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -59,10 +78,10 @@ class PlanRow:
 
 
 def rows_of(plan: Table) -> list[PlanRow]:
-    """Return all rows of a plan, the best first."""
-    workers = plan["profile"]["cluster"]["workers"]
+    """Return all rows of a plan, in its order."""
+    workers, is_loss = plan["profile"]["cluster"]["workers"], plan["within_s"] is not None
     return [
-        PlanRow(number, row, workers, number - 1 == plan["best"], number - 1 == plan["baseline"])
+        PlanRow(number, row, workers, number - 1 == plan["best"], number - 1 == plan["baseline"], is_loss)
         for number, row in enumerate(plan["rows"], 1)
     ]
 
@@ -84,10 +103,12 @@ def timed(rows: Sequence[PlanRow]) -> list[PlanRow]:
     return [row for row in rows if row.interval is not None and row.table["bytes_to_target"] is not None]
 
 
-def interval_text(interval: Table | None) -> tuple[str, str]:
-    """Return the median of an interval, and its range without the unit where both share one."""
+def interval_text(interval: Table | None, *, is_loss: bool = False) -> tuple[str, str]:
+    """Return the median of an interval, and its range without the unit where both share one; a loss has none."""
     if interval is None:
         return "", ""
+    if is_loss:
+        return f"{interval['median']:.3g}", f"{interval['low']:.3g}–{interval['high']:.3g}"
     return units.seconds(interval["median"]), units.between(interval["low"], interval["high"], units.seconds)
 
 
@@ -96,9 +117,19 @@ def recommendation(plan: Table) -> str:
     rows = rows_of(plan)
     best, baseline = rows[plan["best"]], rows[plan["baseline"]]
     if plan["stays_with_ddp"]:
-        time_s = "" if best.interval is None else f": {units.seconds(best.interval['median'])} to the target"
-        return f"Stay with DDP{time_s}"
+        if best.interval is None:
+            return "Stay with DDP"
+        found = best.text(best.interval["median"])
+        return f"Stay with DDP: loss {found}" if best.is_loss else f"Stay with DDP: {found} to the target"
     if best.interval is None or baseline.interval is None:
         return f"Run {best.name}"
+    if best.is_loss:
+        ours, theirs = (row.text(row.interval["median"]) for row in (best, baseline) if row.interval is not None)
+        return f"Run {best.name}: loss {ours}, DDP {theirs}"
+    if plan["objective"] == "bytes":
+        sent = [units.size(row.table["bytes_to_target"] or 0) for row in (best, baseline)]
+        return f"Run {best.name}: sends {sent[0]}, DDP {sent[1]}"
+    if plan["objective"] == "cost":
+        return f"Run {best.name}: costs less than DDP"
     gain = units.ratio(baseline.interval["median"] / best.interval["median"]).removesuffix("×")
     return f"Run {best.name}: {gain} times as fast as DDP"

@@ -18,6 +18,7 @@ from tacit.cluster.delays import SlowSpells
 from tacit.cluster.faults import Crash, Pause, Slow
 from tacit.core.randomness import Streams
 from tacit.record.trace import Trace
+from tacit.simulation.computing.processor import Processor
 
 if TYPE_CHECKING:
     from tacit.simulation.endpoints import Endpoint
@@ -61,15 +62,27 @@ class ComputeTimes:
 
     def end_of_step(self, start_s: float) -> float:
         """Draw the work of one step; return its end."""
+        return self._after_work(start_s, self.work_of_step())
+
+    def work_of_step(self) -> float:
+        """Draw the work of one step; return its seconds without faults that slow or stop the worker."""
         if self._used == len(self._drawn):
             self._draw(1)
         work_s = self._drawn[self._used]
         self._used += 1
-        return self._after_work(start_s, work_s)
+        return work_s
 
     def end_of_work(self, start_s: float, work_s: float) -> float:
         """Return the end of work that starts at ``start_s`` and takes ``work_s`` at speed 1."""
-        return self._after_work(start_s, work_s / self._speed)
+        return self._after_work(start_s, self.own_seconds(work_s))
+
+    def own_seconds(self, work_s: float) -> float:
+        """Return the seconds that work takes on this worker if it takes ``work_s`` at speed 1."""
+        return work_s / self._speed
+
+    def processor(self) -> Processor:
+        """Return a core that computes as fast as this worker, faults included."""
+        return Processor(None if self.is_steady else self._rate)
 
     def _draw(self, count: int) -> None:
         """Draw work until ``count`` steps are available.

@@ -139,6 +139,13 @@ class Engine:
         self._deferred.add(deferred)
         return DeferredTensor.of(deferred)
 
+    def gradient_at(self, rank: int, step: int, token: Token, parameters: Tensor) -> DeferredGradient:
+        """Return a deferred gradient of a worker at ``parameters``, which do not change, in place of its own."""
+        deferred = DeferredGradient(rank, step, token, self._settle_deferred, parameters)
+        deferred.parameters = parameters
+        self._deferred.add(deferred)
+        return deferred
+
     def set_gradient(self, rank: int, value: Tensor) -> None:
         """Replace the gradient that the next update uses."""
         own = self.gradient(rank)
@@ -264,6 +271,9 @@ class Engine:
         """Return the parameters of a call: the rows ``ranks``, or what they were; a rank may occur several times."""
         if not deferred:
             return some_rows(self.matrix, ranks)
+        taken_at = [one.parameters for one in deferred.values() if one.parameters is not None]
+        if len(taken_at) == len(ranks):
+            return torch.stack(taken_at)
         rows = chosen_rows(self.matrix, ranks)
         for place, one in deferred.items():
             if one.parameters is not None:

@@ -18,6 +18,7 @@ from tacit.errors import RunError, ScriptFailed
 from tacit.record.trace import Trace
 from tacit.session.server_model import ServerLoop, ServerModel
 from tacit.simulation.computing.compute_times import StepInProgress
+from tacit.simulation.computing.processor import Processor
 from tacit.simulation.endpoints import Endpoint
 from tacit.simulation.fibers import Fiber, Stopped
 from tacit.simulation.scripts.backend import SimulatedContext
@@ -111,6 +112,9 @@ class ScriptWorker(Endpoint):
         """Let the time of a step pass after the script has computed its gradient, and add the step to ``trace``."""
         world, times, start_s = self.world, self.compute_times, self.clock_s
         work_s = self.watch.read_s() if world.is_measured else None
+        if self.processor is not None:
+            self._compute_beside_transfers(self.processor, work_s, step, trace)
+            return
         end_s = times.times_of_steps(start_s, 1)[-1] if work_s is None else times.end_of_work(start_s, work_s)
         self.last_step_s = end_s - start_s
         in_progress = self._step_in_progress = StepInProgress(self, start_s, step, trace)
@@ -122,6 +126,20 @@ class ScriptWorker(Endpoint):
             self.clock_s = self.boundary_s = world.agenda.now_s
         else:
             self.clock_s = self.boundary_s = end_s
+            trace.compute(self.rank, step, start_s, end_s)
+
+    def _compute_beside_transfers(self, processor: Processor, work_s: float | None, step: int, trace: Trace) -> None:
+        """Do as ``compute``, on a core that transfers take time of."""
+        times, start_s = self.compute_times, self.clock_s
+        own_s = times.work_of_step() if work_s is None else times.own_seconds(work_s)
+        in_progress = self._step_in_progress = StepInProgress(self, start_s, step, trace)
+        end_s = self.pass_work(
+            processor, start_s, own_s, in_progress.end, lambda: self._step_in_progress is in_progress
+        )
+        self._step_in_progress = None
+        self.clock_s = self.boundary_s = end_s
+        self.last_step_s = end_s - start_s
+        if not in_progress.is_abandoned:
             trace.compute(self.rank, step, start_s, end_s)
 
     def _own_time_s(self) -> float:

@@ -1,4 +1,4 @@
-"""A fast path for timing-only runs of the four kinds of server on a network without cost: no fibers, no messages.
+"""A fast path for the four kinds of server on a network without cost: no fibers, no messages.
 
 If only the learners' computations take time, a run is a heap of (end of a step, learner), as in the simulator of the
 paper (Dutta et al., arXiv 1803.01113):
@@ -28,7 +28,7 @@ from tacit.record.trace import CANCELLED, COMPUTE, NOTE, RECEIVE, SEND, WAIT, Co
 from tacit.simulation.agenda import rare_collections
 from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
-from tacit.simulation.engine.timing_engine import TimingEngine
+from tacit.simulation.servers.model_updates import ModelUpdates, needs_no_fibers
 from tacit.simulation.world import World
 from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
 from tacit.strategies.servers.messages import ServedModel, ServerPush, ServerRestart, ToServer
@@ -52,8 +52,9 @@ def run_fast_servers(world: World) -> bool:
         return False
     except BaseException:
         fast.write_complete_updates()
-        world.agenda.now_s = fast.written_s
+        world.agenda.now_s = fast.written_s if world.is_timing else 0.0
         raise
+    fast.updates.train()
     return True
 
 
@@ -61,15 +62,12 @@ def _applies(world: World) -> bool:
     """Whether only computation takes time, and the strategy is one of the four kinds with no argument but k."""
     cluster, strategy = world.cluster, world.strategy
     has_spells = any(isinstance(cluster.delay(rank), SlowSpells) for rank in range(cluster.workers))
-    is_steady = not cluster.faults and not has_spells
-    is_whole = world.is_timing and not world.is_resumed
     if not (
         cluster.is_free
-        and not cluster.costs
-        and is_steady
-        and is_whole
+        and not has_spells
         and isinstance(strategy, ParameterServerStrategy)
         and type(strategy) in _KINDS
+        and needs_no_fibers(world, strategy)
     ):
         return False
     is_plain = strategy == type(strategy)(k=strategy.k)
@@ -84,7 +82,7 @@ class FastServerRun:
     """One run: the state of each learner, and the events that are not yet written to the trace."""
 
     def __init__(self, world: World) -> None:
-        assert isinstance(world.strategy, ParameterServerStrategy) and isinstance(world.engine, TimingEngine)
+        assert isinstance(world.strategy, ParameterServerStrategy)
         self._world, self._strategy, engine, size = world, world.strategy, world.engine, world.cluster.workers
         self._compute_times = [ComputeTimes(world.cluster, rank, world.streams) for rank in range(size)]
         self._ends: list[tuple[float, int]] = []  # a heap of the steps in progress: end, learner
@@ -93,7 +91,8 @@ class FastServerRun:
         self._versions = [0] * size  # the version of the model it computes at
         self._now_s, self._version = 0.0, 0
         self._pending: list[int] = []  # the learners that pushed since the last update
-        push = ServerPush(0, 0, engine.learning_rate(0), engine.weight(0), math.nan, engine.gradient(0))
+        self.updates = ModelUpdates(world, self._strategy.k)
+        push = ServerPush(0, 0, engine.learning_rate(0), engine.weight(0), math.nan, engine.row(0))
         self._push_bytes = push.size_bytes
         self._model_bytes, self._restart_bytes = (
             sent(0, engine.row(0)).size_bytes for sent in (ServedModel, ServerRestart)
@@ -152,15 +151,20 @@ class FastServerRun:
         self._events.updated_s.append(self._now_s)
         if strategy.cancels:
             self._cancel(set(pending) if strategy.waits_for_update else set())
-        server = world.servers[0]
-        server.updates, world.agenda.now_s = self._version, self._now_s
-        world.updated(server)
+        self.updates.add(self._now_s, () if world.is_timing else self._used())
         if self._version == world.steps:
+            world.agenda.now_s = self._now_s
             self._write(self._reached_by_last_update(pending))
         elif self._events.is_full:
             self._write()
         for rank in pending if strategy.waits_for_update else ():
             self._begin(rank)
+
+    def _used(self) -> list[tuple[int, int, int]]:
+        """Return learner, version and step of the gradients that the last update uses."""
+        events, k, before = self._events, self._strategy.k, self._version - 1
+        last = zip(events.pushers[-k:], events.staleness[-k:], events.steps[-k:], strict=True)
+        return [(rank, before - staleness, step) for rank, staleness, step in last]
 
     def _cancel(self, idle: set[int]) -> None:
         """Cancel and restart the steps of all learners but the idle ones."""

@@ -1,4 +1,4 @@
-"""A fast path for timing-only runs of the four kinds of server where messages take time: no fibers, few events.
+"""A fast path for the four kinds of server where messages take time: no fibers, few events.
 
 Four things happen at a time of their own: a step ends, a push or a model arrives, a transfer ends in the server's NIC.
 Models that an update sends to many learners are one group: one transfer ends and one arrival follows for all of them.
@@ -17,7 +17,7 @@ from tacit.core.network import SERVER
 from tacit.simulation.agenda import rare_collections
 from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
-from tacit.simulation.engine.timing_engine import TimingEngine
+from tacit.simulation.servers.model_updates import ModelUpdates, needs_no_fibers
 from tacit.simulation.servers.pipes import Tie
 from tacit.simulation.servers.race_messages import NEVER, RaceMessages
 from tacit.simulation.servers.server_rows import MessageSizes, ServerRows
@@ -47,17 +47,18 @@ def run_network_race(world: World) -> bool:
         race.rows.write()
         raise
     race.rows.write()
+    race.updates.train()
     return True
 
 
 def _applies(world: World, strategy: ParameterServerStrategy) -> bool:
     """Whether the strategy is one of the four kinds with k and a rate alone, and no two learners share a NIC."""
     cluster = world.cluster
-    is_whole = world.is_timing and not world.is_resumed and not cluster.faults and not cluster.costs
-    if not is_whole or type(strategy) not in _KINDS or strategy != type(strategy)(k=strategy.k, rate=strategy.rate):
+    if type(strategy) not in _KINDS or strategy != type(strategy)(k=strategy.k, rate=strategy.rate):
         return False
     remote = [cluster.host(rank) for rank in range(cluster.workers) if not cluster.is_local(rank, SERVER)]
-    return len(set(remote)) == len(remote) and (cluster.cancel == "instant" or not strategy.cancels)
+    is_decided = len(set(remote)) == len(remote) and (cluster.cancel == "instant" or not strategy.cancels)
+    return is_decided and needs_no_fibers(world, strategy)
 
 
 class NetworkRace:
@@ -65,10 +66,10 @@ class NetworkRace:
 
     def __init__(self, world: World, strategy: ParameterServerStrategy) -> None:
         engine, cluster, size = world.engine, world.cluster, world.cluster.workers
-        assert isinstance(engine, TimingEngine)
-        push = ServerPush(0, 0, engine.learning_rate(0), engine.weight(0), math.nan, engine.gradient(0))
+        push = ServerPush(0, 0, engine.learning_rate(0), engine.weight(0), math.nan, engine.row(0))
         model, restart = (sent(0, engine.row(0)) for sent in (ServedModel, ServerRestart))
         sizes = MessageSizes(push.size_bytes, model.size_bytes, restart.size_bytes)
+        self.updates = ModelUpdates(world, strategy.k)
         self.rows = ServerRows(world.trace, sizes, strategy.k)
         self._ends: list[tuple[float, int]] = [(NEVER, -1)]  # a heap: end of a step, learner; some are outdated
         self._messages = RaceMessages(cluster, sizes, self._ends, self._receive_push, self._receive_models)
@@ -82,14 +83,14 @@ class NetworkRace:
         self._steps = [0] * size  # completed, with cancelled ones
         self._versions = [0] * size  # of its model
         self._cancelled_s = [-1.0] * size  # end of the last step that was cancelled
-        self._is_pushing = [False] * size  # whether a push is on its way
+        self._pushing = [0] * size  # number of the step whose push is on its way; 0: none is
         self._held: dict[int, int] = {}  # those that wait for it with the next one: the version to continue at
         # The server:
         self._late: dict[int, int] = {}  # late pushes of a learner since it was sent a model
         self._version, self._is_over = 0, False
         self._idle_since_s: float | None = 0.0  # None: it waits for its window
-        self._inbox: deque[tuple[int, int]] = deque()  # pushes: rank and version
-        self._pending: list[tuple[int, int]] = []  # pushes of the next update
+        self._inbox: deque[tuple[int, int, int]] = deque()  # pushes: rank, version and number of the step
+        self._pending: list[tuple[int, int, int]] = []  # pushes of the next update
         self._unsent: list[tuple[int, bool]] = []  # models that wait: rank, whether to restart
         self._in_flight = 0
 
@@ -144,7 +145,7 @@ class NetworkRace:
         """End the step of ``rank``, whose gradient is pushed once the last push has arrived."""
         self._steps[rank] += 1
         self.rows.steps += (rank, self._started_s[rank], now_s, self._steps[rank])
-        if self._is_pushing[rank] and self._versions[rank] < self._last:
+        if self._pushing[rank] and self._versions[rank] < self._last:
             self._end_s[rank], self._held[rank] = NEVER, self._versions[rank]
         else:
             self._push(rank, now_s, self._versions[rank])
@@ -160,7 +161,7 @@ class NetworkRace:
             heapq.heappush(self._ends, (end_s, rank))
         if is_pushed:
             self.rows.pushes += (rank, now_s)
-            self._is_pushing[rank] = True
+            self._pushing[rank] = self._steps[rank]
             self._messages.push(now_s, rank, version, is_alone=is_alone)
 
     def _next_s(self) -> float:
@@ -178,6 +179,11 @@ class NetworkRace:
             return
         if self._version == self._last and self._messages.others_arrive(now_s, is_restart):
             raise Tie  # the run ends when the server has sent all models: who arrives until then depends on the order
+        if len(self._unsent) > len(ranks):  # one model is sent for each that arrives, and nothing else happens
+            self._in_flight -= len(ranks)
+            self._serve(now_s)
+            self._take_models(now_s, version, is_restart, ranks)
+            return
         for rank in ranks:
             if self._is_over:
                 return
@@ -232,11 +238,11 @@ class NetworkRace:
     def _receive_push(self, now_s: float, rank: int, version: int) -> None:
         if self._is_over:
             return
-        self._is_pushing[rank] = False
+        step, self._pushing[rank] = self._pushing[rank], 0
         if rank in self._held:
             self._push(rank, now_s, self._held.pop(rank), is_alone=False)
         self.rows.arrived += (rank, now_s)
-        self._inbox.append((rank, version))
+        self._inbox.append((rank, version, step))
         if self._idle_since_s is not None:
             self.rows.idle += (self._idle_since_s, now_s)
             self._idle_since_s = None
@@ -260,7 +266,7 @@ class NetworkRace:
                 return
             self._handle(now_s, *inbox.popleft())
 
-    def _handle(self, now_s: float, source: int, version: int) -> None:
+    def _handle(self, now_s: float, source: int, version: int, step: int) -> None:
         """Handle one push: it is late, or waits for the update, or completes it."""
         pending, unsent = self._pending, self._unsent
         if version < self._version and self._cancels:
@@ -272,24 +278,22 @@ class NetworkRace:
             if self._late[source] >= LOST_MODEL:
                 unsent.append((source, True))
             return
-        pending.append((source, version))
+        pending.append((source, version, step))
         if len(pending) == self._k:
             self._update(now_s)
             if self._cancels:
-                idle = {rank for rank, _ in pending} if self._answers else ()
+                idle = {rank for rank, _, _ in pending} if self._answers else ()
                 unsent.extend((rank, rank not in idle) for rank in range(len(self._steps)))
             elif self._waits:
-                unsent.extend((rank, False) for rank, _ in pending)
+                unsent.extend((rank, False) for rank, _, _ in pending)
             pending.clear()
         if self._answers and not self._waits:
             unsent.append((source, False))
 
     def _update(self, now_s: float) -> None:
-        world, server = self._world, self._world.servers[0]
         self.rows.add_update(now_s, self._version, self._pending)
         self._version += 1
-        server.updates, world.agenda.now_s = self._version, now_s
-        world.updated(server)
+        self.updates.add(now_s, self._pending)
 
     def _send(self, now_s: float) -> None:
         """Send the models that wait, as far as the window allows."""

@@ -1,8 +1,8 @@
-"""Timing-only runs of the four kinds of servers on any network, without fibers and messages.
+"""Runs of the four kinds of servers on any network, without fibers and messages.
 
 Server and learners are generators that do what ``strategies/servers`` does, as far as time, bytes and versions are
 concerned. Agenda, links and trace are those of the world, and every event is entered in the same order as with fibers.
-So the trace is identical, also where events coincide.
+So the trace is identical, also where events coincide. ``model_updates`` computes the models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from tacit.core.network import SERVER
 from tacit.simulation.computing.compute_times import ComputeTimes
 from tacit.simulation.endpoints import WINDOW
-from tacit.simulation.engine.timing_engine import TimingEngine
+from tacit.simulation.servers.model_updates import ModelUpdates, needs_no_fibers
 from tacit.simulation.world import World
 from tacit.strategies.servers.kinds import KAsync, KBatchAsync, KBatchSync, KSync
 from tacit.strategies.servers.messages import ServedModel, ServerPush, ServerRestart, ToServer
@@ -29,22 +29,25 @@ KINDS: Final = (KSync, KBatchSync, KAsync, KBatchAsync)
 
 def run_network_servers(world: World) -> bool:
     """Run the simulation like ``world.run``; return False, without effect, if strategy or cluster need fibers."""
-    strategy, cluster = world.strategy, world.cluster
-    if not world.is_timing or world.is_resumed or cluster.faults or cluster.costs or type(strategy) not in KINDS:
+    strategy = world.strategy
+    if not isinstance(strategy, ParameterServerStrategy) or type(strategy) not in KINDS:
         return False
-    assert isinstance(strategy, ParameterServerStrategy)
     is_sent_whole = strategy.shards == 1 and strategy.compressor is None and strategy.model_compressor is None
     if not is_sent_whole or strategy.pushes_changes or getattr(strategy, "drop_staleness", None) is not None:
         return False
+    if not needs_no_fibers(world, strategy):
+        return False
     run = NetworkServerRun(world, strategy)
     world.agenda.run(lambda: run.is_over)
+    run.updates.train()
     return True
 
 
 class Gradient(NamedTuple):
-    """What the server knows of a gradient: the version of its model."""
+    """What the server knows of a gradient: the version of its model, and the number of the learner's step."""
 
     version: int
+    step: int
 
 
 class Learner:
@@ -67,17 +70,17 @@ class NetworkServerRun:
 
     def __init__(self, world: World, strategy: ParameterServerStrategy) -> None:
         engine, cluster = world.engine, world.cluster
-        assert isinstance(engine, TimingEngine)
+        self.updates = ModelUpdates(world, strategy.k)
         self._world, self._strategy, self._agenda, self._trace = world, strategy, world.agenda, world.trace
         self._transfer = world.fabric.transfer
         self._is_instant = cluster.cancel == "instant"
-        push = ServerPush(0, 0, engine.learning_rate(0), engine.weight(0), math.nan, engine.gradient(0))
+        push = ServerPush(0, 0, engine.learning_rate(0), engine.weight(0), math.nan, engine.row(0))
         self._push_bytes = push.size_bytes
         self._model_bytes, self._restart_bytes = (
             sent(0, engine.row(0)).size_bytes for sent in (ServedModel, ServerRestart)
         )
         self._version = 0
-        self._inbox: deque[tuple[int, int]] = deque()  # pushes: rank and version
+        self._inbox: deque[tuple[int, Gradient]] = deque()
         self._is_receiving = self._window_is_full = self.is_over = False
         self._in_flight = 0
         self._held, self._late = [0] * cluster.workers, [0] * cluster.workers
@@ -136,15 +139,17 @@ class NetworkServerRun:
         rank, size_bytes = learner.rank, self._push_bytes
         self._trace.send(rank, SERVER, self._agenda.now_s, size_bytes, ServerPush.kind)
         learner.in_flight += 1
-        self._transfer(rank, SERVER, size_bytes, partial(self._push_arrived, learner, learner.version))
+        self._transfer(
+            rank, SERVER, size_bytes, partial(self._push_arrived, learner, Gradient(learner.version, learner.steps))
+        )
 
-    def _push_arrived(self, learner: Learner, version: int) -> None:
+    def _push_arrived(self, learner: Learner, gradient: Gradient) -> None:
         learner.in_flight -= 1
         if learner.window_is_full:
             learner.window_is_full = False
             learner.resume()
         self._trace.receive(SERVER, learner.rank, self._agenda.now_s, self._push_bytes, ServerPush.kind)
-        self._inbox.append((learner.rank, version))
+        self._inbox.append((learner.rank, gradient))
         if self._is_receiving:
             self._is_receiving = False
             self._resume_server()
@@ -162,9 +167,9 @@ class NetworkServerRun:
                 since_s, self._is_receiving = agenda.now_s, True
                 yield
                 trace.wait(SERVER, since_s, agenda.now_s, ToServer.kind)
-            source, version = inbox.popleft()
+            source, gradient = inbox.popleft()
             self._held[source] = AWAY
-            if strategy.cancels and version < self._version:
+            if strategy.cancels and gradient.version < self._version:
                 server.note("late", 1.0, about=source)
                 self._late[source] += 1
                 if strategy.answers_pushes:
@@ -172,19 +177,20 @@ class NetworkServerRun:
                 elif self._late[source] >= LOST_MODEL:
                     yield from self._send([source], idle=())
             else:
-                pending.append((source, Gradient(version)))
+                pending.append((source, gradient))
                 if strategy.answers_pushes:
                     waiting[source] = None
             while self._version < last and (
                 batch := self._bound.select(pending, strategy.k, self._version, self._held)
             ):
                 trace.pack_if_long()
-                for source, gradient in batch:
-                    server.note("staleness", self._version - gradient.version, about=source)
-                server.update(server.parameters)
+                for source, used in batch:
+                    server.note("staleness", self._version - used.version, about=source)
                 self._version += 1
-                used = {id(gradient) for _, gradient in batch}
-                pending = [] if strategy.cancels else [one for one in pending if id(one[1]) not in used]
+                server.note("update", self._version)
+                self.updates.add(agenda.now_s, [(source, *used) for source, used in batch])
+                gone = {id(used) for _, used in batch}
+                pending = [] if strategy.cancels else [one for one in pending if id(one[1]) not in gone]
                 if strategy.cancels:
                     yield from self._send(range(len(self._learners)), idle=waiting)
                     waiting.clear()

@@ -121,8 +121,9 @@ class RaceMessages:
                 raise Tie
             self._leave_nics(now_s, *left[0])
         else:
-            for models in self._pipe_out.leave():
-                self._leave_server(now_s, models)
+            while self._pipe_out.end_s == now_s and not self.soon:  # several ends may differ by less than a rounding
+                for models in self._pipe_out.leave():
+                    self._leave_server(now_s, models)
 
     def _at(self, time_s: float, now_s: float, handle: Callable[..., None], *about: object) -> None:
         """Call ``handle`` at ``time_s`` with that time and ``about``."""

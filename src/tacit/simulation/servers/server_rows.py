@@ -1,4 +1,4 @@
-"""Buffered events of a timing-only run of a server, written to the trace as whole columns."""
+"""Buffered events of a run of a server without fibers, written to the trace as whole columns."""
 
 from __future__ import annotations
 
@@ -69,12 +69,15 @@ class ServerRows:
         self.cancelled_started_s: list[float] = []
         self.cancelled_steps: list[int] = []
 
-    def add_update(self, now_s: float, version: int, batch: list[tuple[int, int]]) -> None:
-        """Add an update of the model of ``version`` with gradients of other versions; write the events if many."""
+    def add_update(self, now_s: float, version: int, batch: list[tuple[int, int, int]]) -> None:
+        """Add an update of the model of ``version``; write the events if many.
+
+        batch: learner, version and step of each gradient.
+        """
         if len(self.sent[0].ranks) + len(self.sent[1].ranks) > _BUFFERED or len(self.pushes) > 2 * _BUFFERED:
             self.write()
         self.updates_s.append(now_s)
-        for rank, computed_at in batch:
+        for rank, computed_at, _ in batch:
             self.used += (rank, version - computed_at)
 
     def write(self) -> None:

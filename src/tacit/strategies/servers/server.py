@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor
 
 from tacit.core.worker import Server
 from tacit.strategies.servers.messages import Pushed, ServerPush, uncompressed
+from tacit.strategies.servers.parts.averages import mean_gradient
 from tacit.strategies.servers.parts.inbox import ServerInbox
 from tacit.strategies.servers.parts.learner_speeds import SpeedBiasCheck
 from tacit.strategies.servers.parts.learners import Learners
@@ -124,14 +124,10 @@ class ParameterServer:
         self._server.update(*self._average(batch))
 
     def _average(self, batch: list[Pushed]) -> tuple[Tensor, float]:
-        """Return Σ w η g / Σ w η̄ and η̄, the weighted mean rate; their product is Σ w η g / Σ w. In rank order."""
+        """Return the mean gradient of ``batch``, which is in rank order, and its rate."""
         weights = [push.weight for _, push in batch]
-        rates, total = [self._rates.rate(source, push, self._learners) for source, push in batch], sum(weights)
-        mean_rate = sum(w * r for w, r in zip(weights, rates, strict=True)) / total
-        gradient = torch.zeros_like(uncompressed(batch[0][1].body))
-        for (_, push), weight, rate in zip(batch, weights, rates, strict=True):
-            gradient.add_(uncompressed(push.body), alpha=weight * (rate / mean_rate if mean_rate else 1.0))
-        return gradient.div_(total), mean_rate
+        rates = [self._rates.rate(source, push, self._learners) for source, push in batch]
+        return mean_gradient([uncompressed(push.body) for _, push in batch], weights, rates)
 
     def _answer_before_update(self) -> None:
         """K-batch-async: send the current model to learners that pushed, unless the staleness bound holds them."""
