@@ -202,6 +202,7 @@ class Door:
                 return found
             others = [member for member in latest.members if member != self._me]
             if all(self.has_ended(member) for member in others):
+                self._check()  # which raises if they have finished
                 raise NobodyLeft(self._me.seat, tuple(member.seat for member in others))
         raise AssertionError
 
