@@ -186,14 +186,13 @@ class ProcessBackend:
         """Take part in the run, or join it if it is on; end it if it has lost its server, or all its models."""
         has_server = self._strategy.has_server
         while (participants := Participants(self._environment, lives, has_server=has_server)).joins:
-            if self._host.is_here:  # the server was in an earlier life of this worker
-                lost = [server_address(self.rank), self.rank]
-            elif participants.run_is_over():
-                raise RunIsOver
-            elif participants.model_is_lost:
-                lost = [*range(self.size)]
-            else:
-                break
+            lost = [server_address(self.rank), self.rank]  # the server was in an earlier life of this worker
+            if not self._host.is_here:
+                try:
+                    participants.raise_if_over()
+                    break
+                except NobodyLeft as error:
+                    lost = [*error.seats]
             publish_cause(self._environment, Cause(LOST, lost))
             self._environment.skip_ended_runs()
         if participants.joins and not takes_joiners(self._strategy):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from tacit.core.messages import Message, TensorMessage
 from tacit.errors import PeerLost, RunError, TimedOut
-from tacit.runtime.membership.generations import NobodyLeft, RunIsOver
 from tacit.runtime.participants import Participants
 from tacit.session.backend import Start
 
@@ -103,8 +102,5 @@ class ProcessStartExchange:
                         return reply
                 except (PeerLost, TimedOut):
                     pass
-                if self._participants.run_is_over():
-                    raise RunIsOver
-                if self._participants.model_is_lost:
-                    raise NobodyLeft(endpoint.address, tuple(donors))
+                self._participants.raise_if_over()
         raise RunError("no worker of this run has answered; it may have ended.")

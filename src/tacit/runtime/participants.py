@@ -18,6 +18,7 @@ from typing import Final
 
 from tacit.runtime.environment import Environment
 from tacit.runtime.launched import LaunchedLives
+from tacit.runtime.membership.generations import NobodyLeft, RunIsOver
 from tacit.runtime.membership.heartbeats import Heartbeats
 
 _BEGUN: Final = "begun/0"
@@ -124,23 +125,21 @@ class Participants:
             return False
         return self._has_ended(rank, _joined(self._environment, rank)[0] if life is None else life)
 
-    def run_is_over(self) -> bool:
-        """Whether the processes of all other workers have ended, and one has finished."""
-        others = [rank for rank in range(self._environment.size) if rank != self._environment.rank]
-        try:
-            ends = [self._lives.dead(rank, self._lives.current_life(rank)) for rank in others]
-        except RuntimeError:  # the store is gone
-            return False
-        return None not in ends and any(end is not None and end.exit_code == 0 for end in ends)
+    def raise_if_over(self) -> None:
+        """Raise if all others that took part have ended: ``RunIsOver`` if one finished, else ``NobodyLeft``.
 
-    @property
-    def model_is_lost(self) -> bool:
-        """Whether all workers that held the model of the run have ended."""
-        if self._has_server or self._environment.store_is_gone:
-            return False
+        With a server the model is not lost with them.
+        """
+        if self._environment.store_is_gone:
+            return
         joined = ((rank, _joined(self._environment, rank)[0]) for rank in range(self._environment.size))
-        me = self._environment.rank, self.life  # asks only while it has no model
-        return all(self._has_ended(*life) for life in joined if life != me)
+        others = [life for life in joined if life != (self._environment.rank, self.life)]  # this one has no model
+        if all(self._has_ended(*life) for life in others):
+            ends = [self._lives.dead(*life) for life in others]
+            if any(end is not None and end.exit_code == 0 for end in ends):
+                raise RunIsOver
+            if not self._has_server:
+                raise NobodyLeft(self._environment.rank, tuple(rank for rank, _ in others))
 
     def will_be_gone(self, rank: int) -> bool:
         """Whether the process of ``rank`` has ended, or ends within a moment: its connections broke before."""

@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 
 from tacit.errors import LeftOut, RunError, TimedOut
 from tacit.runtime.launched import LaunchedLives, publish_end, publish_gone, publish_life
-from tacit.runtime.membership.generations import NOBODY, Door, Generation, Member
+from tacit.runtime.membership.generations import NOBODY, Door, Generation, Member, RunIsOver
 
 SEATS = 3
 FIRST = Generation(0, (Member(0, 1), Member(1, 1), Member(2, 1)))
@@ -142,6 +142,16 @@ def test_a_joiner_is_told_when_nobody_is_left_who_has_the_model(run):
         publish_life(run.store, seat, 2)
     with pytest.raises(RunError, match="worker 1 cannot join the run: all workers that hold its model have ended"):
         run.door(1, life=2).taken_in(NOBODY)
+
+
+def test_a_joiner_that_comes_after_the_last_member_has_finished_is_told_that_the_run_is_over(run):
+    doors = run.begin()
+    doors[0].close_run()
+    for seat in range(SEATS):
+        publish_end(run.store, seat, 1, -9 if seat == 2 else 0)
+    publish_life(run.store, 2, 2)
+    with pytest.raises(RunIsOver):
+        run.door(2, life=2).taken_in(NOBODY)
 
 
 def test_a_joiner_that_has_stopped_on_its_way_is_not_taken_in_again_until_it_queues_anew(run):

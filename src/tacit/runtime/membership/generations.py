@@ -196,13 +196,14 @@ class Door:
                 return latest
 
     def _after(self, latest: Generation) -> Generation:
-        """Wait for the generation after ``latest``; raise if nobody is left who could decide it."""
+        """Wait for the generation after ``latest``; raise if the run is over, or nobody is left who could decide it."""
         for _ in self._looks():
             if (found := self.generation(latest.number + 1)) is not None:
                 return found
             others = [member for member in latest.members if member != self._me]
             if all(self.has_ended(member) for member in others):
-                self._check()  # which raises if they have finished
+                if self.run_is_over:
+                    raise RunIsOver
                 raise NobodyLeft(self._me.seat, tuple(member.seat for member in others))
         raise AssertionError
 
