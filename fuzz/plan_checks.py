@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -67,6 +67,8 @@ def problems(plan: DrawnPlan, kind: str, run: tacit.Run | None, error: BaseExcep
         yield from _wrong_names(plan, error)
     if run is None:
         return
+    if kind in ("Deadlock", "RunError") and not _lost_a_message(run):
+        yield f"{kind}, though every message has arrived: {error}"
     yield from _trace_problems(plan, run)
     if kind == "finished":
         yield from _result_problems(plan, run)
@@ -82,6 +84,12 @@ def _wrong_names(plan: DrawnPlan, error: tacit.PeerLost) -> Iterator[str]:
         joined = {fault.rank for fault in plan.cluster.faults if isinstance(fault, tacit.Join)} - set(error.ranks)
         if plan.cluster.workers - lost - len(joined) >= fewest:
             yield f"ended with {plan.cluster.workers - lost} workers left of at least {fewest}: {error}"
+
+
+def _lost_a_message(run: tacit.Run) -> bool:
+    """Whether a message was sent and has not arrived. None is in flight when a run ends in a deadlock."""
+    kinds = Counter(event.kind for event in run.trace)
+    return kinds["send"] > kinds["receive"]
 
 
 def _trace_problems(plan: DrawnPlan, run: tacit.Run) -> Iterator[str]:

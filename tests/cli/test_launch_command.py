@@ -168,6 +168,7 @@ model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 try:
     with tacit.attach(model, optimizer, STRATEGY, rescue_folder="rescue") as session:
+        Path(f"pid-{tacit.rank()}").write_text(str(os.getpid()))
         while True:
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
@@ -205,6 +206,23 @@ def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(
     assert json.loads((tmp_path / "rescue" / "manifest.json").read_text())["ranks"] == ranks
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(("strategy", "ranks"), [("tacit.SwarmSGD(local_steps=2)", [0]), ("tacit.KAsync(k=1)", [])])
+def test_a_run_with_messages_ends_with_a_checkpoint_when_too_few_workers_are_left(
+    tmp_path: Path, python: Path, strategy: str, ranks: list[int]
+) -> None:
+    (tmp_path / "training.py").write_text(TRAINING.replace("STRATEGY", strategy))
+    options = ("--workers", "3", "--min-workers", "2")
+    with Module(*LAUNCH, *options, "training.py", folder=tmp_path, python=python) as process:
+        wait_until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(3)))
+        for rank in (1, 2):
+            os.kill(int((tmp_path / f"pid-{rank}").read_text()), signal.SIGKILL)
+        code, _, errors = process.end(LONGEST_S)
+    assert code == 1 and "fewer than 2 workers are left; the others end" in errors
+    assert "PeerLost: workers 1 and 2 were lost" in errors
+    assert json.loads((tmp_path / "rescue" / "manifest.json").read_text())["ranks"] == ranks
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -229,6 +247,8 @@ def test_when_the_launcher_is_killed_workers_end_with_a_checkpoint_and_say_so(
         ),
         (("--server", "-m", "train"), "--server with --module: the server runs a script; give the path of its file."),
         (("--checkpoints", "kept", "train.py"), "--checkpoints are those of a server; add --server."),
+        (("--server", "--checkpoints", "train.py", "train.py"), "--checkpoints train.py is a file; give the name of a"),
+        (("--logs", "train.py", "train.py"), "--logs train.py is a file; give the name of a folder."),
         (("--join", "node0", "train.py"), "--join node0 must be HOST:PORT; use the address that the first one prints."),
         (("--join", "node0:1", "train.py"), "--join needs the secret of the run; copy the secret file of the first"),
         (

@@ -131,34 +131,54 @@ def started_from(folder: str, strategy: tacit.Strategy, steps: int) -> tuple[tor
     return start, flat(model)
 
 
-def killed_while_writing(folder: str) -> None:
+def killed_while_writing(folder: str, strategy: tacit.Strategy, dead: int) -> None:
     model = network()
     optimizer = sgd(model)
-    session = tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(5)), timeout_s=30)
+    session = tacit.attach(model, optimizer, strategy, timeout_s=30)
     learn(model, optimizer, batches(tacit.rank(), 3), session)
     session.checkpoint(folder)
+    if tacit.rank() == 0:
+        (Path(folder) / "before").write_text(str(checkpoints.step_of(Path(folder))))
     learn(model, optimizer, batches(tacit.rank(), 1, first=3), session)
-    if tacit.rank() == 1:
+    if tacit.rank() == dead:
         torch.save = lambda shard, file: (
             file.write(b"half a shard"),
             file.flush(),
             os.kill(os.getpid(), signal.SIGKILL),
         )
     session.checkpoint(folder)
+    learn(model, optimizer, batches(tacit.rank(), 1, first=4), session)
 
 
-def test_a_checkpoint_that_dies_half_way_leaves_the_previous_one(tmp_path):
-    first, second = outcomes(2, killed_while_writing, str(tmp_path))
-    assert second.name == "Died" and first.name == "PeerLost" and "worker 1 was lost" in first.text
-    assert checkpoints.step_of(tmp_path) == 3
-    assert len(checkpoints.read(tmp_path, 0, 3)) == 2  # both shards are whole
+@pytest.mark.parametrize(
+    ("strategy", "dead", "errors"),
+    [
+        (tacit.LocalSGD(period=tacit.Every(5)), 1, ["worker 1 was lost"]),
+        (tacit.DPSGD(), 1, ["worker 1 was lost"]),
+        (tacit.SwarmSGD(), 1, [None]),
+        (tacit.KAsync(k=1), 0, [None, "the server was lost"]),  # a push does not wait for an answer
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_dies_half_way_leaves_one_that_is_whole(tmp_path, strategy, dead, errors):
+    results = outcomes(2, killed_while_writing, str(tmp_path), strategy, dead)
+    assert results[dead].name == "Died"
+    survivor = results[1 - dead]
+    assert any(survivor is None if text is None else text in str(survivor) for text in errors), survivor
+    before, step = int((tmp_path / "before").read_text()), checkpoints.step_of(tmp_path)
+    if strategy.has_server:
+        assert checkpoints.read_server(tmp_path)["model"]["updates"] == step == before
+    elif strategy.keeps_models_apart:  # the survivor's part is a checkpoint of its own
+        assert (step, len(checkpoints.read(tmp_path, 0, 4))) == (4, 1)
+    else:
+        assert (step, len(checkpoints.read(tmp_path, 0, 3))) == (3, 2)
 
 
-def not_shared(shared: str, own: str) -> tuple[Path | None, str]:
+def not_shared(shared: str, own: str, strategy: tacit.Strategy) -> tuple[Path | None, str]:
     """Write into a folder of this rank's own; then resume where rank 1 finds an older checkpoint than rank 0."""
     model, mine = network(), Path(own) / str(tacit.rank())
     optimizer = sgd(model)
-    with tacit.attach(model, optimizer, tacit.AllReduce()) as session:
+    with tacit.attach(model, optimizer, strategy) as session:
         for number in (1, 2):
             learn(model, optimizer, batches(tacit.rank(), 1, first=number), session)
             session.checkpoint(shared)
@@ -167,7 +187,7 @@ def not_shared(shared: str, own: str) -> tuple[Path | None, str]:
     shutil.copytree(shared, mine, dirs_exist_ok=True)
     if tacit.rank() == 1:
         (mine / "previous.json").replace(mine / "manifest.json")
-    session = tacit.attach(model, optimizer, tacit.AllReduce())
+    session = tacit.attach(model, optimizer, strategy)
     try:
         session.resume(mine)
     except tacit.TacitError as error:
@@ -175,9 +195,10 @@ def not_shared(shared: str, own: str) -> tuple[Path | None, str]:
     raise AssertionError("ranks resumed different checkpoints")
 
 
-def test_folders_that_machines_do_not_share_are_noticed(tmp_path):
+@pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.SwarmSGD(), tacit.DPSGD()], ids=str)
+def test_folders_that_machines_do_not_share_are_noticed(tmp_path, strategy):
     """When a checkpoint is written, it stays incomplete; when one is resumed, all ranks compare what they find."""
-    results = together(2, not_shared, str(tmp_path / "shared"), str(tmp_path / "own"))
+    results = together(2, not_shared, str(tmp_path / "shared"), str(tmp_path / "own"), strategy)
     for written, error in results:
         assert written is None
         assert "rank 0 finds step-00000002" in error and "rank 1 finds step-00000001" in error
@@ -201,6 +222,32 @@ def test_a_rescue_folder_that_cannot_be_used_hides_nothing(tmp_path):
     first, _ = outcomes(2, lost_without_a_folder, str(tmp_path / "folder"))
     assert first.name == "PeerLost" and "worker 1 was lost" in first.text
     assert f"No checkpoint was written into {tmp_path / 'folder'}" in first.text
+
+
+def failed_without_a_folder(folder: str, strategy: tacit.Strategy, who: int) -> None:
+    model = network()
+    optimizer = sgd(model)
+    with tacit.attach(model, optimizer, strategy, rescue_folder=folder, timeout_s=30) as session:
+        learn(model, optimizer, batches(tacit.rank(), 3), session)
+        if tacit.rank() == 0:
+            Path(folder).rmdir()
+            Path(folder).touch()
+        session.barrier()
+        while True:
+            learn(model, optimizer, batches(tacit.rank(), 3), session)
+            if tacit.rank() == who:
+                raise ZeroDivisionError("a bug in the loop")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "who"), [(tacit.DPSGD(), 1), (tacit.SwarmSGD(), 1), (tacit.KAsync(k=1), 0)], ids=str
+)
+def test_an_error_is_reported_also_if_the_rescue_folder_cannot_be_used(tmp_path, strategy, who):
+    (tmp_path / "folder").mkdir()
+    results = outcomes(2, failed_without_a_folder, str(tmp_path / "folder"), strategy, who)
+    assert results[who].name == "ZeroDivisionError"
+    assert results[1 - who].name == "PeerLost" and "ZeroDivisionError: a bug in the loop" in results[1 - who].text
+    assert f"No checkpoint was written into {tmp_path / 'folder'}" in results[0].text
 
 
 def test_a_rescue_folder_that_is_none_is_refused_at_once(tmp_path):

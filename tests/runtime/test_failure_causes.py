@@ -124,9 +124,9 @@ def test_the_worker_that_held_the_store_is_named_and_the_others_are_rescued(tmp_
     assert len(checkpoints.read(tmp_path, 0, 4)) == 3
 
 
-def failing(strategy: Strategy, who: int, steps: int) -> str:
+def failing(strategy: Strategy, who: int, steps: int, folder: str) -> str:
     """Rank ``who`` raises in its tenth step, or after the last update, for which the others have left their loops."""
-    model, optimizer, session = attached(strategy, steps=steps)
+    model, optimizer, session = attached(strategy, folder, steps=steps)
     with session:
         step = 0
         while not session.is_done:
@@ -144,16 +144,25 @@ def failing(strategy: Strategy, who: int, steps: int) -> str:
     [
         (AVERAGING[1], 2, 100_000),
         (tacit.DPSGD(topology=tacit.Ring()), 2, 100_000),
+        (GOSSIP[0], 2, 100_000),
         (tacit.KAsync(k=1), 0, 100_000),  # in the server's process
         (tacit.KAsync(k=1), 0, 8),  # the others wait for the last model
     ],
     ids=str,
 )
-def test_an_error_on_one_of_four_is_reported_with_its_reason_on_all_others(strategy: Strategy, who: int, steps: int):
-    results = outcomes(4, failing, strategy, who, steps)
+def test_an_error_on_one_of_four_is_reported_with_its_reason_on_all_others(
+    tmp_path: Path, strategy: Strategy, who: int, steps: int
+):
+    results = outcomes(4, failing, strategy, who, steps, str(tmp_path))
     assert names_of(results) == ["ZeroDivisionError" if rank == who else "PeerLost" for rank in range(4)], results
     others = [result.text for rank, result in enumerate(results) if rank != who]
     assert all(f"worker {who} was lost" in text and "ZeroDivisionError: a bug in the loop" in text for text in others)
+    if strategy.has_server:
+        assert "The server's model is in" in results[who].text
+        assert checkpoints.read_server(tmp_path)["model"]["updates"] == checkpoints.step_of(tmp_path)
+    else:
+        assert all("The state of the remaining workers is in" in text for text in others), others
+        assert len(checkpoints.read(tmp_path, 0, 4)) == 3
 
 
 WAITING = [AVERAGING[1], tacit.DPSGD(topology=tacit.Ring()), tacit.KSync(k=4)]
@@ -192,10 +201,10 @@ def test_a_time_out_ends_the_run_while_the_worker_it_names_is_stopped(tmp_path: 
 # Gossip continues without lost workers.
 
 
-def gossiping(strategy: Strategy, dead: int) -> dict:
+def gossiping(strategy: Strategy, dead: tuple[int, ...]) -> dict:
     model, optimizer, session = attached(strategy)
     for step in range(STEPS):
-        if step == 9 and tacit.rank() == dead:
+        if step == 9 and tacit.rank() in dead:
             os.kill(os.getpid(), signal.SIGKILL)
         learn(model, optimizer, step)
         if step == 19:
@@ -212,11 +221,13 @@ def gossiping(strategy: Strategy, dead: int) -> dict:
     }
 
 
-@pytest.mark.parametrize(("strategy", "dead"), [*((one, 2) for one in GOSSIP), (GOSSIP[0], 0)], ids=str)
-def test_gossip_reports_the_mean_of_the_living(strategy: Strategy, dead: int):
+@pytest.mark.parametrize(
+    ("strategy", "dead"), [*((one, (2,)) for one in GOSSIP), (GOSSIP[0], (0,)), (GOSSIP[1], (0, 3))], ids=str
+)
+def test_gossip_reports_the_mean_of_the_living(strategy: Strategy, dead: tuple[int, ...]):
     results = outcomes(4, gossiping, strategy, dead)
-    assert results[dead].name == "Died"
-    living = [result for rank, result in enumerate(results) if rank != dead]
+    assert all(results[rank].name == "Died" for rank in dead)
+    living = [result for rank, result in enumerate(results) if rank not in dead]
     assert not any(isinstance(result, Failed) for result in living), living
     assert {(result["status"], result["steps"]) for result in living} == {("finished", STEPS)}
     for result in living:

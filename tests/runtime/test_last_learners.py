@@ -1,4 +1,4 @@
-"""The end of a run with a server: who comes back too late, or is lost in the last exchanges, holds up no other."""
+"""The end of a run: a worker that comes back too late, or is lost in the last exchanges, holds up no other."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from tests.runtime.processes import Failed
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 WORKERS = 4
-
-
-KASYNC = tacit.KAsync(k=1)
 
 
 def train(tell: Any, strategy: tacit.Strategy, server: str, dies_in_step: int | None) -> list[Tensor]:
@@ -65,17 +62,18 @@ def check_others(results: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("strategy", "server"),
     [
-        (KASYNC, "rank0"),
-        (KASYNC, "process"),
-        (tacit.SwarmSGD(local_steps=2), "rank0"),
+        (tacit.KAsync(k=1), "rank0"),
+        (tacit.KAsync(k=1), "process"),
         (tacit.LocalSGD(period=tacit.Every(4)), "rank0"),
+        (tacit.SwarmSGD(), "rank0"),
     ],
     ids=str,
 )
 def test_a_worker_that_comes_back_after_the_last_update_ends_without_an_error(
     strategy: tacit.Strategy, server: str, tmp_path: Path
 ):
-    with Launch(WORKERS, train, strategy, server, 1, server=tmp_path if server == "process" else None) as launch:
+    place = tmp_path if server == "process" else None
+    with Launch(WORKERS, train, strategy, server, 1, server=place) as launch:
         launch.until(lambda: launch.present[2].number == 2, "the next life of worker 2")
         launch.say("go")
         launch.until(lambda: launch.finished >= {0, 1, 3}, "the end of the others")
@@ -85,8 +83,21 @@ def test_a_worker_that_comes_back_after_the_last_update_ends_without_an_error(
     assert results[2].name == "RunIsOver" and results[2].text == "0", str(results[2])
 
 
-def test_the_last_exchanges_go_on_without_a_learner_that_dies_between_them(tmp_path: Path):
-    with Launch(WORKERS, train, KASYNC, "process", None, restarts=0, server=tmp_path) as launch:
+@pytest.mark.parametrize(
+    ("strategy", "server"),
+    [
+        (tacit.KAsync(k=1), "rank0"),
+        (tacit.KAsync(k=1), "process"),
+        (tacit.LocalSGD(period=tacit.Every(4)), "rank0"),
+        (tacit.SwarmSGD(), "rank0"),
+    ],
+    ids=str,
+)
+def test_the_last_exchanges_go_on_without_a_worker_that_dies_between_them(
+    strategy: tacit.Strategy, server: str, tmp_path: Path
+):
+    place = tmp_path if server == "process" else None
+    with Launch(WORKERS, train, strategy, server, None, restarts=0, server=place) as launch:
         results = launch.end()
     check_others(results)
     assert results[2].name == "Died"

@@ -17,6 +17,7 @@ from tacit.runtime import participants
 from tests.runtime.elastic import Launch
 from tests.runtime.launched_workers import is_told, wait_for
 from tests.runtime.processes import Failed
+from tests.runtime.small_runs import batches, flat, learn, network, sgd
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 WORKERS = 4
@@ -39,6 +40,8 @@ def train(
     model[0].bias.requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=40.0, server=server)
+    changes: list[tuple[int, ...]] = []
+    session.on_regroup(lambda members: changes.append(tuple(members)))
     draw, begun = torch.Generator().manual_seed(tacit.rank()), session.step
     tell(("attached", session.step, session.updates))
     while not session.is_done:
@@ -53,9 +56,18 @@ def train(
         if every and session.step % every == 0 and not session.is_done:
             with session.reported_model():
                 pass
+    members = [] if strategy.has_server else session.gather(tacit.rank())
     run = session.close()
     trained = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    return {"model": trained, "updates": session.updates, "begun": begun, "step": session.step, "status": run.status}
+    return {
+        "model": trained,
+        "updates": session.updates,
+        "begun": begun,
+        "step": session.step,
+        "status": run.status,
+        "members": members,
+        "changes": changes,
+    }
 
 
 def check_equal(results: list[Any]) -> None:
@@ -153,8 +165,16 @@ def test_without_the_worker_that_hosts_the_server_all_hear_of_it_and_begin_anew(
     assert {result["updates"] for result in results} == {120}
 
 
-def test_a_learner_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on():
-    with Launch(WORKERS, train, tacit.KAsync(k=1), 400) as launch:
+@pytest.mark.parametrize(
+    ("strategy", "steps", "server"),
+    [(tacit.KAsync(k=1), 400, "rank0"), (tacit.KAsync(k=1), 400, "process"), (GOSSIP[0], 150, "rank0")],
+    ids=["rank0", "process", "gossip"],
+)
+def test_a_worker_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on(
+    strategy: tacit.Strategy, steps: int, server: str, tmp_path: Path
+):
+    place = tmp_path if server == "process" else None
+    with Launch(WORKERS, train, strategy, steps, 0.01, 0, server, server=place) as launch:
         launch.until_heard(range(WORKERS), 3)
         stopped = launch.present[2]
         stopped.kill(signal.SIGSTOP)
@@ -164,7 +184,7 @@ def test_a_learner_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on():
         assert len(stopped.heard) <= counts[2] + 1
         stopped.kill(signal.SIGCONT)
         results = launch.end()
-        assert [life.number for life in launch.present] == [1] * WORKERS
+        assert [life.number for life in launch.present[:WORKERS]] == [1] * WORKERS
     check_equal(results)
 
 
@@ -190,6 +210,47 @@ def test_a_killed_server_comes_back_from_its_checkpoint_and_learners_join_it(
     assert {result["updates"] for result in results} == {steps}
 
 
+def train_until_an_error(tell: Any, how: str) -> dict[str, Any]:
+    """Train; in the first life of worker 2 its step 10 raises an error, has a gradient of NaN, or gets SIGTERM."""
+    model = network()
+    optimizer = sgd(model, 0.01)
+    fails = tacit.rank() == 2 and os.environ["TACIT_LIFE"] == "1"
+    try:
+        with tacit.attach(model, optimizer, tacit.KAsync(k=1), steps=200, timeout_s=40.0, server="process") as session:
+            while not session.is_done:
+                [x] = batches(tacit.rank(), 1)
+                if session.step == 9 and fails and how == "raises":
+                    raise ZeroDivisionError("a bug in the loop")
+                if session.step == 9 and fails and how == "terminated":
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if session.step == 9 and fails and how == "not finite":
+                    x = x * torch.nan
+                learn(model, optimizer, [x], session)
+                time.sleep(FAST_S)
+    except (tacit.TacitError, tacit.errors.Interrupted) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"model": flat(model)}
+
+
+@pytest.mark.parametrize("how", ["raises", "not finite", "terminated"])
+def test_what_a_failing_learner_of_a_server_apart_does_to_the_others(how: str, tmp_path: Path):
+    """An error of its own ends this learner alone."""
+    with Launch(WORKERS, train_until_an_error, how, restarts=int(how == "raises"), server=tmp_path) as launch:
+        results = launch.end()
+        first = [lives[0].result for lives in launch.lives[:WORKERS]]
+    if how == "raises":
+        assert first[2].name == "ZeroDivisionError", str(first[2])
+        check_equal(results)
+        assert [len(lives) for lives in launch.lives] == [1, 1, 2, 1, 1]
+    else:
+        own, told = {
+            "not finite": ("NotFinite", "NotFinite: the gradient"),
+            "terminated": ("Interrupted: terminated", "worker 2 was asked to end"),
+        }[how]
+        assert first[2]["error"].startswith(own), first
+        assert all(told in first[rank]["error"] for rank in (0, 1, 3)), first
+
+
 def train_with_held_server(tell: Any, strategy: tacit.Strategy) -> dict[str, Any]:
     """Train; the second life of the server begins when the test says so."""
     if "TACIT_SERVE" in os.environ and os.environ["TACIT_LIFE"] == "2":
@@ -212,9 +273,9 @@ def test_a_server_that_comes_back_waits_for_no_learner_that_has_yet_to_join_it(t
     check_equal(results)
 
 
-def train_with_short_patience(tell: Any, strategy: tacit.Strategy) -> dict[str, Any]:
+def train_with_short_patience(tell: Any, strategy: tacit.Strategy, server: str = "rank0") -> dict[str, Any]:
     participants._SILENT_S = 2.0
-    return train(tell, strategy, 300, 0.03)
+    return train(tell, strategy, 300, 0.03, 0, server)
 
 
 def test_the_stopped_worker_that_hosts_the_server_is_named_by_all_others():
@@ -234,10 +295,15 @@ def test_the_stopped_worker_that_hosts_the_server_is_named_by_all_others():
     check_equal(results)
 
 
-@pytest.mark.parametrize("strategy", [tacit.KSync(k=WORKERS), *GOSSIP[1:]], ids=str)
-def test_a_worker_that_stays_stopped_is_left_out(strategy: tacit.Strategy):
+@pytest.mark.parametrize(
+    ("strategy", "server"),
+    [(tacit.KSync(k=WORKERS), "rank0"), (tacit.KSync(k=WORKERS), "process"), *((one, "rank0") for one in GOSSIP[1:])],
+    ids=str,
+)
+def test_a_worker_that_stays_stopped_is_left_out(strategy: tacit.Strategy, server: str, tmp_path: Path):
     """All wait for it. When it goes on, a learner hears that the server has dropped it, and a peer is heard again."""
-    with Launch(WORKERS, train_with_short_patience, strategy) as launch:
+    place = tmp_path if server == "process" else None
+    with Launch(WORKERS, train_with_short_patience, strategy, server, server=place) as launch:
         launch.until_heard(range(WORKERS), 3)
         stopped = launch.present[2]
         stopped.kill(signal.SIGSTOP)
@@ -249,5 +315,5 @@ def test_a_worker_that_stays_stopped_is_left_out(strategy: tacit.Strategy):
             assert stopped.result.name == "PeerLost", stopped.result.text
         launch.say("hurry")
         results = launch.end()
-        assert [life.number for life in launch.present] == [1, 1, 1 + strategy.has_server, 1]
+        assert [life.number for life in launch.present[:WORKERS]] == [1, 1, 1 + strategy.has_server, 1]
     check_equal(results)

@@ -15,11 +15,15 @@ import torch
 import tacit
 from tacit.session import checkpoints
 
+FAMILIES = [tacit.LocalSGD(period=tacit.Every(2)), tacit.DPSGD(), tacit.SwarmSGD()]
 
-def attached() -> tuple[torch.nn.Linear, torch.optim.Optimizer, tacit.Session]:
+
+def attached(
+    strategy: tacit.Strategy = FAMILIES[0],
+) -> tuple[torch.nn.Linear, torch.optim.Optimizer, tacit.Session]:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return model, optimizer, tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), steps=20)
+    return model, optimizer, tacit.attach(model, optimizer, strategy, steps=20)
 
 
 def take_step(model: torch.nn.Linear, optimizer: torch.optim.Optimizer) -> None:
@@ -38,8 +42,11 @@ def fill_disk_for(folder: Path, step: int) -> None:
     (place / f".rank-0.pt.part-{os.getpid()}").symlink_to("/dev/full")
 
 
-def test_a_full_disk_is_named_and_ends_the_run_at_the_third_checkpoint(tmp_path: Path, caplog):
-    model, optimizer, session = attached()
+@pytest.mark.parametrize("strategy", FAMILIES, ids=str)
+def test_a_full_disk_is_named_and_ends_the_run_at_the_third_checkpoint(
+    tmp_path: Path, caplog, strategy: tacit.Strategy
+):
+    model, optimizer, session = attached(strategy)
     take_step(model, optimizer)
     assert session.checkpoint(tmp_path) == tmp_path / "step-00000001"
     for step in (2, 3):
@@ -60,8 +67,9 @@ def test_a_full_disk_is_named_and_ends_the_run_at_the_third_checkpoint(tmp_path:
     assert checkpoints.step_of(tmp_path) == 3 and places(tmp_path) == ["step-00000001", "step-00000003"]
 
 
-def test_a_model_that_is_not_finite_is_never_published(tmp_path: Path):
-    model, optimizer, session = attached()
+@pytest.mark.parametrize("strategy", FAMILIES, ids=str)
+def test_a_model_that_is_not_finite_is_never_published(tmp_path: Path, strategy: tacit.Strategy):
+    model, optimizer, session = attached(strategy)
     take_step(model, optimizer)
     session.checkpoint(tmp_path)
     take_step(model, optimizer)
@@ -160,6 +168,8 @@ def test_a_checkpoint_of_another_strategy_is_refused_with_the_first_difference(t
         (tacit.LocalSGD(), "period=Every(2) there, period=Every(8) here"),
         (tacit.LocalSGD(period=tacit.Every(2), overlap_steps=1), "overlap_steps left out there, overlap_steps=1 here"),
         (tacit.AllReduce(), "LocalSGD there, AllReduce here"),
+        (tacit.DPSGD(), "LocalSGD there, DPSGD here"),
+        (tacit.SwarmSGD(), "LocalSGD there, SwarmSGD here"),
     ):
         other = tacit.attach(model, optimizer, strategy, steps=20)
         with pytest.raises(tacit.TacitError, match=re.escape(difference)) as caught:

@@ -157,6 +157,8 @@ class ProcessBackend:
             participants=self._participants,
         )
         collectives.start(membership_of(self._environment, lives, collectives, self.address) if is_elastic else None)
+        if self._participants is not None and not self._joins:
+            self._environment.has_ended = self._participants.is_gone  # in attach no worker waits for its next life
         if self.membership is not None:
             self.membership.means = self.step
         if self._participants is not None:
@@ -499,6 +501,8 @@ class ProcessBackend:
         """Whether all workers end because of ``failure``: a server continues without a learner that failed."""
         if self._joins:
             return isinstance(failure, NobodyLeft)
+        if self._participants is not None and not self._participants.has_begun:
+            return True  # it needs every worker to begin
         is_learner = self._strategy.has_server and not self._host.is_here
         if is_learner and self._participants is not None and isinstance(failure, TimedOut):
             return False  # the server has gone on without this learner, which was cut off, or ends by its own time-out

@@ -41,6 +41,19 @@ def _joined(environment: Environment, rank: int) -> tuple[int, int]:
     return life, first
 
 
+def heartbeats(environment: Environment) -> Heartbeats:
+    """Return heartbeats by which ``environment`` finds out who is stopped or cut off for long."""
+    return Heartbeats(environment.store, environment.rank, least_s=_SILENT_S)
+
+
+def is_silent(beats: Heartbeats, rank: int) -> bool:
+    """Whether the process of ``rank`` has been stopped or cut off for long, since it was asked about first."""
+    try:
+        return beats.is_silent(rank)
+    except RuntimeError:  # the store is gone
+        return False
+
+
 class Participants:
     """One process's view. Its liveness is what the launcher says, so no socket to each process is needed.
 
@@ -51,7 +64,7 @@ class Participants:
         self._environment, self._lives, self._has_server = environment, lives, has_server
         self.life = lives.life
         self.joins = environment.has(_BEGUN)  # the run is on, and this process has not got its model yet
-        self._beats = Heartbeats(environment.store, environment.rank, least_s=_SILENT_S)
+        self._beats = heartbeats(environment)
         self._out: set[tuple[int, int]] = set()  # ranks and lives without which the others have gone on
         self.last: dict[int, int] | None = None  # the only lives that may still take part, by rank; None: any may join
         self.run_name = environment.decide("run name", secrets.token_hex(4)) or "lost"
@@ -62,6 +75,11 @@ class Participants:
         """Note that all workers have attached."""
         self._beats.start()
         self._environment.decide(_BEGUN, "1")
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether all workers have attached."""
+        return self._environment.has(_BEGUN)
 
     def prepare_to_join(self) -> None:
         """Remove what an earlier life has left."""
@@ -99,11 +117,7 @@ class Participants:
         self._out.update((rank, life) for rank, life in self.present(exchange).items() if lives.get(rank) != life)
 
     def is_silent(self, rank: int) -> bool:
-        """Whether the process of ``rank`` has been stopped or cut off for long, since it was asked about first."""
-        try:
-            return self._beats.is_silent(rank)
-        except RuntimeError:  # the store is gone
-            return False
+        return is_silent(self._beats, rank)
 
     def is_gone(self, rank: int, life: int | None = None) -> bool:
         """Whether the process of ``life`` of ``rank`` has ended. None: of the life that has joined last."""
@@ -112,8 +126,11 @@ class Participants:
         return self._has_ended(rank, _joined(self._environment, rank)[0] if life is None else life)
 
     def raise_if_over(self) -> None:
-        """Raise if all workers that held the model have ended: ``RunIsOver`` if they finished, else ``NobodyLeft``."""
-        if self._has_server or self._environment.store_is_gone:
+        """Raise if all others that took part have ended: ``RunIsOver`` if one finished, else ``NobodyLeft``.
+
+        With a server the model is not lost with them.
+        """
+        if self._environment.store_is_gone:
             return
         joined = ((rank, _joined(self._environment, rank)[0]) for rank in range(self._environment.size))
         others = [life for life in joined if life != (self._environment.rank, self.life)]  # this one has no model
@@ -121,7 +138,8 @@ class Participants:
             ends = [self._lives.dead(*life) for life in others]
             if any(end is not None and end.exit_code == 0 for end in ends):
                 raise RunIsOver
-            raise NobodyLeft(self._environment.rank, tuple(rank for rank, _ in others))
+            if not self._has_server:
+                raise NobodyLeft(self._environment.rank, tuple(rank for rank, _ in others))
 
     def will_be_gone(self, rank: int) -> bool:
         """Whether the process of ``rank`` has ended, or ends within a moment: its connections broke before."""

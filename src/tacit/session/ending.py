@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from tacit.errors import Interrupted, MisplacedCall, PeerLost, RunError, TacitError, TimedOut
+from tacit.errors import Interrupted, MisplacedCall, NotFinite, PeerLost, RunError, TacitError, TimedOut
 from tacit.record.run import Run
 from tacit.session.attaching import SessionParts, mark_attached, unmark_attached
 from tacit.session.backend import SessionBackend
@@ -129,21 +129,25 @@ class SessionEnd:
             error.add_note(f"No checkpoint was written into {self._options.rescue_folder}: {second}")
 
     def _rescue(self, parts: SessionParts, error: BaseException) -> None:
-        """Write a rescue checkpoint after the loss of a worker, a time-out or SIGTERM."""
+        """Write a rescue checkpoint after the loss of a worker, a time-out or SIGTERM.
+
+        The worker that hosts the server writes one after any error: no other worker has the server's model.
+        """
         folder = self._options.rescue_folder
         is_real = self._backend.world == "processes"  # simulated workers could not wait for each other's files
         has_begun = parts.hooks.step > 0  # otherwise nothing is lost, and an older checkpoint must stay
-        has_diverged = isinstance(error, PeerLost) and (error.reason or "").startswith("NotFinite")
+        reason = error.reason or "" if isinstance(error, PeerLost) else ""
+        has_diverged = isinstance(error, NotFinite) or reason.startswith("NotFinite")
         if folder is None or not (is_real and has_begun) or has_diverged:
             return
-        if not isinstance(error, PeerLost | TimedOut | Interrupted):
-            return
         if parts.server is None:
+            if not isinstance(error, PeerLost | TimedOut | Interrupted):
+                return
             written = parts.shard.rescue(folder, error)
             which = "all" if isinstance(error, Interrupted) else "the remaining"
             if written is not None:
                 error.add_note(f"The state of {which} workers is in {written}; the same command resumes from it.")
-        elif parts.server.can_rescue:
+        elif parts.server.can_rescue and isinstance(error, Exception | Interrupted):  # not after Ctrl-C
             written = parts.server.checkpoint(folder, parts.hooks)
             error.add_note(f"The server's model is in {written}; the same command resumes from it.")
 

@@ -192,19 +192,58 @@ def test_what_ends_a_run_still_ends_it_on_all_workers(strategy, how, own, told):
     assert all(told in one.text for one in ended[1:]), ended
 
 
-def attaching_run(held: int) -> str:
+def ended_runs(strategies: list[tacit.Strategy], hows: list[str], folder: str) -> list[tuple[str, str]]:
+    """Train in one session after the other; return the type and text of the error that ends each."""
+    errors = []
+    for how in hows:
+        for strategy in strategies:
+            model = network()
+            optimizer = sgd(model, 0.01)
+            try:
+                with tacit.attach(model, optimizer, strategy, steps=100_000, rescue_folder=folder) as session:
+                    while not session.is_done:
+                        [x] = batches(tacit.rank(), 1)
+                        if session.step == KILLED_AT and tacit.rank() == 0:
+                            if how == "raises":
+                                raise ZeroDivisionError("a bug in the loop")
+                            if how == "terminated":
+                                os.kill(os.getpid(), signal.SIGTERM)
+                            x = x * torch.nan if how == "not finite" else x
+                        learn(model, optimizer, [x], session)
+            except (tacit.TacitError, tacit.errors.Interrupted, ZeroDivisionError) as error:
+                errors.append((type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", ())])))
+    return errors
+
+
+def test_what_ends_a_run_with_messages_still_ends_it_on_all_workers(tmp_path):
+    """Worker 0 hosts the server; a learner's error alone does not end a run: see ``test_returning_workers``."""
+    strategies, hows = [tacit.KAsync(k=1), tacit.SwarmSGD()], ["raises", "not finite", "terminated"]
+    with Launched(4, 1, ended_runs, strategies, hows, str(tmp_path)) as run:
+        own, *others = run.results()
+    assert [name for name, _ in own] == ["ZeroDivisionError"] * 2 + ["NotFinite"] * 2 + ["Interrupted"] * 2, own
+    assert "The server's model is in" in own[0][1] and "The server's model is in" in own[4][1], own
+    told = ["ZeroDivisionError: a bug in the loop"] * 2 + ["NotFinite"] * 2 + ["worker 0 was asked to end"] * 2
+    for errors in others:
+        assert all(what in text for what, (_, text) in zip(told, errors, strict=True)), errors
+        assert "The state of the remaining workers is in" in errors[1][1], errors
+        assert "The state of all workers is in" in errors[5][1], errors
+
+
+def attaching_run(held: int, strategy: tacit.Strategy) -> str:
     """Train; the first life of ``held`` is killed in ``attach``, after all have said that they are there."""
     if tacit.rank() == held and os.environ["TACIT_LIFE"] == "1":
         backend.agree = lambda *_: (tell("held"), time.sleep(60))
     model = network()
     optimizer = sgd(model)
-    with tacit.attach(model, optimizer, tacit.AllReduce(), steps=3) as session:
-        learn(model, optimizer, batches(tacit.rank(), 3), session)
+    with tacit.attach(model, optimizer, strategy, steps=3) as session:
+        while not session.is_done:
+            learn(model, optimizer, batches(tacit.rank(), 1), session)
     return session.run.status
 
 
-def test_a_death_in_attach_is_named_at_once_and_the_next_lives_begin_anew():
-    with Launched(3, 1, attaching_run, 2) as run:
+@pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.SwarmSGD(), tacit.KAsync(k=1)], ids=str)
+def test_a_death_in_attach_is_named_at_once_and_the_next_lives_begin_anew(strategy):
+    with Launched(3, 1, attaching_run, 2, strategy) as run:
         run.reached("held")
         run.kill(2)
         first, second, _ = run.results()
@@ -216,13 +255,13 @@ def test_a_death_in_attach_is_named_at_once_and_the_next_lives_begin_anew():
     assert ended == ["finished"] * 3
 
 
-def keeping_run(folder: str) -> tuple[list[Any], float]:
+def keeping_run(folder: str, strategy: tacit.Strategy) -> tuple[list[Any], float]:
     """Train and write checkpoints; rank 0 is killed while it publishes the first."""
     if tacit.rank() == 0:
         checkpoints.publish = lambda *_, **__: (tell("held"), time.sleep(60))
     model, written = network(), []
     optimizer = sgd(model)
-    with tacit.attach(model, optimizer, tacit.LocalSGD(period=tacit.Every(2)), steps=12) as session:
+    with tacit.attach(model, optimizer, strategy, steps=12) as session:
         for number, x in enumerate(batches(tacit.rank(), 12)):
             learn(model, optimizer, [x], session)
             if number in (5, 7):
@@ -230,8 +269,9 @@ def keeping_run(folder: str) -> tuple[list[Any], float]:
         return written, session.mean(float(tacit.rank()))
 
 
-def test_a_death_that_spoils_a_checkpoint_spoils_no_more(tmp_path):
-    with Launched(4, 1, keeping_run, str(tmp_path)) as run:
+@pytest.mark.parametrize("strategy", [tacit.LocalSGD(period=tacit.Every(2)), tacit.SwarmSGD()], ids=str)
+def test_a_death_that_spoils_a_checkpoint_spoils_no_more(tmp_path, strategy):
+    with Launched(4, 1, keeping_run, str(tmp_path), strategy) as run:
         run.reached("held")
         run.kill(0)
         ended = run.results()[1:]

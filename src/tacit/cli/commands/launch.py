@@ -124,6 +124,8 @@ def launch_command(
     )
     require(not (server and module), "--server with --module: the server runs a script; give the path of its file.")
     require(server or checkpoints is None, "--checkpoints are those of a server; add --server.")
+    for name, folder in (("--checkpoints", checkpoints), ("--logs", logs)):
+        require(folder is None or not folder.is_file(), f"{name} {folder} is a file; give the name of a folder.")
     if join is not None:
         given: dict[str, object] = {
             "--min-workers": min_workers,

@@ -27,7 +27,7 @@ from tacit.runtime.messaging.endpoint import MessageEndpoint
 from tacit.runtime.messaging.hook_lock import HookLock
 from tacit.runtime.messaging.limits import frame_limit_bytes
 from tacit.runtime.messaging.secret import find_secret
-from tacit.runtime.participants import taking_part
+from tacit.runtime.participants import heartbeats, is_silent, taking_part
 from tacit.runtime.rendezvous import are_local, check_secrets, place
 from tacit.runtime.server.host import ClockTime, send_result
 from tacit.runtime.server.last_learners import LastLearners
@@ -75,6 +75,7 @@ def serve(
     [first] = environment.gather("table", [0])
     if (difference := first_difference(table, first)) is not None:
         raise Disagreement(difference[0], difference[1], difference[2], SERVER, at_attach=True)
+    lives, beats = LaunchedLives(environment.store), heartbeats(environment)
     endpoint = MessageEndpoint(
         SERVER,
         [*range(environment.size)],
@@ -88,7 +89,8 @@ def serve(
         received=life.received,
         timeout_s=timeout_s or 1800.0,
         largest_bytes=frame_limit_bytes(model),
-        life=LaunchedLives(environment.store).life,
+        life=lives.life,
+        is_stopped=(lambda peer: life.has_begun and is_silent(beats, peer)) if lives.is_elastic else None,
     )
     try:
         if (begun := environment.find(_BEGUN)) is None:
@@ -115,6 +117,7 @@ class _Served:
         self._strategy, self._loop = strategy, ServerLoop(strategy, self.model)
         self.hook_lock, self._trace_rows = HookLock(), EventQueue()
         self.origin_s, self._received_s = time.perf_counter(), 0.0  # origin: when the run's clock was zero
+        self.has_begun = False  # all workers have attached
         folder, _, every = os.environ.get(CHECKPOINTS, "").rpartition(":")
         self._folder = Path(folder) if folder else None
         self._every, self._attempts, self._due = int(every or 1), checkpoints.Attempts(), False
@@ -134,6 +137,7 @@ class _Served:
 
     def run(self, endpoint: MessageEndpoint, environment: Environment, steps: int | None, seed: int) -> None:
         """Serve to the end, from the last checkpoint if there is one."""
+        self.has_begun = True
         if self._folder is not None and checkpoints.step_of(self._folder) is not None:
             self._loop.load_state_dict(checkpoints.read_server(self._folder))
         else:
