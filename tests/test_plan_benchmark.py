@@ -12,7 +12,7 @@ from torch import nn
 
 import tacit
 from benchmarks.peer_loops.plan_loops import Kept
-from benchmarks.plan.places import CALM_20, SORTED_1000, TWO_100, Goal
+from benchmarks.plan.places import CALM_20, JUDGING_SEEDS, SORTED_1000, TWO_100, Goal
 from benchmarks.plan.recording import RealRun
 from benchmarks.plan.winners import measured_s
 from tacit.planning.pace import Pace
@@ -47,9 +47,10 @@ def row_of(strategy: tacit.Strategy, steps: dict[int, int]) -> Row:
 
 def test_a_strategy_with_rounds_is_judged_by_the_steps_of_each_seed(tmp_path: Path) -> None:
     goal, chosen = Goal(TWO_100, 0.15), argparse.Namespace(quick=False, folder=tmp_path)
-    row = row_of(tacit.DDP(), {0: 4, 1: 5, 2: 6, 3: 7, 4: 8, 5: 9})
+    steps = {seed: 4 + seed % 6 for seed in (0, *JUDGING_SEEDS)}
+    row = row_of(tacit.DDP(), steps)
     run = run_file(RealRun(TWO_100, row.strategy, 9, tmp_path), [(4, 0.4, 0.14)])
-    assert measured_s(goal, row, [run], chosen) == pytest.approx([0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+    assert measured_s(goal, row, [run], chosen) == pytest.approx([0.1 * steps[seed] for seed in JUDGING_SEEDS])
 
 
 def test_a_strategy_without_rounds_is_judged_by_a_run_of_each_seed(tmp_path: Path) -> None:

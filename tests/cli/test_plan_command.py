@@ -30,7 +30,8 @@ def test_a_plan_is_printed_and_written(tacit: Command) -> None:
     )
     assert answer.exit_code == 0, answer.errors
     plan = tomllib.loads(Path("plan.toml").read_text())
-    assert f"Run {plan['strategy']}" in answer.output and "times as fast as DDP" in answer.output
+    assert "Run on worker 0 alone: " in answer.output and "times as fast as DDP" in answer.output
+    assert plan["strategy"] == "DDP()"
     assert "LocalSGD(period=Every(8)) · 2 workers · lr=0.1 · seed 0: loss 0.8 at step" in answer.output
     assert (
         plan["predicted"]["target_loss"] == 0.8 and plan["predicted"]["time_low_s"] < plan["predicted"]["time_high_s"]
