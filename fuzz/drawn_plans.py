@@ -161,8 +161,8 @@ def draw(name: str, seed: int) -> DrawnPlan:
         "lr": 0.05,
         "momentum": chance.choice([0.0, 0.9]),
     }
-    if name == "FedBuff":
-        settings["momentum"] = 0.0  # with the server's momentum, and gradients of old models, it would diverge
+    if name in ("FedBuff", "KBatchAsync-Top-k", "KBatchAsync-shards"):
+        settings["momentum"] = 0.0  # with old gradients and a server's momentum or compression it would diverge
     if keeps_models:
         settings["schedule"] = _nothing
     elif name in COLLECTIVE and chance.random() < 0.2:
