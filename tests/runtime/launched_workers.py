@@ -149,11 +149,11 @@ def note_step() -> None:
     _connection().add("steps", 1)
 
 
-def pass_steps_of_others(number: int) -> None:
-    """Wait until other workers have noted ``number`` steps more, or note none for a second."""
+def pass_steps_of_others(number: int, quiet_s: float = 1.0) -> None:
+    """Wait until other workers have noted ``number`` steps more, or note none for ``quiet_s``."""
     begun = seen = _connection().add("steps", 0)
     seen_s = time.monotonic()
-    while seen < begun + number and time.monotonic() < seen_s + 1.0:
+    while seen < begun + number and time.monotonic() < seen_s + quiet_s:
         time.sleep(0.002)
         now = _connection().add("steps", 0)
         seen, seen_s = now, time.monotonic() if now > seen else seen_s
