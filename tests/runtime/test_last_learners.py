@@ -19,6 +19,16 @@ from tests.runtime.processes import Failed
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 WORKERS = 4
+FAMILIES = pytest.mark.parametrize(
+    ("strategy", "server"),
+    [
+        (tacit.KAsync(k=1), "rank0"),
+        (tacit.KAsync(k=1), "process"),
+        (tacit.LocalSGD(period=tacit.Every(4)), "rank0"),
+        (tacit.SwarmSGD(), "rank0"),
+    ],
+    ids=str,
+)
 
 
 def train(tell: Any, strategy: tacit.Strategy, server: str, dies_in_step: int | None) -> list[Tensor]:
@@ -59,16 +69,7 @@ def check_others(results: list[Any]) -> None:
         assert all(map(torch.equal, results[rank], results[0]))
 
 
-@pytest.mark.parametrize(
-    ("strategy", "server"),
-    [
-        (tacit.KAsync(k=1), "rank0"),
-        (tacit.KAsync(k=1), "process"),
-        (tacit.LocalSGD(period=tacit.Every(4)), "rank0"),
-        (tacit.SwarmSGD(), "rank0"),
-    ],
-    ids=str,
-)
+@FAMILIES
 def test_a_worker_that_comes_back_after_the_last_update_ends_without_an_error(
     strategy: tacit.Strategy, server: str, tmp_path: Path
 ):
@@ -83,16 +84,7 @@ def test_a_worker_that_comes_back_after_the_last_update_ends_without_an_error(
     assert results[2].name == "RunIsOver" and results[2].text == "0", str(results[2])
 
 
-@pytest.mark.parametrize(
-    ("strategy", "server"),
-    [
-        (tacit.KAsync(k=1), "rank0"),
-        (tacit.KAsync(k=1), "process"),
-        (tacit.LocalSGD(period=tacit.Every(4)), "rank0"),
-        (tacit.SwarmSGD(), "rank0"),
-    ],
-    ids=str,
-)
+@FAMILIES
 def test_the_last_exchanges_go_on_without_a_worker_that_dies_between_them(
     strategy: tacit.Strategy, server: str, tmp_path: Path
 ):
