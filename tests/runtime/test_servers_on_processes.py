@@ -35,6 +35,7 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
     resumed = rest.pop("resume", None)
     victims = rest.pop("victims", ())
     slow, quiet_s = rest.pop("slow", None), rest.pop("quiet_s", 1.0)
+    exchanges = rest.pop("exchanges", False)
     session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=20.0, **rest)
     begun = 0 if resumed is None else session.resume(resumed)
     draw, taken, looked = torch.Generator().manual_seed(tacit.rank()), 0, None
@@ -60,6 +61,8 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
                 looked = model.weight.detach().clone()
             if folder is not None:
                 session.checkpoint(folder)
+    gathered = session.gather(tacit.rank()) if exchanges else []
+    mean = session.mean(float(tacit.rank())) if exchanges else None
     run = session.close()
     weights = model.weight.detach().flatten()
     return {
@@ -67,6 +70,8 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
         "taken": taken,
         "updates": session.updates,
         "looked": looked,
+        "gathered": gathered,
+        "mean": mean,
         "model": weights,
         "run": run.summary(),
     }
@@ -177,7 +182,8 @@ def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | 
     if is_server:
         os.environ.update(TACIT_SERVE="1", RANK="0")
     try:
-        return play(strategy, 40, [400] * size, pause_s=0.01, victims=() if is_server else victims, server=server)
+        victims = [] if is_server else victims
+        return play(strategy, 40, [400] * size, pause_s=0.01, victims=victims, server=server, exchanges=True)
     except SystemExit:
         return "served"
 
@@ -197,7 +203,7 @@ LOSSES = [
 @pytest.mark.parametrize(("strategy", "workers", "victims", "server"), LOSSES, ids=lambda value: str(value))
 def test_killed_learners_do_not_hold_up_others(strategy: tacit.Strategy, workers: int, victims: list[int], server: str):
     """The server is notified, waits for the learners that are left, and the run finishes with the model of all its
-    updates.
+    updates. Exchanges of values are among those that are left.
     """
     results = outcomes(workers + (server == "process"), killed, strategy, victims, server)
     if server == "process":
@@ -207,6 +213,7 @@ def test_killed_learners_do_not_hold_up_others(strategy: tacit.Strategy, workers
     for result in results:
         assert not isinstance(result, Failed), str(result)
         assert result["updates"] == 40 and torch.equal(result["model"], results[0]["model"])
+        assert result["gathered"] == [*range(len(results))] and result["mean"] == (len(results) - 1) / 2
     assert results[0]["run"]["steps"] == 40
 
 
@@ -229,6 +236,7 @@ def one_closes_early(strategy: tacit.Strategy) -> tacit.Run | None:
                 optimizer.step()
                 if tacit.rank() == 2 and session.step == 5:
                     raise ZeroDivisionError("a bug in the loop")
+            assert session.gather(tacit.rank()) == [0, 1]
     except ZeroDivisionError:
         return None
     return session.run
