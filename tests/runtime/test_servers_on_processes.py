@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 import warnings
@@ -14,6 +15,7 @@ import torch
 import tacit
 from tacit import workloads
 from tacit.runtime.train import train
+from tacit.session import checkpoints
 from tests.runtime.launched_workers import note_step, pass_steps_of_others
 from tests.runtime.processes import Failed, outcomes, together
 
@@ -42,7 +44,7 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
     for batch in range(batches[tacit.rank()]):
         if session.is_done:
             break
-        if batch == 4 and tacit.rank() in victims:
+        if batch == (4 if folder is None else 8) and tacit.rank() in victims:
             os.kill(os.getpid(), signal.SIGKILL)
         x = torch.randn(8, 4, generator=draw)
         optimizer.zero_grad()
@@ -174,7 +176,7 @@ def test_the_server_may_be_a_process_of_its_own(strategy: tacit.Strategy):
         assert torch.equal(result["model"], workers[0]["model"])
 
 
-def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | str:
+def killed(strategy: tacit.Strategy, victims: list[int], server: str, checkpoint: str | None = None) -> dict | str:
     """Run ``play`` with ``victims`` killed in the middle; the server is in rank 0, or the last process."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - (server == "process")
     os.environ["WORLD_SIZE"] = str(size)
@@ -183,7 +185,8 @@ def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | 
         os.environ.update(TACIT_SERVE="1", RANK="0")
     try:
         victims = [] if is_server else victims
-        return play(strategy, 40, [400] * size, pause_s=0.01, victims=victims, server=server, exchanges=True)
+        rest = {"victims": victims, "server": server, "exchanges": True, "checkpoint": checkpoint}
+        return play(strategy, 40 if checkpoint is None else 400, [400] * size, pause_s=0.01, **rest)
     except SystemExit:
         return "served"
 
@@ -243,12 +246,14 @@ def one_closes_early(strategy: tacit.Strategy) -> tacit.Run | None:
 
 
 @pytest.mark.parametrize("strategy", [tacit.KBatchSync(k=2), tacit.KAsync(k=1)], ids=str)
-def test_learners_hear_of_a_lost_server_also_if_they_wait_for_no_answer(strategy: tacit.Strategy):
+def test_learners_hear_of_a_lost_server_also_if_they_wait_for_no_answer(strategy: tacit.Strategy, tmp_path: Path):
     """Learners of K-batch-sync never receive before the first model arrives: they see the loss when they push."""
-    first, *others = outcomes(3, killed, strategy, [0], "rank0")
+    first, *others = outcomes(4, killed, strategy, [0], "rank0", str(tmp_path))
     assert first.name == "Died"
     for other in others:
-        assert isinstance(other, Failed) and other.name == "PeerLost" and "the server" in other.text, other
+        assert isinstance(other, Failed) and other.name == "PeerLost", other
+        assert re.search("^the server (was|and worker 0 were) lost at ", other.text), other
+    assert checkpoints.read_server(tmp_path)["model"]["updates"] == checkpoints.step_of(tmp_path) > 0
 
 
 def test_without_learners_a_server_process_ends_with_an_error():
