@@ -21,32 +21,17 @@ import argparse
 import json
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.papers_cuda.parts import GROUPS, SEEDS, Group
+from benchmarks.papers_cuda.parts import GROUPS, SEEDS, quick_groups
 from benchmarks.papers_cuda.search import Rows, Search
 from benchmarks.papers_cuda.summary import write_summary
-from benchmarks.papers_cuda.trainings import Pictures, Training, read_rows, train
-
-
-def quick_groups(groups: Sequence[Group]) -> list[Group]:
-    """Return the same groups with one epoch and one rate."""
-    return [
-        replace(
-            group,
-            setting=replace(group.setting, epochs=2, tuning_epochs=1, batch=4),
-            rates=group.rates[:1],
-            factors=(1.0,),
-            most=1,
-        )
-        for group in groups
-    ]
+from benchmarks.papers_cuda.trainings import Pictures, Training, make_run, read_rows
 
 
 def say_cost(search: Search, missing: dict[str, int]) -> None:
@@ -95,14 +80,6 @@ class _Here(Executor):
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
-
-
-def make_run(training: Training, pictures: Pictures, device: str, is_quick: bool) -> dict[str, Any]:
-    """Make a run, in whichever process; return its row."""
-    torch.set_num_threads(1)
-    groups = quick_groups(GROUPS) if is_quick else GROUPS
-    group = next(one for one in groups if (one.part, one.name) == (training.part, training.group))
-    return train(training, group, pictures, device)
 
 
 def make_runs(search: Search, rows: Rows, pictures: Pictures, chosen: argparse.Namespace) -> None:
