@@ -44,7 +44,7 @@ def test_a_plan_is_printed_and_written(tacit: Command) -> None:
 def test_staying_with_ddp_has_its_own_exit_code(tacit: Command) -> None:
     Path("fast.toml").write_text(PROFILE.replace("100000.0", "1e12"))
     answer = tacit("plan", "--profile", "fast.toml", "-s", "LocalSGD(period=Every(8))")
-    assert answer.exit_code == 3 and "Stay with DDP: its rounds take" in answer.output
+    assert answer.exit_code == 3 and "Stay with DDP: communication and waiting take" in answer.output
 
 
 def test_a_loss_that_nothing_reaches_fails_with_the_best_one(tacit: Command) -> None:

@@ -141,9 +141,26 @@ def test_without_losses_the_smallest_period_with_little_communication_is_recomme
         )
     ]
     best, why = chosen(rows, rows[0], PROFILE, TIME, "")
-    assert best is rows[3] and "from 70 % to 8 %" in why
+    assert best is rows[3] and "from 70 % of the time to 8 %" in why
+    assert "LocalSGD(period=Every(16)) on 4 workers has a shorter step" in why and "no strategy" not in why
     best, why = chosen(rows[:3], rows[0], PROFILE, TIME, "")
-    assert best is rows[0] and "no period of LocalSGD among the candidates brings rounds below 10 %" in why
+    assert best is rows[0] and "no period of LocalSGD among the candidates has a shorter step" in why
+
+
+def test_without_losses_waiting_counts_as_it_does_in_the_table() -> None:
+    def timed(strategy: tacit.Strategy, step_s: float, computing: float, waiting: float) -> Row:
+        return replace(row(strategy, None), trials=(), pace=Pace(step_s, 1.0, computing, 0.0, waiting))
+
+    ddp = timed(tacit.DDP(), 0.116, 0.63, 0.21)
+    periods = {period: tacit.LocalSGD(period=tacit.Every(period)) for period in (2, 8, 16)}
+    two, eight = timed(periods[2], 0.0972, 0.73, 0.18), timed(periods[8], 0.0786, 0.89, 0.08)
+    best, why = chosen([eight, two, ddp, timed(periods[16], 0.0804, 0.94, 0.02)], ddp, PROFILE, TIME, "")
+    assert best.strategy == periods[16] and "from 37 % of the time to 6 %" in why
+    assert "LocalSGD(period=Every(8)) on 4 workers has a shorter step" in why
+    best, why = chosen([eight, two, ddp], ddp, PROFILE, TIME, "")
+    assert best is eight and "at least 11 % of the time with each period" in why and "from 37 %" in why
+    best, why = chosen([two, ddp], ddp, PROFILE, TIME, "")
+    assert best is ddp and "take 37 % of its time, and at least 27 % with each period of LocalSGD" in why
 
 
 def test_objectives() -> None:

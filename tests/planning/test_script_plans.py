@@ -264,7 +264,10 @@ def test_a_script_that_fails_is_shown_with_its_line(train: Path) -> None:
 def test_without_time_for_the_baseline_only_paces_are_predicted(train: Path) -> None:
     plan = tacit.plan(PROFILE, train, ["--steps", "4000"], target_loss=-1.0, budget_s=0.3, strategies=[EIGHT])
     assert {row.fidelity for row in plan.rows} == {"C"} and all(row.time_s is None for row in plan.rows)
-    assert any("was spent when the simulation of DDP was at step" in one for one in plan.warnings)
+    assert any("So only paces are predicted" in one for one in plan.warnings)
+    plan = tacit.plan(PROFILE, train, ["--steps", "4000"], target_loss=-1.0, budget_s=1e-6, strategies=[EIGHT])
+    text = next(one for one in plan.warnings if "So only paces are predicted" in one)
+    assert "was spent before the simulation of DDP had a loss" in text and "inf" not in text
 
 
 def test_ctrl_c_keeps_what_was_simulated(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -87,6 +88,8 @@ def plan(
     """
     seeds = list(seeds)
     _check(profile, target_loss, within_s, objective, budget_s, steps, seeds)
+    for name, price in (("price_per_worker_hour", price_per_worker_hour), ("price_per_gigabyte", price_per_gigabyte)):
+        require(0 <= price < math.inf, f"{name}={price:g} must be a price, at least 0.")
     require(
         objective != "cost" or price_per_worker_hour > 0 or price_per_gigabyte > 0,
         "objective='cost' needs price_per_worker_hour or price_per_gigabyte, or both.",
@@ -200,6 +203,10 @@ def _check(
     require(
         within_s is None or objective == "time",
         f"within_s={within_s} compares losses; objective={objective!r} needs target_loss instead.",
+    )
+    require(
+        target_loss is not None or objective == "time",
+        f"objective={objective!r} compares what it takes to reach a loss; add target_loss.",
     )
     require(budget_s > 0, f"budget_s={budget_s} must be positive; 300 are five minutes.")
     require(steps is None or steps >= 1, f"steps={steps} must be at least 1.")

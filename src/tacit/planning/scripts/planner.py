@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -119,15 +120,16 @@ def _drop_if_baseline_is_short(search: ScriptSearch, baseline: Candidate) -> Tri
 
 
 def _too_short(request: Request, look: Look, short: Trial) -> str:
-    done, loss = (short.curve[-1][0], short.curve[-1][2]) if short.curve else (0, float("inf"))
-    whole = ""
+    done, loss = (short.curve[-1][0], short.curve[-1][2]) if short.curve else (0, math.inf)
+    whole, budget = "", f"The budget of {round(request.budget_s, 1):g} s was spent"
     if look.steps is not None and done:
         minutes = look.steps / done * request.budget_s / 60
         whole = f"; all its {look.steps:,} steps would take about {minutes:.0f} min"
+    reached = f" when the simulation of DDP was at step {done:,}, loss {loss:.4g}{whole}"
+    none = " before the simulation of DDP had a loss"
     return (
-        f"The budget of {round(request.budget_s, 1):g} s was spent when the simulation of DDP was at step {done:,}, "
-        f"loss {loss:.4g}{whole}. So only paces are predicted (fidelity C). A larger budget or shorter arguments "
-        f"of the script allow more."
+        f"{budget}{reached if done and math.isfinite(loss) else none}. So only paces are predicted (fidelity C). "
+        f"A larger budget or shorter arguments of the script allow more."
     )
 
 
