@@ -85,6 +85,20 @@ def test_ddp_is_predicted_as_real_processes_run_it() -> None:
     assert plan.prediction["wire_s"] > 0.07  # 8 MB at 100 MB/s, without overlap
 
 
+def test_plan_toml_has_the_times_of_the_table_or_says_why_not(tmp_path: Path) -> None:
+    """Delays are random with a heavy tail: other draws have other means."""
+    times_s = [0.001] * 20 + [0.1]
+    profile = replace(PROFILE, compute=tacit.Recorded(times_s=times_s), bandwidth_bytes_per_s=1e8)
+    plan = tacit.plan(profile, Sized(parameters=2_000_000), strategies=[])
+    alone = replace(plan, best=next(row for row in plan.rows if len(row.ranks) == 1))
+    alone.save(tmp_path / "alone.toml")
+    written = tomllib.loads((tmp_path / "alone.toml").read_text())["predicted"]["step_s"]
+    assert written == pytest.approx(alone.best.pace.step_s, rel=1e-5)
+    assert "without overlap" not in (tmp_path / "alone.toml").read_text()
+    replace(plan, best=plan.baseline).save(tmp_path / "ddp.toml")
+    assert "Times under [predicted] are those of DDP as tacit runs it" in (tmp_path / "ddp.toml").read_text()
+
+
 def drift(wire_s: float, compute_s: tuple[float, float] = (0.02, 0.02)) -> Drift:
     return Drift(NETWORK, None, 0.01, wire_s, True, compute_s, wire_s)
 

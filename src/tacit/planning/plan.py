@@ -217,7 +217,7 @@ class Plan:
             raise TacitError(f"{target} must end in .toml; try {target.with_suffix('.toml')}.")
         target.parent.mkdir(parents=True, exist_ok=True)
         comment = "The strategy that tacit plan recommends. tacit train --plan reads it; tacit.attach does too."
-        write_text(target, toml_text(self.table(), comment=comment))
+        write_text(target, toml_text(self.table(), comment=f"{comment}{_difference(self)}"))
         write_text(target.with_suffix(".json"), json.dumps(self.as_json(), indent=1) + "\n")
         self.write_page(target.with_suffix(".html"))
         return target
@@ -227,6 +227,19 @@ class Plan:
         from tacit.report.plans.plan_page import write_plan_page  # it loads plotly
 
         return write_plan_page(self.as_json(), path)
+
+
+def _difference(plan: Plan) -> str:
+    """Return a line about times in plan.toml that differ from those of the row; empty if none does."""
+    from tacit.planning.prediction import runs_otherwise  # it needs this module
+
+    if not runs_otherwise(plan.best):
+        return ""
+    row_s, run_s = plan.best.pace.step_s, plan.prediction["step_s"]
+    return (
+        f"\nTimes under [predicted] are those of DDP as tacit runs it, without overlap of rounds and backward pass: "
+        f"{1e3 * run_s:.3g} ms a step. The table of the plan has DDP with overlap: {1e3 * row_s:.3g} ms a step."
+    )
 
 
 def _row_table(row: Row) -> dict[str, Any]:

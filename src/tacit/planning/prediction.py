@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tacit.cluster.cluster import Cluster
-from tacit.planning.pace import Pace, pace_of, period_of, steps_for
+from tacit.planning.pace import Pace, mean_pace, paces, period_of, steps_for
 from tacit.planning.results import Trial
 from tacit.record.run import Run
 from tacit.record.smoothing import LEAST
@@ -38,9 +38,10 @@ def prediction_of(plan: Plan) -> dict[str, Any]:
     DDP on real processes is ``AllReduce``, whose rounds do not overlap with the backward pass; so are those predicted.
     """
     row = plan.best
-    strategy = as_run(row.strategy)
-    run = _simulated(plan, strategy, plan.profile.of_ranks(row.ranks).cluster())
-    own = row.pace if strategy == row.strategy else pace_of(run)
+    strategy, cluster = as_run(row.strategy), plan.profile.of_ranks(row.ranks).cluster()
+    run = _simulated(plan, strategy, cluster)
+    # Of a row of DDP on several workers the pace differs by the overlap alone: it has the same draws of delays.
+    own = mean_pace(paces(plan.workload, strategy, cluster)) if runs_otherwise(row) else row.pace
     times_s = row.shortest_s
     factor = own.step_s / row.pace.step_s
     found: dict[str, Any] = {
@@ -78,6 +79,11 @@ def prediction_of(plan: Plan) -> dict[str, Any]:
 def as_run(strategy: Strategy[Any]) -> Strategy[Any]:
     """Return the strategy as real processes run it: DDP without overlap."""
     return replace(strategy, backward=0.0) if isinstance(strategy, DDP) else strategy
+
+
+def runs_otherwise(row: Row) -> bool:
+    """Whether real processes take other times for a row than the row has: those of DDP, which has rounds to overlap."""
+    return len(row.ranks) > 1 and as_run(row.strategy) != row.strategy
 
 
 def _simulated(plan: Plan, strategy: Strategy[Any], cluster: Cluster) -> Run:
