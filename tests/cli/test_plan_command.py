@@ -62,7 +62,29 @@ def test_a_loss_that_nothing_reaches_fails_with_the_best_one(tacit: Command) -> 
     [
         (("--profile", "nowhere"), "is not a profile: there is no nowhere"),
         (("--profile", "hand.toml", "--objective", "fame"), "must be one of time, bytes, cost"),
-        (("--profile", "hand.toml", "--budget", "0"), "budget_s=0.0 must be positive"),
+        (("--profile", "hand.toml", "--budget", "0"), "--budget 0 must be positive"),
+        (
+            ("--profile", "hand.toml", "--target-loss", "1", "--within", "2h"),
+            "give --target-loss or --within, not both",
+        ),
+        (("--profile", "hand.toml", "--within", "2h", "--pilot"), "give --target-loss LOSS instead of --within"),
+        (("--profile", "hand.toml", "--within", "0"), "--within 0 must be positive"),
+        (("--profile", "hand.toml", "--steps", "0"), "--steps 0 must be at least 1"),
+        (("--profile", "hand.toml", "--seeds", "1,1"), "different"),
+        (("--profile", "hand.toml", "--objective", "bytes"), "to reach a loss; add --target-loss LOSS"),
+        (("--profile", "hand.toml", "--objective", "cost"), "to reach a loss; add --target-loss LOSS"),
+        (
+            ("--profile", "hand.toml", "--objective", "bytes", "--within", "2h"),
+            "give --target-loss LOSS instead of --within",
+        ),
+        (
+            ("--profile", "hand.toml", "--objective", "cost", "--target-loss", "1"),
+            "--objective cost needs --price-per-worker-hour or --price-per-gigabyte",
+        ),
+        (
+            ("--profile", "hand.toml", "--objective", "cost", "--price-per-gigabyte", "-1"),
+            "--price-per-gigabyte -1 must be a price, at least 0",
+        ),
         (("--profile", "hand.toml", "-s", "LocalSDG"), "LocalSGD"),
     ],
 )

@@ -342,6 +342,11 @@ def test_without_a_target_only_paces_are_predicted() -> None:
         ({"steps": 0}, "must be at least 1"),
         ({"objective": "cost", "target_loss": 1.0}, "needs price_per_worker_hour"),
         ({"objective": "bytes", "within_s": 5.0}, "objective='bytes' needs target_loss instead"),
+        ({"objective": "bytes"}, "to reach a loss; add target_loss"),
+        (
+            {"objective": "cost", "target_loss": 1.0, "price_per_gigabyte": -1.0},
+            "price_per_gigabyte=-1 must be a price",
+        ),
         ({"pilot": True, "within_s": 5.0}, "give target_loss instead of within_s"),
     ],
 )

@@ -13,6 +13,7 @@ from tacit.cli import options, units
 from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import INTERRUPTED, complain, explained
 from tacit.cli.option_tables import settings_from
+from tacit.cli.plan_options import check_extent, check_goal, check_objective
 from tacit.cli.screens.map_screen import check_map, keep_map
 from tacit.cli.screens.plan_screen import PlanScreen, print_next, print_plan
 from tacit.cli.screens.terminal import console
@@ -174,12 +175,10 @@ def plan_command(
         refuse_options(given)
     settings = settings_from(given, single=False)
     check_device(settings)
+    check_goal(target_loss, within, pilot=pilot)
+    check_objective(objective, target_loss, within, price_per_worker_hour, price_per_gigabyte)
+    check_extent(budget, steps, settings.seeds if seeds is not None else None)
     measured, screen = Profile.load(profile), console(quiet)
-    has_prices = price_per_worker_hour > 0 or price_per_gigabyte > 0
-    require(
-        objective != "cost" or has_prices,
-        "--objective cost needs --price-per-worker-hour or --price-per-gigabyte, or both.",
-    )
     wanted = None if strategies is None else [parsed_strategy(text) for text in strategies]
     axes = None if map_axes is None else check_map(map_axes, out, target_loss, objective, force=force)
     if axes is None and out.exists() and not force:
