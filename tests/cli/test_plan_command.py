@@ -47,6 +47,16 @@ def test_staying_with_ddp_has_its_own_exit_code(tacit: Command) -> None:
     assert answer.exit_code == 3 and "Stay with DDP: communication and waiting take" in answer.output
 
 
+def test_a_loss_that_nothing_reaches_is_no_slow_candidate(tacit: Command) -> None:
+    words = ("plan", "--profile", "hand.toml", "--workload", "quadratic(dimension=3)", "--target-loss", "-5")
+    answer = tacit(
+        *words, "-s", "LocalSGD(period=Every(2))", "--steps", "5", "--seeds", "1", "--no-tune", "--jobs", "1"
+    )
+    assert "1  DDP() · 2 workers · lr=0.1 · seed 0: not reached within its 5 steps, best loss" in answer.output
+    assert "later than the best" not in answer.output and "No candidate reached" not in answer.output
+    assert answer.errors.count("No candidate reached") == 1 and " of 2 workers. Ask for a higher loss" in answer.errors
+
+
 def test_a_loss_that_nothing_reaches_fails_with_the_best_one(tacit: Command) -> None:
     words = ("plan", "--profile", "hand.toml", "--workload", "quadratic(dimension=3)", "--target-loss", "-5")
     answer = tacit(

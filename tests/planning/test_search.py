@@ -108,6 +108,12 @@ def test_no_candidate_is_simulated_for_longer_than_the_baseline_takes() -> None:
     assert first.steps == 221  # 1.1 times 100 s, at 0.5 s a step
 
 
+def test_a_run_is_capped_only_by_a_candidate_that_reached_the_target() -> None:
+    for reached, capped in ((100, True), (None, False)):
+        done = carry_out(search({DDP: 1.0, LOCAL[0]: 0.5}), {DDP: reached, LOCAL[0]: None})
+        assert {task.is_capped for task in done if task.candidate == LOCAL[0]} == {capped}
+
+
 def test_without_a_baseline_that_reaches_the_target_nothing_is_skipped() -> None:
     made = search({DDP: 1.0, LOCAL[0]: 5.0})
     done = carry_out(made, {DDP: None, LOCAL[0]: 700})

@@ -182,10 +182,11 @@ class Search:
             at_rate = "" if rate is None else f" · lr={rate:.4g}"
             title = f"{candidate.strategy} · {workers}{at_rate} · seed {seed}"
             steps = self._steps(candidate, capped=capped and not candidate.is_kept)
-            yield (
-                (self._wave, number),
-                PlanTask(candidate.strategy, seed, rate, title, candidate=candidate, steps=steps),
+            is_capped = self._scope.within_s is None and steps < self._scope.steps
+            task = PlanTask(
+                candidate.strategy, seed, rate, title, candidate=candidate, steps=steps, is_capped=is_capped
             )
+            yield (self._wave, number), task
 
     def _steps(self, candidate: Candidate, *, capped: bool) -> int:
         """Return for how many steps to simulate a candidate: no longer than the best time so far."""

@@ -65,7 +65,7 @@ def chosen(rows: Sequence[Row], baseline: Row, profile: Profile, objective: Obje
             return baseline, f"No candidate reached {target}, and none had a loss. {_failure(rows) or ''}".strip()
         loss, row = min(known, key=lambda one: one[0])
         return baseline, (
-            f"No candidate reached {target}. The best loss was {loss:.4g}, by {row.strategy}. "
+            f"No candidate reached {target}. The best loss was {loss:.4g}, by {_named(row, profile)}. "
             f"Ask for a higher loss, or allow more steps."
         )
     if baseline.outcome is None:
@@ -116,7 +116,7 @@ def _unclear(fastest: Row, baseline: Row, profile: Profile, objective: Objective
     assert ours is not None and theirs is not None
     is_loss = fastest.shortest_s is None
     if gain < GAIN:
-        name = f"{fastest.strategy} on {len(fastest.ranks)} of {profile.workers} workers"
+        name = _named(fastest, profile)
         gained = f"{100 * max(0.0, gain):.0f} %"
         return (
             f"Stay with DDP: the loss of {name} is only {gained} lower."
@@ -141,6 +141,11 @@ def _less_certain(fastest: Row, best: Row, objective: Objective) -> str:
     if theirs.seeds == ours.seeds:
         return f" {name} is predicted to take {found}, but its range overlaps that of DDP."
     return f" {name} is predicted with {found}, but was simulated with {seeds} only."
+
+
+def _named(row: Row, profile: Profile) -> str:
+    """Return the strategy and the number of workers of a row."""
+    return f"{row.strategy} on {len(row.ranks)} of {profile.workers} workers"
 
 
 def _failure(rows: Sequence[Row]) -> str | None:

@@ -22,10 +22,14 @@ from tacit.workloads.workload import Workload
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlanTask(Task):
-    """One simulated training of a candidate, of at most ``steps`` steps."""
+    """One simulated training of a candidate, of at most ``steps`` steps.
+
+    is_capped: whether these are fewer than the plan allows, because the best candidate so far takes no longer.
+    """
 
     candidate: Candidate
     steps: int
+    is_capped: bool = False
 
 
 def is_timed_with_gradients(strategy: Strategy[Any]) -> bool:

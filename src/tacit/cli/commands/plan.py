@@ -224,8 +224,9 @@ def plan_command(
         return
     if json_file is not None:
         write_text(json_file, json.dumps(made.as_json(), indent=1) + "\n")
-    print_plan(made, screen)
-    if target_loss is not None and made.best.shortest_s is None and _is_searched(made):
+    is_out_of_reach = target_loss is not None and made.best.shortest_s is None and _is_searched(made)
+    print_plan(made, screen, recommends=not is_out_of_reach)
+    if is_out_of_reach:
         complain(f"{made.why} No plan was written.")
         raise typer.Exit(1)
     made.save(out)

@@ -47,7 +47,11 @@ class ComparisonScreen(ProgressScreen, Watcher):
         self._reused += task.title not in self._rows
         self._remove(task)
         self.progress.update(self.overall, completed=self.done, state=self.time_left())
-        print_line(self.console, f"{self.done}/{self.total}  {task.title}: {self.result(task, run)}")
+        print_line(self.console, f"{self.number()}  {task.title}: {self.result(task, run)}")
+
+    def number(self) -> str:
+        """Return the number of the run that ended, of how many."""
+        return f"{self.done}/{self.total}"
 
     def result(self, task: Task, run: Run) -> str:
         """Return the result of a run in a few words."""

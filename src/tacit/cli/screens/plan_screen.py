@@ -16,39 +16,47 @@ from tacit.planning.candidates import without
 from tacit.planning.plan import Plan, Row
 from tacit.planning.results import Interval, Trial
 from tacit.planning.verdict import Objective
+from tacit.planning.work import PlanTask
 from tacit.record.run import Run
 
 _MOST_ROWS: Final = 12
-_SIMULATIONS: Final = 50
 _UNITS: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 _FEWEST: Final = {"h": 2.0, "min": 2.0, "s": 1.0, "ms": 0.0}
 """From how many on a unit is used."""
 
 
 class PlanScreen(ComparisonScreen):
-    """Shows the simulations of a plan; their number is an estimate, as the search decides on it."""
+    """Shows the simulations of a plan. Each wave of the search decides on the next, so their number is not known."""
 
     def __init__(self, console: Console, target_loss: float | None) -> None:
-        super().__init__(console, _SIMULATIONS)
+        super().__init__(console, 0)
         self.progress.update(self.overall, visible=False)
         self._target_loss = target_loss
 
-    def end(self, task: Task, run: Run) -> None:
-        self.total = max(self.total, self.done + 1)
-        super().end(task, run)
+    def number(self) -> str:
+        return f"{self.done}"
+
+    def time_left(self) -> str:
+        return ""
 
     def result(self, task: Task, run: Run) -> str:
         trial = Trial.of(run, task.lr, self._target_loss)
         if trial.steps is None and trial.status.startswith(("failed", "stopped")):
             return trial.status
         if trial.steps is None:
-            return f"stopped at loss {trial.best_loss:.4g}, later than the best so far"
+            if isinstance(task, PlanTask) and task.is_capped:
+                return f"stopped at loss {trial.best_loss:.4g}, later than the best so far"
+            steps = f" within its {trial.curve[-1][0]:,} steps" if trial.curve else ""
+            return f"not reached{steps}, best loss {trial.best_loss:.4g}"
         what = f"loss {trial.best_loss:.4g}" if self._target_loss is None else f"loss {self._target_loss:g}"
         return f"{what} at step {trial.steps}"
 
 
-def print_plan(plan: Plan, screen: Console) -> None:
-    """Print the table of a plan, the recommendation and its warnings."""
+def print_plan(plan: Plan, screen: Console, *, recommends: bool = True) -> None:
+    """Print the table of a plan, the recommendation and its warnings.
+
+    recommends: False if the plan found no row to recommend, which the command says as an error.
+    """
     has_times = any(row.outcome is not None for row in plan.rows)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("")
@@ -70,7 +78,8 @@ def print_plan(plan: Plan, screen: Console) -> None:
     if hidden:
         screen.print(f"{hidden} more candidates are in plan.json.", highlight=False)
     screen.print()
-    screen.print(_recommendation(plan), highlight=False, markup=False, soft_wrap=True)
+    if recommends:
+        screen.print(_recommendation(plan), highlight=False, markup=False, soft_wrap=True)
     for note in plan.notes:
         screen.print(note, highlight=False, markup=False, soft_wrap=True)
     for warning in plan.warnings:
