@@ -103,6 +103,29 @@ def test_bad_input_says_how_to_proceed(tacit: Command, words: tuple[str, ...], m
     assert answer.exit_code == 2 and message in answer.errors
 
 
+def test_a_plan_by_cost_shows_the_cost_of_each_row(tacit: Command) -> None:
+    words = ("plan", "--profile", "hand.toml", "--workload", "quadratic(dimension=3)", "--target-loss", "1")
+    options = ("--steps", "50", "--seeds", "1", "--no-tune", "--jobs", "1", "--objective", "cost")
+    answer = tacit(*words, *options, "-s", "LocalSGD(period=Every(2))", "--price-per-worker-hour", "3600")
+    plan = json.loads(Path("plan.json").read_text())
+    header = next(line for line in answer.output.splitlines() if "strategy" in line)
+    assert header.split().index("cost") == header.split().index("sent") + 1
+    for row in plan["rows"]:
+        assert f"  {len(row['ranks']) * row['time_s']['mean']:.3g}  " in answer.output
+
+
+@pytest.mark.parametrize("rest", [("--out", "x.toml"), ("--profile", "hand.toml")])
+def test_a_map_of_one_axis_does_not_take_an_option_as_the_other(tacit: Command, rest: tuple[str, str]) -> None:
+    answer = tacit("plan", "--target-loss", "1", "--map", "workers=2:64", *rest)
+    assert answer.exit_code == 2 and "--map needs two axes, such as --map workers=2:64 bandwidth=" in answer.errors
+
+
+def test_options_are_whole_at_80_columns(tacit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = tacit("plan", "--help").output
+    assert "--price-per-worker-hour" in shown and "COST/h" in shown and "COST/GB" in shown
+
+
 @pytest.mark.slow
 def test_a_map_is_printed_and_written(tacit: Command) -> None:
     words = ("plan", "--profile", "hand.toml", "--workload", 'digits(model="softmax")', "--target-loss", "0.8")

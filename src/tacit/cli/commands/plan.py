@@ -14,7 +14,7 @@ from tacit.cli import run_folders as folders
 from tacit.cli.exit_messages import INTERRUPTED, complain, explained
 from tacit.cli.option_tables import settings_from
 from tacit.cli.plan_options import check_extent, check_goal, check_objective
-from tacit.cli.screens.map_screen import check_map, keep_map
+from tacit.cli.screens.map_screen import check_map, keep_map, two_axes
 from tacit.cli.screens.plan_screen import PlanScreen, print_next, print_plan
 from tacit.cli.screens.terminal import console
 from tacit.cli.scripts import refuse_options
@@ -30,6 +30,7 @@ from tacit.record.files import write_text
 
 STAYS_WITH_DDP: Final = 3
 _PLAN: Final = "Plan"
+_PRICES: Final = "Prices"
 _OF_WORKLOAD: Final = ("optimizer", "lr", "momentum", "weight_decay", "schedule", "engine", "device")
 
 
@@ -56,13 +57,24 @@ def plan_command(
         typer.Option(metavar="TIME", help="Instead of a loss: the time in which to get lowest.", rich_help_panel=_PLAN),
     ] = None,
     objective: Annotated[
-        str, typer.Option(metavar="|".join(OBJECTIVES), help="What to minimise.", rich_help_panel=_PLAN)
+        str,
+        typer.Option(metavar="WHAT", help=f"What to minimise: {', '.join(OBJECTIVES)}.", rich_help_panel=_PLAN),
     ] = "time",
     price_per_worker_hour: Annotated[
-        float, typer.Option(metavar="PRICE", help="With --objective cost.", rich_help_panel=_PLAN)
+        float,
+        typer.Option(
+            metavar="COST/h",
+            help="Of one worker for one hour, in any currency, with --objective cost.",
+            rich_help_panel=_PRICES,
+        ),
     ] = 0.0,
     price_per_gigabyte: Annotated[
-        float, typer.Option(metavar="PRICE", help="With --objective cost.", rich_help_panel=_PLAN)
+        float,
+        typer.Option(
+            metavar="COST/GB",
+            help="Of 10⁹ bytes sent, in the same currency, with --objective cost.",
+            rich_help_panel=_PRICES,
+        ),
     ] = 0.0,
     budget: Annotated[
         str,
@@ -125,6 +137,8 @@ def plan_command(
         typer.Option(
             "--map",
             metavar="AXIS AXIS",
+            callback=two_axes,
+            is_eager=True,
             help="Instead of a plan, map which strategy is fastest where. Two axes NAME=LOW:HIGH[:COUNT] of workers, "
             "bandwidth, latency, compute and slow. All strategies use your learning rate.",
             rich_help_panel=_PLAN,

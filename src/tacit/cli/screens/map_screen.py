@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from tacit.cli import units
+from tacit.cli.exit_messages import BAD_INPUT, complain
 from tacit.errors import TacitError, nearest, require
 from tacit.planning.maps import Axis, PlanMap
 from tacit.planning.maps.axes import UNITS
@@ -18,6 +20,14 @@ from tacit.record.files import write_text
 from tacit.report.plans.map_page import cell_name, gain_text, letter_of, value_text, winners_of
 
 _PAGE: Final = "map.html"
+
+
+def two_axes(given: tuple[str, str] | None) -> tuple[str, str] | None:
+    """Return the axes of ``--map``; exit if one of them is an option, because only one axis was given."""
+    if given is not None and any(text.startswith("-") for text in given):
+        complain("--map needs two axes, such as --map workers=2:64 bandwidth=10Mbit/s:10Gbit/s.")
+        raise typer.Exit(BAD_INPUT)
+    return given
 
 
 def axis_of(text: str) -> Axis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,8 @@ def print_plan(plan: Plan, screen: Console, *, recommends: bool = True) -> None:
         if plan.lr is not None:
             table.add_column(f"{what}at its best lr", justify="right")
     table.add_column("sent", justify="right")
+    if plan.objective == "cost":
+        table.add_column("cost", justify="right")
     table.add_column("memory", justify="right")
     table.add_column("fidelity")
     for number, row in shown_rows(plan):
@@ -135,12 +138,11 @@ def _cells(plan: Plan, row: Row, number: int, has_times: bool) -> list[str]:
         if plan.lr is not None:
             cells.append("" if tuned is None else interval_text(tuned, is_loss=is_loss) + best)
     sent = row.bytes_to_target
-    cells += [
-        f"{size_text(row.pace.bytes_per_step)}/step" if sent is None else size_text(sent),
-        "" if row.memory_bytes is None else size_text(row.memory_bytes),
-        row.fidelity,
-    ]
-    return cells
+    cells.append(f"{size_text(row.pace.bytes_per_step)}/step" if sent is None else size_text(sent))
+    if plan.objective == "cost":
+        cost = Objective(name=plan.objective, **plan.prices).value(row)
+        cells.append(f"{cost:.3g}" if math.isfinite(cost) else "")
+    return [*cells, "" if row.memory_bytes is None else size_text(row.memory_bytes), row.fidelity]
 
 
 def _recommendation(plan: Plan) -> str:
