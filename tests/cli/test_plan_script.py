@@ -84,6 +84,7 @@ def test_errors_of_a_broken_plan_name_the_file(tacit: Command, text: str, messag
     [
         ('bandwidth = "20 parsecs"', "hand.toml: '20 parsecs' must be a rate such as 1Gbit/s"),
         ('latency = "1ms"\nlatency_s = 0.001', "hand.toml: latency and latency_s are the same setting"),
+        ('bandwith = "20Mbit/s"', "table [cluster]: unknown key 'bandwith'; did you mean 'bandwidth'?"),
         ("latency = 0.001", "hand.toml: latency=0.001 must be a text with a unit, or write latency_s"),
         ('compute = "30 parsecs"', "hand.toml: compute='30 parsecs': '30 parsecs' must be a time such as 0.1ms"),
         ('compute = "Constant(mean_s=-1)"', "hand.toml: Constant(mean_s=-1)"),
@@ -93,3 +94,11 @@ def test_an_impossible_profile_is_refused_by_name(tacit: Command, line: str, mes
     Path("hand.toml").write_text(f"[cluster]\nworkers = 2\n{line}\n")
     answer = tacit("plan", "--profile", "hand.toml")
     assert answer.exit_code == 2 and message in answer.errors
+
+
+def test_a_profile_without_the_header_of_its_table_is_told_where_it_belongs(tacit: Command) -> None:
+    Path("hand.toml").write_text("workers = 2\n")
+    answer = tacit("plan", "--profile", "hand.toml")
+    assert (
+        answer.exit_code == 2 and "hand.toml: unknown key 'workers'; write it beneath a line [cluster]" in answer.errors
+    )

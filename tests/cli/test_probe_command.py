@@ -148,6 +148,20 @@ def test_one_worker_has_steps_alone_and_bad_input_is_explained(
     assert "no profile was written: the probe has step times of 0 of 1 workers" in answers[2].errors
 
 
+def test_ctrl_c_before_the_first_steps_says_why_nothing_was_written(
+    script: Path, tacit: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tacit.cli.commands.probe.launch", interrupted)
+    answer = tacit("probe", "train.py", "--workers", "2")
+    assert answer.exit_code == 130 and "no steps were measured yet" in answer.errors
+    assert "Start the probe again and wait for them" in answer.errors
+    assert "probe: starts train.py on 2 workers; from tacit.attach on it measures for" in answer.output
+    assert tacit("probe", "train.py", "--quiet").output == ""
+
+
 def alone(folder: Path) -> list[Answer]:
     os.chdir(folder)
     workload = ("--workload", 'digits(model="softmax")', "--out", "one", "--budget", "10min")

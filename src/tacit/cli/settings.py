@@ -18,7 +18,7 @@ from tacit.record.files import toml_text
 from tacit.record.step_times import moved_to_files
 from tacit.registry import modules_in
 from tacit.registry.tables import Table, check_keys, checked, cluster_of, listed, parsed, read_toml
-from tacit.registry.units import with_units
+from tacit.registry.units import SHORT_NAMES, with_units
 from tacit.session.model.extra_state import MomentsEvery
 from tacit.strategies import Strategy
 from tacit.training.schedules import Schedule
@@ -127,7 +127,7 @@ def read_file(path: Path, *, single: bool) -> Table:
     foreign = _COMPARE_ONLY if single else _SIMULATE_ONLY
     own = ["strategy", "seed", "train"] if single else []
     check_keys(table, [key for key in (*DEFAULTS, "cluster") if key not in foreign] + own, f"{path}")
-    for name, keys in (("cluster", _CLUSTER_KEYS), ("train", _TRAIN_KEYS)):
+    for name, keys in (("cluster", (*_CLUSTER_KEYS, *SHORT_NAMES)), ("train", _TRAIN_KEYS)):
         inner = table.get(name, {})
         require(
             isinstance(inner, dict), f"{path}: {name}={inner!r} must be a table; write [{name}] and its keys below."

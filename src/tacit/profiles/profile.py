@@ -17,7 +17,7 @@ from tacit.record.files import replacing_folder, toml_text
 from tacit.record.run import Run
 from tacit.record.step_times import moved_to_files
 from tacit.registry.tables import Table, check_keys, checked, cluster_fields, read_toml
-from tacit.registry.units import with_units
+from tacit.registry.units import SHORT_NAMES, with_units
 
 FILE: Final = "profile.toml"
 _COMMENT: Final = """The profile of a cluster and of a training job. Edit it as you like.
@@ -133,11 +133,14 @@ class Profile(Cluster):
 
 def profile_of_table(table: Table, source: Path) -> Profile:
     """Return the profile of the tables in a TOML file, or of ``Profile.table``. source: for messages."""
+    of_cluster = [*(one.name for one in fields(Cluster)), *SHORT_NAMES]
+    misplaced = next((key for key in table if key in of_cluster), None)
+    require(misplaced is None, f"{source}: unknown key {misplaced!r}; write it beneath a line [cluster].")
     check_keys(table, ("warnings", "job", "cluster"), f"{source}")
     job = checked("job", table.get("job", {}), dict)
     check_keys(job, (*_JOB, *_BY_RANK), f"{source}, table [job]")
     given = with_units(checked("cluster", table.get("cluster", {}), dict))
-    check_keys(given, [one.name for one in fields(Cluster)], f"{source}, table [cluster]")
+    check_keys(given, of_cluster, f"{source}, table [cluster]")
     require("workers" in given, f"{source}, table [cluster]: workers is missing; write workers = 4.")
     by_rank: dict[str, Any] = {
         name: {int(rank): value for rank, value in checked(name, job.pop(name, {}), dict).items()} for name in _BY_RANK

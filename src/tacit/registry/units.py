@@ -37,6 +37,9 @@ def _read(text: str, units: Mapping[str, float], wanted: str, shown: str | None 
 
 _UNITS_IN_TABLES: Final[Mapping[str, Any]] = {"bandwidth_bytes_per_s": bytes_per_second, "latency_s": seconds}
 
+SHORT_NAMES: Final = ("bandwidth", "latency", "host_bandwidth", "host_latency")
+"""Names for the same settings as texts with units."""
+
 
 def with_units(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table of a cluster with texts such as ``bandwidth = "20Mbit/s"`` as numbers.

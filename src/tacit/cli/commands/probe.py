@@ -15,6 +15,7 @@ from tacit.cli.commands.probe_worker import Job, run_probe
 from tacit.cli.exit_messages import FAILED, INTERRUPTED, complain, explained
 from tacit.cli.option_tables import table_from
 from tacit.cli.process_options import command_words, is_part
+from tacit.cli.screens.terminal import console, print_line
 from tacit.cli.settings import check_device, settle
 from tacit.errors import FolderExists, require
 from tacit.profiles.profile import FILE
@@ -148,6 +149,12 @@ def _start(context: typer.Context, job: Job, given: dict[str, Any]) -> None:
     script = [] if job.script is None else [str(job.script)]
     rest = ["--", *job.arguments] if job.arguments else []
     arguments = ["tacit", "probe", *script, *words, "--force", *rest]
+    what, size = job.script or given["workload"] or "the workload", job.settings.cluster.workers
+    print_line(
+        console(job.quiet),
+        f"probe: starts {what} on {size} worker{'s' * (size > 1)}; from tacit.attach on it measures for at most "
+        f"{given['budget']}.",
+    )
     with tempfile.TemporaryDirectory(prefix="tacit-probe-") as scratch:
         try:
             ended = launch(
@@ -158,7 +165,12 @@ def _start(context: typer.Context, job: Job, given: dict[str, Any]) -> None:
                 shows_all=job.debug,
             ).failed
         except KeyboardInterrupt:
-            complain(f"interrupted. {_what_is_left(job.out)}")
+            too_early = (
+                "interrupted. No profile was written, because no steps were measured yet: the script had not reached "
+                "tacit.attach and its first steps. Start the probe again and wait for them; data or arguments that "
+                "load sooner help."
+            )
+            complain(f"interrupted. {_what_is_left(job.out)}" if (job.out / FILE).exists() else too_early)
             raise typer.Exit(INTERRUPTED) from None
     if ended:
         _explain(ended, job)

@@ -42,7 +42,10 @@ class Cell:
 
     @property
     def gain(self) -> float | None:
-        """By which share of DDP's time the fastest is faster; None without a time of DDP."""
+        """The share of DDP's time that the fastest candidate saves: 0.75 is four times as fast.
+
+        0 if DDP is the fastest; None without a time of DDP.
+        """
         return None if self.baseline_s is None else 1 - self.time_s.median / self.baseline_s.median
 
     @property
