@@ -72,7 +72,7 @@ class Agenda:
 class _Collections:
     """Simulations in progress, within each other or in several threads, and the settings from before the first.
 
-    is_frozen_by_others: frozen objects were seen, which must stay frozen. It stays true, since to count them takes long.
+    is_frozen_by_others: there were frozen objects, which must stay frozen. It stays true, as to count them takes long.
     """
 
     simulations: int = 0
