@@ -7,8 +7,8 @@ together take about two hours of an H200, which does not allow 160.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import tacit
@@ -184,3 +184,17 @@ TITLES: Final = {
 
 def group_of(part: int, name: str) -> Group:
     return next(group for group in GROUPS if (group.part, group.name) == (part, name))
+
+
+def quick_groups(groups: Sequence[Group]) -> list[Group]:
+    """Return the same groups with one epoch and one rate."""
+    return [
+        replace(
+            group,
+            setting=replace(group.setting, epochs=2, tuning_epochs=1, batch=4),
+            rates=group.rates[:1],
+            factors=(1.0,),
+            most=1,
+        )
+        for group in groups
+    ]
