@@ -108,7 +108,7 @@ def _adpsgd() -> list[Group]:
     setting = Setting(workers=16, epochs=80, tuning_epochs=40)
     other = Setting(workers=16, epochs=80, tuning_epochs=40, split="dirichlet")
     return [
-        Group(1, "shuffled", setting, methods | with_feedback),
+        Group(1, "shuffled", setting, {**methods, **with_feedback}),
         Group(1, "dirichlet", other, methods, like="shuffled", factors=(0.5, 1.0), most=3),
     ]
 

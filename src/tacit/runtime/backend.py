@@ -536,7 +536,7 @@ class ProcessBackend:
         if failure is None and self.collectives is not None and (self._has_rounds or self.endpoint is None):
             self.collectives.last_barrier()
         if self.endpoint is not None:
-            self.endpoint.close()
+            self.endpoint.close(after_failure=isinstance(failure, RunError))
             self._host.close(failure)
         if self.membership is not None:
             self.membership.close(run_is_over=failure is None)
