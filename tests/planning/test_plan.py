@@ -161,6 +161,7 @@ def test_without_losses_waiting_counts_as_it_does_in_the_table() -> None:
     assert best is eight and "at least 11 % of the time with each period" in why and "from 37 %" in why
     best, why = chosen([two, ddp], ddp, PROFILE, TIME, "")
     assert best is ddp and "take 37 % of its time, and at least 27 % with each period of LocalSGD" in why
+    assert "LocalSGD(period=Every(2)) on 4 workers has a shorter step" in why
 
 
 def test_objectives() -> None:

@@ -175,11 +175,13 @@ def _by_pace(rows: Sequence[Row], baseline: Row) -> tuple[Row, str]:
     if not periods:
         return baseline, (
             f"{stay}, but losses were not simulated, and no period of LocalSGD among the candidates has a shorter step."
+            f"{_shorter_steps(rows, baseline)}"
         )
     least = min(row.pace.communication for row in periods)
     limit = GAIN if least <= GAIN else least + GAIN
     if now <= limit:
-        return baseline, f"{stay}, and at least {100 * least:.0f} % with each period of LocalSGD: workers still wait."
+        still = f"at least {100 * least:.0f} % with each period of LocalSGD: workers still wait"
+        return baseline, f"{stay}, and {still}.{_shorter_steps(rows, baseline)}"
     best = min((row for row in periods if row.pace.communication <= limit), key=lambda row: period_of(row.strategy))
     falls = f"they fall from {100 * now:.0f} % of the time to {100 * best.pace.communication:.0f} %"
     which = (
