@@ -307,6 +307,9 @@ def test_sigterm_ends_workers_that_wait_in_different_collectives():
 @pytest.mark.parametrize(("missing", "ends"), [((0, 1, 3), False), ((0, 3), True)])
 def test_a_worker_that_hears_nobody_does_not_end_the_run_of_the_others(missing: tuple[int, ...], ends: bool):
     backend = object.__new__(ProcessBackend)
-    backend.rank, backend.size, backend._joins, backend._host = 2, 4, False, SimpleNamespace(is_here=False)
-    backend._strategy, backend._participants = tacit.PullSwarm(local_steps=4), SimpleNamespace(has_begun=True)
+    backend.rank, backend.size, backend._host = 2, 4, SimpleNamespace(is_here=False)
+    backend._strategy, backend._participants = (
+        tacit.PullSwarm(local_steps=4),
+        SimpleNamespace(has_begun=True, joins=False),
+    )
     assert backend._ends_run(TimedOut("receive(PullResponse)", missing, 20.0)) is ends
