@@ -162,6 +162,9 @@ def test_without_losses_waiting_counts_as_it_does_in_the_table() -> None:
     best, why = chosen([two, ddp], ddp, PROFILE, TIME, "")
     assert best is ddp and "take 37 % of its time, and at least 27 % with each period of LocalSGD" in why
     assert "LocalSGD(period=Every(2)) on 4 workers has a shorter step" in why
+    slow = timed(periods[8], 0.09, 0.6, 0.1)
+    best, why = chosen([slow, ddp], ddp, PROFILE, TIME, "")
+    assert best is ddp and "no period of LocalSGD among the candidates brings them to 10 %" in why
 
 
 def test_objectives() -> None:

@@ -160,8 +160,9 @@ def _failure(rows: Sequence[Row]) -> str | None:
 def _by_pace(rows: Sequence[Row], baseline: Row) -> tuple[Row, str]:
     """Choose without losses: the smallest period with at most 10 % of the time for communication, waiting included.
 
-    Where workers wait for slower ones in every period, the limit is 10 points above the least share of all periods.
-    Compressors, outer optimizers and overlap are not chosen: what they cost in steps is unknown without losses.
+    Where workers wait for slower ones for longer than that with every period, the limit is 10 points above the least
+    share of all periods, and 10 % for rounds alone. Compressors, outer optimizers and overlap are not chosen: what
+    they cost in steps is unknown without losses.
     """
     piloted = [row for row in rows if row.relative is not None]
     if piloted:
@@ -172,17 +173,19 @@ def _by_pace(rows: Sequence[Row], baseline: Row) -> tuple[Row, str]:
         return baseline, f"{stay}."
     plain = [row for row in rows if row.ranks == baseline.ranks and is_plain_period(row.strategy)]
     periods = [row for row in plain if row.pace.step_s < baseline.pace.step_s]
-    if not periods:
+    least = min((row.pace.communication for row in periods), default=math.inf)
+    limit = GAIN if least <= GAIN else least + GAIN
+    enough = [row for row in periods if row.pace.communication <= limit and row.pace.wire <= GAIN]
+    if not enough:
+        has = f"brings them to {100 * GAIN:.0f} %" if periods else "has a shorter step"
         return baseline, (
-            f"{stay}, but losses were not simulated, and no period of LocalSGD among the candidates has a shorter step."
+            f"{stay}, but losses were not simulated, and no period of LocalSGD among the candidates {has}."
             f"{_shorter_steps(rows, baseline)}"
         )
-    least = min(row.pace.communication for row in periods)
-    limit = GAIN if least <= GAIN else least + GAIN
     if now <= limit:
         still = f"at least {100 * least:.0f} % with each period of LocalSGD: workers still wait"
         return baseline, f"{stay}, and {still}.{_shorter_steps(rows, baseline)}"
-    best = min((row for row in periods if row.pace.communication <= limit), key=lambda row: period_of(row.strategy))
+    best = min(enough, key=lambda row: period_of(row.strategy))
     falls = f"they fall from {100 * now:.0f} % of the time to {100 * best.pace.communication:.0f} %"
     which = (
         f"{best.strategy} has the smallest period with at most {100 * GAIN:.0f} % of the time for communication and "
