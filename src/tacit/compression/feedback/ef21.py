@@ -33,6 +33,7 @@ from tacit.compression.feedback.feedback import MeanOf
 from tacit.compression.feedback.latest_mean import LatestMean
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, start_alike, zeros
 from tacit.compression.feedback.summable import SummableFeedback
+from tacit.compression.feedback.updates import Update, Weights
 from tacit.compression.kernels.accumulation import divided
 from tacit.compression.kernels.matrix_rows import stacked
 from tacit.core.host_memory import copied, scratch
@@ -92,6 +93,18 @@ class EstimateFeedback(SummableFeedback):
             return divided(state.shared["sum"], [sum(state.weights) or 1.0], codec.dtype, total.sum)
         mean = self.mean_estimate(state, total.sum, slice(None))
         return self.direction(state, mean, codec) if total.has_data else mean
+
+    def decode_updates_of_all(
+        self, states: Sequence[FeedbackState], updates: Sequence[Update], codecs: Sequence[Codec]
+    ) -> list[Tensor]:
+        first, methods = states[0], ("decode_updates", "decode", "mean_estimate", "direction")
+        is_plain = has_methods_of(self, EstimateFeedback, *methods) and Weights.of(updates).all_sent
+        if not is_plain or any(state.shared["sum"] is not first.shared["sum"] for state in states):
+            return super().decode_updates_of_all(states, updates, codecs)
+        mean = self.decode_updates(first, updates, codecs[0])
+        for state in states[1:]:
+            state.weights[:], state.shared["sum"] = first.weights, first.shared["sum"]
+        return [mean] * len(states)
 
     def encode_last(self, state: FeedbackState, codec: Codec) -> Compressed | None:
         """Return c_i = −g_i uncompressed, and set g_i ← 0."""
