@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
 from tacit.compression.feedback.codec_rows import compress_differences
 from tacit.compression.feedback.feedback import MeanOf
+from tacit.compression.feedback.first_message import Init, check_init
 from tacit.compression.feedback.latest_mean import LatestMean
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, start_alike, zeros
 from tacit.compression.feedback.summable import SummableFeedback
@@ -37,9 +38,7 @@ from tacit.compression.feedback.updates import Update, Weights
 from tacit.compression.kernels.accumulation import divided
 from tacit.compression.kernels.matrix_rows import stacked
 from tacit.core.host_memory import copied, scratch
-from tacit.errors import require
 
-Init = Literal["compressed", "full"]
 _MEANS: Final = LatestMean()
 _SHORT: Final = 2**18
 """Longest sum that simulated ranks share; a longer one is changed in place, without a second tensor."""
@@ -147,11 +146,3 @@ class EF21(EstimateFeedback):
 
     def __post_init__(self) -> None:
         check_init(self.init)
-
-
-def check_init(init: str) -> None:
-    """Raise ``ValueError`` unless ``init`` is known."""
-    require(
-        init in ("compressed", "full"),
-        f'init={init!r} must be "compressed" (the first message is C(∇f)) or "full" (it is ∇f, counted).',
-    )
