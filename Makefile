@@ -89,6 +89,9 @@ bench-chaos: $(VENV)/.installed  ## run every family with eight workers under dr
 bench-cuts: $(VENV)/.installed  ## cut one of four workers off for 10 s and for 60 s, every family, about 50 minutes; needs root; continues build/chaos
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos --cuts --out benchmarks/results/chaos.json
 
+bench-ends: $(VENV)/.installed  ## lose workers in runs that end then: how soon all survivors know, and when no process is left, about 5 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ended_runs --out benchmarks/results/ended_runs.json
+
 bench-recovery: OUT = benchmarks/results/recovery.json
 bench-recovery: $(VENV)/.installed  ## kill, stop and restart workers while they train, about 12 minutes on two idle cores
 	rm -f $(OUT)

@@ -82,3 +82,17 @@ def test_rows_of_the_first_benchmark_are_not_made_again():
     assert Training(1, "shuffled", "CPSGD", 0.4, TUNING_SEED, 40) in rows
     coming = Search(GROUPS).next(rows)
     assert coming is not None and coming not in rows and coming.part == 1
+
+
+@pytest.mark.paper
+@pytest.mark.processes
+def test_runs_in_other_processes_are_those_of_this_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    few = [replace(group, methods={"SGD": group.methods["SGD"]}) for group in GROUPS if group.name == "n = 5"]
+    monkeypatch.setattr(benchmark, "GROUPS", few)
+    for jobs in ("1", "2"):
+        rows = tmp_path / f"rows-{jobs}.jsonl"
+        _run(monkeypatch, "--quick", "--device", "cpu", "--parts", "3", "--jobs", jobs, "--rows", str(rows))
+    alone, together = (read_rows(tmp_path / f"rows-{jobs}.jsonl") for jobs in ("1", "2"))
+    assert len(alone) == 2 and {one: row["curve"] for one, row in alone.items()} == {
+        one: row["curve"] for one, row in together.items()
+    }

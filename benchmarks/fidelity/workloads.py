@@ -6,7 +6,6 @@ from functools import cache
 from typing import Final
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 from tacit import workloads
@@ -30,6 +29,8 @@ def workload(model: str) -> Workload:
 
 def _cnn() -> Workload:
     """Return a convolutional model with about as many parameters as the MLP, and steps of about 10 ms."""
+    from sklearn.datasets import load_digits  # optional: other workloads do not need it
+
     digits = load_digits()
     x = torch.tensor(digits.data / 16, dtype=torch.float32).view(-1, 1, 8, 8)
     torch.manual_seed(0)

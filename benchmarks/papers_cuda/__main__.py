@@ -1,7 +1,7 @@
 """The papers on CIFAR-10 with ResNet-20, trained in the simulator on one GPU: `make bench-papers-cuda`, or
 
-    python -m benchmarks.papers_cuda --data FOLDER --rows rows.jsonl [--seconds 540] [--parts 1,3,4,2] [--cost]
-        [--quick] [--summary benchmarks/results/papers_cuda.json]
+    python -m benchmarks.papers_cuda --data FOLDER --rows rows.jsonl [--seconds 540] [--parts 1,3,4,2] [--jobs 4]
+        [--cost] [--quick] [--summary benchmarks/results/papers_cuda.json]
 
 1  ADPSGD's table (arXiv 2007.06134): 16 workers, shuffled and Dirichlet(0.3)
 3  EF21's figure (arXiv 2106.05203): n = 5, Top 5 %
@@ -19,31 +19,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.papers_cuda.parts import GROUPS, SEEDS, Group
-from benchmarks.papers_cuda.search import Search
+from benchmarks.papers_cuda.parts import GROUPS, SEEDS, quick_groups
+from benchmarks.papers_cuda.search import Rows, Search
 from benchmarks.papers_cuda.summary import write_summary
-from benchmarks.papers_cuda.trainings import Pictures, read_rows, train
-
-
-def quick_groups(groups: Sequence[Group]) -> list[Group]:
-    """Return the same groups with one epoch and one rate."""
-    return [
-        replace(
-            group,
-            setting=replace(group.setting, epochs=2, tuning_epochs=1, batch=4),
-            rates=group.rates[:1],
-            factors=(1.0,),
-            most=1,
-        )
-        for group in groups
-    ]
+from benchmarks.papers_cuda.trainings import Pictures, Training, make_run, read_rows
 
 
 def say_cost(search: Search, missing: dict[str, int]) -> None:
@@ -65,13 +53,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=7200.0, help="no further run starts after this time")
     parser.add_argument("--parts", default="1,3,4,2", help="parts to run")
     parser.add_argument("--cost", action="store_true", help="print what is missing and what it costs; make no run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--quick", action="store_true", help="few small random pictures, a linear model: shows that it works"
     )
     parser.add_argument("--summary", type=Path, help="make no run; write this JSON and its Markdown from --rows")
     chosen = parser.parse_args()
-    torch.set_num_threads(1)
     parts, rows = {int(part) for part in chosen.parts.split(",")}, read_rows(chosen.rows)
     groups = [group for group in (quick_groups(GROUPS) if chosen.quick else GROUPS) if group.part in parts]
     if chosen.summary is not None:
@@ -79,23 +67,47 @@ def main() -> None:
         return
     pictures = Pictures(None, 512, 8, "softmax") if chosen.quick else Pictures(chosen.data)
     search = Search(groups, SEEDS[:1] if chosen.quick else SEEDS)
-    begun_s = time.perf_counter()
     print(f"{len(rows)} runs are in {chosen.rows.name}; no run starts after {chosen.seconds:.0f} s", flush=True)
     say_cost(search, search.missing(rows))
-    while not chosen.cost and time.perf_counter() - begun_s < chosen.seconds:
-        training = search.next(rows)
-        if training is None:
-            print("all runs are made", flush=True)
-            break
-        group = next(one for one in groups if (one.part, one.name) == (training.part, training.group))
-        row = rows[training] = train(training, group, pictures, chosen.device)
-        with chosen.rows.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(
-            f"part {training.part}, {training.group}, {training.method}, lr {training.lr:g}, seed {training.seed}: accuracy {row['accuracy']}, "
-            f"{row['rounds']} rounds, {row['bytes_sent'] / 1e9:.2f} GB, {row['wall_s']} s, {row['engine']}, {row['status'][:80]}",
-            flush=True,
-        )
+    if not chosen.cost:
+        make_runs(search, rows, pictures, chosen)
+
+
+class _Here(Executor):
+    """Runs what is submitted at once, in this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def make_runs(search: Search, rows: Rows, pictures: Pictures, chosen: argparse.Namespace) -> None:
+    """Make the missing runs, ``chosen.jobs`` at a time, each in a process of its own if they are several."""
+    begun_s = time.perf_counter()
+    spawn = multiprocessing.get_context("spawn")
+    with _Here() if chosen.jobs == 1 else ProcessPoolExecutor(chosen.jobs, mp_context=spawn) as executor:
+        running: dict[Future[dict[str, Any]], Training] = {}
+        while True:
+            ready = [one for one in search.ready(rows) if one not in running.values()]
+            if time.perf_counter() - begun_s >= chosen.seconds:
+                ready = []
+            elif not ready and not running:
+                print("all runs are made", flush=True)
+            for one in ready[: chosen.jobs - len(running)]:
+                running[executor.submit(make_run, one, pictures, chosen.device, chosen.quick)] = one
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                training = running.pop(future)
+                row = rows[training] = future.result()
+                with chosen.rows.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(
+                    f"part {training.part}, {training.group}, {training.method}, lr {training.lr:g}, seed {training.seed}: accuracy {row['accuracy']}, "
+                    f"{row['rounds']} rounds, {row['bytes_sent'] / 1e9:.2f} GB, {row['wall_s']} s, {row['engine']}, {row['status'][:80]}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

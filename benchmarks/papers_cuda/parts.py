@@ -7,8 +7,8 @@ together take about two hours of an H200, which does not allow 160.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import tacit
@@ -98,13 +98,17 @@ def _adpsgd() -> list[Group]:
         "ADPSGD": tacit.LocalSGD(period=tacit.VariancePeriod(initial=4)),
         "RatePeriod, power 1": tacit.LocalSGD(period=tacit.RatePeriod(initial=4, power=1)),
         "RatePeriod, power 2": tacit.LocalSGD(period=tacit.RatePeriod(initial=4, power=2)),
-        "QSGD, 8 bit": tacit.CompressedGradient(compressor=tacit.QSGD(bits=8)),
-        "QSGD, 4 bit": tacit.CompressedGradient(compressor=tacit.QSGD(bits=4)),
+        "QSGD, 8 bit": tacit.CompressedGradient(compressor=tacit.QSGD(bits=8), feedback=tacit.NoFeedback()),
+        "QSGD, 4 bit": tacit.CompressedGradient(compressor=tacit.QSGD(bits=4), feedback=tacit.NoFeedback()),
+    }
+    with_feedback: Methods = {  # not the paper's: EF21 shrinks what an unbiased compressor sends
+        "QSGD, 8 bit, EF21": tacit.CompressedGradient(compressor=tacit.QSGD(bits=8), feedback=tacit.EF21()),
+        "QSGD, 4 bit, EF21": tacit.CompressedGradient(compressor=tacit.QSGD(bits=4), feedback=tacit.EF21()),
     }
     setting = Setting(workers=16, epochs=80, tuning_epochs=40)
     other = Setting(workers=16, epochs=80, tuning_epochs=40, split="dirichlet")
     return [
-        Group(1, "shuffled", setting, methods),
+        Group(1, "shuffled", setting, {**methods, **with_feedback}),
         Group(1, "dirichlet", other, methods, like="shuffled", factors=(0.5, 1.0), most=3),
     ]
 
@@ -184,3 +188,17 @@ TITLES: Final = {
 
 def group_of(part: int, name: str) -> Group:
     return next(group for group in GROUPS if (group.part, group.name) == (part, name))
+
+
+def quick_groups(groups: Sequence[Group]) -> list[Group]:
+    """Return the same groups with one epoch and one rate."""
+    return [
+        replace(
+            group,
+            setting=replace(group.setting, epochs=2, tuning_epochs=1, batch=4),
+            rates=group.rates[:1],
+            factors=(1.0,),
+            most=1,
+        )
+        for group in groups
+    ]

@@ -21,13 +21,21 @@ class Search:
 
     def next(self, rows: Rows) -> Training | None:
         """Return the next run; None at the end."""
+        return next(iter(self.ready(rows)), None)
+
+    def ready(self, rows: Rows) -> list[Training]:
+        """Return all missing runs that can start now, in their order: none depends on another one of them."""
+        found: list[Training] = []
         for group in self.groups:
-            tuning = [self._tuning(group, method, rows) for method in group.methods]
-            seeds = [self._repeat(group, method, rows) for method in group.methods]
-            wanted = next((one for one in [*tuning, *seeds] if one is not None), None)
-            if wanted is not None:
-                return wanted
-        return None
+            tuning = {method: self._tuning(group, method, rows) for method in group.methods}
+            found += [run for runs in tuning.values() for run in runs]
+            found += [
+                run
+                for method, runs in tuning.items()
+                if not runs and self._is_based(group, method, rows)
+                for run in self._repeats(group, method, rows)
+            ]
+        return found
 
     def best_rate(self, group: Group, method: str, rows: Rows) -> float | None:
         """Return the rate of highest accuracy on the tuning seed, or the only one that is planned."""
@@ -47,33 +55,39 @@ class Search:
             )
         return found
 
+    def _like(self, group: Group) -> Group:
+        return next(one for one in self.groups if (one.part, one.name) == (group.part, group.like))
+
     def _planned(self, group: Group, method: str, rows: Rows) -> tuple[float, ...]:
         if group.like is None:
             return group.rates
-        other = next(one for one in self.groups if (one.part, one.name) == (group.part, group.like))
-        base = self.best_rate(other, method, rows)
+        base = self.best_rate(self._like(group), method, rows)
         return () if base is None else tuple(_short(base * factor) for factor in group.factors)
 
-    def _tuning(self, group: Group, method: str, rows: Rows) -> Training | None:
-        planned = self._planned(group, method, rows)
+    def _is_based(self, group: Group, method: str, rows: Rows) -> bool:
+        """Return whether the search in the group that gives the rates is complete."""
+        return group.like is None or not self._tuning(self._like(group), method, rows)
+
+    def _tuning(self, group: Group, method: str, rows: Rows) -> list[Training]:
+        planned = self._planned(group, method, rows) if self._is_based(group, method, rows) else ()
         if not planned or (group.like is not None and len(planned) == 1):
-            return None
+            return []
         one = _first(group, method)
         tried = sorted(row.lr for row in rows if is_tuning(row, group, method))
         missing = [rate for rate in planned if rate not in tried]
         if missing:
-            return replace(one, lr=missing[0])
+            return [replace(one, lr=rate) for rate in missing]
         best = self.best_rate(group, method, rows)
         if best is None or len(tried) >= group.most or tried[0] < best < tried[-1]:
-            return None
-        return replace(one, lr=_short(best / 2 if best == tried[0] else best * 2))
+            return []
+        return [replace(one, lr=_short(best / 2 if best == tried[0] else best * 2))]
 
-    def _repeat(self, group: Group, method: str, rows: Rows) -> Training | None:
+    def _repeats(self, group: Group, method: str, rows: Rows) -> list[Training]:
         rate = self.best_rate(group, method, rows)
         if rate is None:
-            return None
+            return []
         one = replace(_first(group, method), lr=rate, epochs=group.setting.epochs)
-        return next((run for seed in self.seeds if (run := replace(one, seed=seed)) not in rows), None)
+        return [run for seed in self.seeds if (run := replace(one, seed=seed)) not in rows]
 
 
 def is_tuning(one: Training, group: Group, method: str) -> bool:

@@ -17,7 +17,7 @@ import torch
 import tacit
 from benchmarks.papers.common import realised_periods
 from benchmarks.papers.horizon import simulate_until
-from benchmarks.papers_cuda.parts import Group, Setting
+from benchmarks.papers_cuda.parts import GROUPS, Group, Setting, quick_groups
 from tacit import workloads
 from tacit.workloads.data.image_files import read_cifar10
 
@@ -78,6 +78,14 @@ def _workload(pictures: Pictures, split: str, batch: int) -> workloads.Workload:
         crop_padding=pictures.width // 8,
         flip=True,
     )
+
+
+def make_run(training: Training, pictures: Pictures, device: str, is_quick: bool) -> dict[str, Any]:
+    """Make a run, in whichever process; return its row."""
+    torch.set_num_threads(1)
+    groups = quick_groups(GROUPS) if is_quick else GROUPS
+    group = next(one for one in groups if (one.part, one.name) == (training.part, training.group))
+    return train(training, group, pictures, device)
 
 
 def train(training: Training, group: Group, pictures: Pictures, device: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ EVALUATE_EVERY: Final = 5
 SEEDS, OTHER_SEEDS = (0, 1, 2), (3, 4, 5)
 JUDGING_SEEDS: Final = tuple(range(3, 15))
 """Seeds of the real runs that judge a recommendation; the plan has simulated none of them. Times of two seeds differ by
-10 %, so a median over 12 seeds is known to about 3 %, one over 6 to 5 %: as much as a winner may be off."""
+10 %, so a mean over 12 seeds is known to about 3 %."""
 
 
 @dataclass(frozen=True)

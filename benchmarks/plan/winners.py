@@ -48,7 +48,7 @@ def winners(chosen: argparse.Namespace) -> Found:
             for name, (row, found) in runs[goal].items()
             if (times_s := measured_s(goal, row, found, chosen)) is not None
         }
-        if _median_s(measured.get(row_name(plan.best), [math.inf])) == math.inf:
+        if _mean_s(measured.get(row_name(plan.best), [math.inf])) == math.inf:
             failures[str(goal)] = f"{row_name(plan.best)} did not reach the loss"
             continue
         results.append(result := _result(goal, plan, measured))
@@ -58,8 +58,9 @@ def winners(chosen: argparse.Namespace) -> Found:
         "targets": [*_claims(results), *not_run(failures)],
         "table": _table(results),
         "setting": "plans with the real runs' learning rate and the usual candidates. Measured are the recommended row, "
-        f"{_RUNNERS_UP} others and DDP itself (DistributedDataParallel). Times are medians over the "
-        f"{len(JUDGING_SEEDS)} seeds {JUDGING_SEEDS[0]} to {JUDGING_SEEDS[-1]}, none of which the plan had simulated. "
+        f"{_RUNNERS_UP} others and DDP itself (DistributedDataParallel). Times are means over the "
+        f"{len(JUDGING_SEEDS)} seeds {JUDGING_SEEDS[0]} to {JUDGING_SEEDS[-1]}, none of which the plan had simulated: "
+        "a plan minimises the mean. The regret of medians is in the table beside it. "
         "Models that depend on time have one run of each seed. Others ran once, and the time of a seed is that at which "
         "the run had made the steps which that seed needs, by its simulated losses. "
         "Where a plan has fewer others that reach the loss, some that do not are given 1.5 times the time of DDP.",
@@ -136,14 +137,16 @@ def answer_of(plan: Plan) -> str:
     return LEAVE_OUT if len(plan.best.ranks) < plan.profile.workers else ""
 
 
-def _median_s(times_s: Sequence[float]) -> float:
-    return statistics.median(times_s)
+def _mean_s(times_s: Sequence[float]) -> float:
+    """Return what a plan minimises: the mean over seeds."""
+    return statistics.fmean(times_s)
 
 
 def _result(goal: Goal, plan: Plan, measured: dict[str, list[float]]) -> Found:
     name = row_name(plan.best)
-    medians_s = {other: _median_s(times_s) for other, times_s in measured.items()}
-    fastest = min(medians_s, key=lambda other: medians_s[other])
+    means_s = {other: _mean_s(times_s) for other, times_s in measured.items()}
+    medians_s = {other: statistics.median(times_s) for other, times_s in measured.items()}
+    fastest = min(means_s, key=lambda other: means_s[other])
     planned = {
         row_name(row): {"median": time_s.median, "low": time_s.low, "high": time_s.high}
         for row in plan.rows
@@ -160,8 +163,9 @@ def _result(goal: Goal, plan: Plan, measured: dict[str, list[float]]) -> Found:
         "answer": answer_of(plan),
         "wanted_answer": goal.answer,
         "why": plan.why,
-        "regret": medians_s[name] / medians_s[fastest],
-        "measured_s": {other: _finite(time_s) for other, time_s in medians_s.items()},
+        "regret": means_s[name] / means_s[fastest],
+        "regret_of_medians": medians_s[name] / min(medians_s.values()),
+        "measured_s": {other: _finite(time_s) for other, time_s in means_s.items()},
         "by_seed_s": {other: [*map(_finite, times_s)] for other, times_s in measured.items()},
         "planned_s": {other: planned[other] for other in measured if other in planned},
     }
@@ -178,6 +182,8 @@ def _claims(results: Sequence[Found]) -> list[Found]:
     right = sum(one["regret"] <= 1.05 for one in judged)
     worst = max(judged, key=lambda one: one["regret"])
     said = f"worst {worst['regret']:.3f} ({worst['goal']}: {worst['recommended']}, not {worst['fastest']})"
+    worst_of_medians = max(judged, key=lambda one: one["regret_of_medians"])
+    medians = f"worst {worst_of_medians['regret_of_medians']:.3f} ({worst_of_medians['goal']})"
     claims = [
         target(
             "winner",
@@ -186,6 +192,7 @@ def _claims(results: Sequence[Found]) -> list[Found]:
             right >= 0.9 * len(judged) and len(judged) >= 10,
         ),
         target("regret", "regret at most 1.1 in all", said, worst["regret"] <= 1.1),
+        target("regret of medians", "the same with medians over seeds, which a plan does not minimise", medians, None),
     ]
     for answer in (LEAVE_OUT, STAY, ALONE):
         own = [one for one in results if one["wanted_answer"] == answer]
@@ -199,7 +206,8 @@ def _table(results: Sequence[Found]) -> list[str]:
     rows = []
     for one in results:
         for name, time_s in sorted(one["measured_s"].items(), key=lambda item: item[1] or math.inf):
-            marks = "recommended" if name == one["recommended"] else ""
+            regrets = f"recommended; regret {one['regret']:.3f}, of medians {one['regret_of_medians']:.3f}"
+            marks = regrets if name == one["recommended"] else ""
             known = [seconds for seconds in one["by_seed_s"][name] if seconds is not None]
             span = f" ({min(known):.2f} to {max(known):.2f})" if len(known) > 1 else ""
             shown = "not reached" if time_s is None else f"{time_s:.2f}{span}"

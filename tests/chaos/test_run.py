@@ -19,9 +19,10 @@ import torch
 import tacit
 from tacit.chaos import ChaosFault, ChaosPlan
 from tacit.chaos.injector import Injector
-from tacit.chaos.report import recovery
-from tacit.chaos.run import has_equal_models, updates_per_step
+from tacit.chaos.report import not_injected, recovery
+from tacit.chaos.run import has_equal_models, last_updates, updates_per_step
 from tacit.chaos.small_training import checksum, network
+from tests.cli.command_line import run
 from tests.runtime.forked_python import forked_python
 from tests.runtime.processes import Module
 
@@ -105,6 +106,34 @@ def test_a_fault_waits_for_its_worker_and_until_enough_others_are_there(sleepers
     assert len(injector.done) == 4
 
 
+def test_a_fault_that_had_to_wait_does_not_begin_in_the_last_steps(sleepers, tmp_path: Path):
+    """Worker 0 is killed twice; its next life attaches when the run is nearly over. One fault has not had to wait."""
+    twice = tuple(ChaosFault(kind="kill", seats=(0,), at_s=at_s) for at_s in (0.0, 0.01))
+    plan = ChaosPlan(workers=3, for_s=30.0, faults=twice)
+    injector = Injector(plan, tmp_path, None, None, last=100)
+    injector.start()
+    play(injector, lambda: sleepers[0].poll() is not None)
+    with (tmp_path / "seat-1-life-1.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 101, "updates": 101}) + "\n")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        rows = [{"event": "started", "process": process.pid}, {"event": "attached", "step": 100}]
+        (tmp_path / "seat-0-life-2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        play(injector, lambda: len(injector.done) == 2)
+        injector._at(time.monotonic(), partial(injector._apply, ChaosFault(kind="kill", seats=(2,), at_s=0.02)))
+        play(injector, lambda: len(injector.done) == 3)
+        assert process.poll() is None
+        process.kill()
+    injector.end()
+    assert [(fault["seats"], fault["missed"]) for fault in injector.done] == [([0], []), ([], [0]), ([2], [])]
+    assert not_injected(injector.done) == 1
+
+
+def test_how_many_updates_are_the_last_ones():
+    strategy = tacit.KAsync(k=2)
+    assert last_updates(strategy, 8, 12_000, 0.02) == 1_200  # a tenth of a short run
+    assert last_updates(strategy, 8, 100_000, 0.02) == 1_600  # eight seconds, four updates in 0.02 s
+
+
 @pytest.mark.slow
 def test_a_run_with_a_stopped_worker_is_reported(tmp_path: Path):
     plan = ChaosPlan(workers=3, for_s=3.0, faults=(ChaosFault(kind="stop", seats=(2,), at_s=0.5, for_s=0.8),))
@@ -143,14 +172,17 @@ def test_a_signal_during_the_undisturbed_run_leaves_the_report(tmp_path: Path):
 
 def test_what_the_command_refuses(tmp_path: Path):
     words = {
-        ("--kinds", "kill,flood"): "known kinds are kill, stop, slow, cut, fill",
+        ("--kinds", "kill,flood"): "flood is unknown; known kinds are kill, stop, slow, cut, fill",
+        ("--kinds", ""): "--kinds '' names no kind; give one or more of kill, stop, slow, cut, fill",
+        ("-s", "KSync(k=9)", "--workers", "4", "--draw-only"): "k=9 is more learners than workers=4; use k=4",
+        ("-s", "KAsync(k=1, shards=3)", "--workers", "2", "--draw-only"): "shards=3 must be at most workers=2",
+        ("never.py",): "give a plan of faults (PLAN.toml) or none, and the strategy with -s. To start a script, type",
         ("--interval", "0"): "--interval 0.0 must be a positive time in seconds.",
         (str(tmp_path / "none.toml"),): "cannot be read: No such file",
     }
     for given, message in words.items():
-        with Module("tacit", "chaos", *given, "--out", str(tmp_path / "out")) as command:
-            code, _, errors = command.end(30)
-        assert code not in (0, None) and message in " ".join(errors.split()), (given, errors)
+        answer = run("chaos", *given, "--out", str(tmp_path / "out"))
+        assert answer.exit_code == 2 and message in answer.errors, (given, answer)
     assert not (tmp_path / "out").exists()
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import tacit
 from tacit.planning.candidates import Candidate
 from tacit.planning.pace import Pace
-from tacit.planning.search import Scope, Search
+from tacit.planning.search import FIRST_DECIDING_SEED, Scope, Search
 from tacit.planning.work import PlanTask
 from tacit.record.run import Run
 
@@ -53,7 +53,8 @@ def test_waves_are_the_baseline_then_the_others_then_rates_then_seeds() -> None:
     assert [task.candidate for task in done[:4]] == [DDP, *LOCAL]
     assert [task.lr for task in done[:4]] == [0.1] * 4 and {task.seed for task in done[:16]} == {0}
     assert {task.lr for task in done[4:16]} == {0.05, 0.2, 0.4}
-    assert {task.seed for task in done[16:]} == {1}
+    repeats = [task for task in done[16:] if task.seed == 1]
+    assert {task.candidate for task in repeats} == {DDP, *LOCAL} and done[16 : 16 + len(repeats)] == repeats
     assert made.score(LOCAL[1]) == 48.0
 
 
@@ -62,6 +63,36 @@ def test_the_fastest_six_get_further_seeds() -> None:
     made = search({DDP: 1.0, **dict.fromkeys(others, 0.5)}, replace(SCOPE, tunes=False))
     done = carry_out(made, {DDP: 100, **{one: 90 + place for place, one in enumerate(others)}})
     assert [task.candidate for task in done if task.seed == 1] == [DDP, *others[:6]]
+
+
+def deciding(done: list[PlanTask]) -> list[PlanTask]:
+    return [task for task in done if task.seed >= FIRST_DECIDING_SEED]
+
+
+def test_close_finalists_get_more_seeds_until_one_is_clear() -> None:
+    made = search({DDP: 1.0, LOCAL[0]: 0.5, LOCAL[1]: 0.4, LOCAL[2]: 0.3}, replace(SCOPE, tunes=False))
+    done = carry_out(made, {DDP: 100, LOCAL[0]: 96, LOCAL[1]: 124, LOCAL[2]: 200})  # 100, 48, 49.6 and 60 s
+    last = deciding(done)
+    assert last == done[-len(last) :] and {task.candidate for task in last} == {LOCAL[0], LOCAL[1]}
+    for own in (LOCAL[0], LOCAL[1]):
+        assert [task.seed - FIRST_DECIDING_SEED for task in last if task.candidate == own] == list(range(18))
+
+
+def test_further_seeds_end_when_one_is_clear() -> None:
+    made = search({DDP: 1.0, LOCAL[0]: 0.5, LOCAL[1]: 0.4}, replace(SCOPE, tunes=False))
+    done = carry_out(made, {DDP: 100, LOCAL[0]: 96, LOCAL[1]: 132})  # 10 % apart: close with 2 seeds, not with 8
+    assert {task.seed - FIRST_DECIDING_SEED for task in deciding(done)} == set(range(6))
+
+
+def test_a_clear_winner_needs_no_more_seeds() -> None:
+    made = search({DDP: 1.0, LOCAL[1]: 0.4, LOCAL[2]: 0.3})
+    done = carry_out(made, {DDP: 100, LOCAL[1]: 120, LOCAL[2]: 200})
+    assert not deciding(done) and {task.seed for task in done} == {0, 1} and not made.is_cut
+
+
+def test_one_seed_is_one_seed() -> None:
+    made = search({DDP: 1.0, LOCAL[1]: 0.4, LOCAL[2]: 0.3}, replace(SCOPE, seeds=(3,)))
+    assert {task.seed for task in carry_out(made, {DDP: 100, LOCAL[1]: 120, LOCAL[2]: 160})} == {3}
 
 
 def test_candidates_that_cannot_win_are_skipped() -> None:

@@ -43,6 +43,7 @@ class Launched:
         self.processes: list[Any] = [None] * seats
         self._pipes: list[Any] = [None] * seats
         self._watchers: list[threading.Thread] = []
+        self.ended_s: dict[tuple[int, int], float] = {}  # by seat and life
 
     def __enter__(self) -> Launched:
         for seat in range(self.seats):
@@ -83,6 +84,7 @@ class Launched:
 
     def _watch(self, seat: int, life: int, process: Any) -> None:
         process.join()
+        self.ended_s[seat, life] = time.monotonic()
         publish_end(self.store, seat, life, process.exitcode)
 
     def kill(self, *seats: int) -> None:

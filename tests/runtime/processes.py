@@ -30,6 +30,7 @@ from torch.distributed import TCPStore
 context = multiprocessing.get_context("forkserver")
 _PRELOADED = ["torch", "torch._dynamo", "tacit", "pytest", "hypothesis"]
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+_ENDS_S = 10.0
 _ports = itertools.count(10_000 + os.getpid() % 2_000 * 10)
 
 
@@ -57,7 +58,10 @@ def together(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
 
 
 def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
-    """Return the results by rank as ``together`` does, with a ``Failed`` for each rank that raised or died."""
+    """Return the results by rank as ``together`` does, with a ``Failed`` for each rank that raised or died.
+
+    Fail if a process that has given its result, or its error, is left: it has not ended in time.
+    """
     start_fork_server()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes, pipes = [], []
@@ -79,18 +83,20 @@ def outcomes(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
         theirs.close()
         processes.append(process)
         pipes.append(mine)
-    until = time.monotonic() + timeout_s
+    until, results, left = time.monotonic() + timeout_s, [], []
     try:
-        return [
-            _result(rank, pipe, process, until)
-            for rank, (pipe, process) in enumerate(zip(pipes, processes, strict=True))
-        ]
+        for rank, (pipe, process) in enumerate(zip(pipes, processes, strict=True)):
+            results.append(_result(rank, pipe, process, until))
     finally:
-        for process in processes:
-            process.join(max(0.1, until - time.monotonic()) if process.is_alive() and time.monotonic() < until else 0.1)
+        for rank, process in enumerate(processes):
+            process.join(max(_ENDS_S, until - time.monotonic()))
             if process.is_alive():
+                left.append(rank)
                 process.kill()
                 process.join()
+    late = [rank for rank in left if getattr(results[rank], "name", "") != "Timeout"]
+    assert not late, f"the processes of ranks {late} have not ended"
+    return results
 
 
 @functools.cache

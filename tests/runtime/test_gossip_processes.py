@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import tacit
+from tacit.session import checkpoints
 from tacit.strategies import Strategy
 from tests.runtime.processes import Failed, outcomes, together
 
@@ -24,11 +25,14 @@ ALL = [*ROUNDS, tacit.AsynchronousDPSGD(topology=tacit.Ring())]
 COUNTS = [13, 5, 10, 7]
 
 
-def learner(strategy: Strategy, steps: int | None) -> tuple[nn.Module, torch.optim.Optimizer, tacit.Session]:
+def learner(
+    strategy: Strategy, steps: int | None, rescue_folder: str | None = None
+) -> tuple[nn.Module, torch.optim.Optimizer, tacit.Session]:
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1))
     nn.utils.vector_to_parameters(torch.linspace(-1, 1, 41), model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-    return model, optimizer, tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=20)
+    session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=20, rescue_folder=rescue_folder)
+    return model, optimizer, session
 
 
 def learn(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> float:
@@ -66,8 +70,8 @@ def test_nodes_whose_data_ends_early_go_on_passing_models_along(steps: int | Non
             assert torch.equal(other[place]["end"], results[0][place]["end"]), strategy
 
 
-def one_dies(strategy: Strategy) -> str:
-    model, optimizer, session = learner(strategy, 40)
+def one_dies(strategy: Strategy, folder: str) -> str:
+    model, optimizer, session = learner(strategy, 40, folder)
     for step in range(40):
         if tacit.rank() == 2 and step == 11:
             os._exit(3)
@@ -77,12 +81,14 @@ def one_dies(strategy: Strategy) -> str:
 
 
 @pytest.mark.parametrize("strategy", ROUNDS, ids=str)
-def test_a_lost_neighbour_is_reported_and_no_worker_waits_for_ever(strategy: Strategy):
-    """Workers that wait for the lost one name it; workers that wait for those report that they have closed."""
-    results = outcomes(4, one_dies, strategy)
+def test_a_lost_neighbour_is_named_by_all_and_the_others_leave_a_checkpoint(strategy: Strategy, tmp_path: Path):
+    """Those that do not wait for the lost one wait for one that has ended for it."""
+    results = outcomes(4, one_dies, strategy, str(tmp_path))
     survivors = [result for rank, result in enumerate(results) if rank != 2]
     assert all(isinstance(result, Failed) and result.name == "PeerLost" for result in survivors), survivors
-    assert any("worker 2 was lost" in result.text for result in survivors)
+    assert all(result.text.startswith("worker 2 was lost at ") for result in survivors), survivors
+    assert all("The state of the remaining workers is in" in result.text for result in survivors), survivors
+    assert len(checkpoints.read(tmp_path, 0, 4)) == 3
 
 
 def in_two_parts(folder: str | None, strategies: list[Strategy]) -> list[dict]:

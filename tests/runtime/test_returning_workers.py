@@ -14,6 +14,7 @@ import torch
 
 import tacit
 from tacit.runtime import participants
+from tacit.session import checkpoints
 from tests.runtime.elastic import Launch
 from tests.runtime.launched_workers import is_told, wait_for
 from tests.runtime.processes import Failed
@@ -32,9 +33,18 @@ GOSSIP = [tacit.SwarmSGD(local_steps=2), tacit.PullSwarm(local_steps=2), tacit.A
 
 
 def train(
-    tell: Any, strategy: tacit.Strategy, steps: int, pause_s: float = 0.01, every: int = 0, server: str = "rank0"
+    tell: Any,
+    strategy: tacit.Strategy,
+    steps: int,
+    pause_s: float = 0.01,
+    every: int = 0,
+    server: str = "rank0",
+    folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Train until the session is done; tell each fifth step. A step takes ``pause_s`` until the test says "hurry"."""
+    """Train until the session is done; tell each fifth step. A step takes ``pause_s`` until the test says "hurry".
+
+    folder: to write a checkpoint to after five steps, which later lives find and resume, as scripts do.
+    """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 1))
     model[0].bias.requires_grad_(False)
@@ -43,6 +53,8 @@ def train(
     changes: list[tuple[int, ...]] = []
     session.on_regroup(lambda members: changes.append(tuple(members)))
     draw, begun = torch.Generator().manual_seed(tacit.rank()), session.step
+    if folder is not None and checkpoints.step_of(folder) is not None:
+        assert session.resume(folder) == session.updates
     tell(("attached", session.step, session.updates))
     while not session.is_done:
         x = torch.randn(8, 4, generator=draw)
@@ -53,10 +65,12 @@ def train(
         optimizer.step()
         if session.step % 5 == 0:
             tell(("step", session.step, session.updates))
+        if folder is not None and session.step == 5:
+            session.checkpoint(folder)
         if every and session.step % every == 0 and not session.is_done:
             with session.reported_model():
                 pass
-    members = [] if strategy.has_server else session.gather(tacit.rank())
+    members = session.gather(tacit.rank())
     run = session.close()
     trained = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     return {
@@ -74,12 +88,15 @@ def check_equal(results: list[Any]) -> None:
     for result in results:
         assert not isinstance(result, Failed), str(result)
         assert torch.equal(result["model"], results[0]["model"])
+        assert result.get("members") == results[0].get("members")
 
 
 @pytest.mark.parametrize(("strategy", "steps"), SERVERS, ids=str)
-def test_learners_that_are_killed_come_back_and_end_with_the_servers_model(strategy: tacit.Strategy, steps: int):
+def test_learners_that_are_killed_come_back_and_end_with_the_servers_model(
+    strategy: tacit.Strategy, steps: int, tmp_path: Path
+):
     """K-sync with all learners waits for each of them, so it goes on only if their loss and their return are heard."""
-    with Launch(WORKERS, train, strategy, steps, 0.05) as launch:
+    with Launch(WORKERS, train, strategy, steps, 0.05, 0, "rank0", tmp_path) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(3)
         launch.until_heard([3], 2)  # its next life trains
@@ -91,13 +108,14 @@ def test_learners_that_are_killed_come_back_and_end_with_the_servers_model(strat
         results = launch.end()
         assert [life.number for life in launch.present] == [1, 1, 2, 3]
     check_equal(results)
+    assert results[0]["members"] == [*range(WORKERS)]
     assert {result["updates"] for result in results} == {steps}
 
 
 @pytest.mark.parametrize("strategy", GOSSIP[:2], ids=str)
-def test_gossip_peers_that_are_killed_come_back_with_a_trained_model(strategy: tacit.Strategy):
+def test_gossip_peers_that_are_killed_come_back_with_a_trained_model(strategy: tacit.Strategy, tmp_path: Path):
     """Evaluations and the last mean are over the lives that take part; a joiner continues at the others' step."""
-    with Launch(WORKERS, train, strategy, 300, 0.03, 60) as launch:
+    with Launch(WORKERS, train, strategy, 300, 0.03, 60, "rank0", tmp_path) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(0, 3)
         launch.until_heard([0, 3], 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 import warnings
@@ -14,6 +15,7 @@ import torch
 import tacit
 from tacit import workloads
 from tacit.runtime.train import train
+from tacit.session import checkpoints
 from tests.runtime.launched_workers import note_step, pass_steps_of_others
 from tests.runtime.processes import Failed, outcomes, together
 
@@ -35,13 +37,14 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
     resumed = rest.pop("resume", None)
     victims = rest.pop("victims", ())
     slow, quiet_s = rest.pop("slow", None), rest.pop("quiet_s", 1.0)
+    exchanges = rest.pop("exchanges", False)
     session = tacit.attach(model, optimizer, strategy, steps=steps, timeout_s=20.0, **rest)
     begun = 0 if resumed is None else session.resume(resumed)
     draw, taken, looked = torch.Generator().manual_seed(tacit.rank()), 0, None
     for batch in range(batches[tacit.rank()]):
         if session.is_done:
             break
-        if batch == 4 and tacit.rank() in victims:
+        if batch == (4 if folder is None else 8) and tacit.rank() in victims:
             os.kill(os.getpid(), signal.SIGKILL)
         x = torch.randn(8, 4, generator=draw)
         optimizer.zero_grad()
@@ -60,6 +63,8 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
                 looked = model.weight.detach().clone()
             if folder is not None:
                 session.checkpoint(folder)
+    gathered = session.gather(tacit.rank()) if exchanges else []
+    mean = session.mean(float(tacit.rank())) if exchanges else None
     run = session.close()
     weights = model.weight.detach().flatten()
     return {
@@ -67,6 +72,8 @@ def play(strategy: tacit.Strategy, steps: int | None, batches: list[int], pause_
         "taken": taken,
         "updates": session.updates,
         "looked": looked,
+        "gathered": gathered,
+        "mean": mean,
         "model": weights,
         "run": run.summary(),
     }
@@ -169,7 +176,7 @@ def test_the_server_may_be_a_process_of_its_own(strategy: tacit.Strategy):
         assert torch.equal(result["model"], workers[0]["model"])
 
 
-def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | str:
+def killed(strategy: tacit.Strategy, victims: list[int], server: str, checkpoint: str | None = None) -> dict | str:
     """Run ``play`` with ``victims`` killed in the middle; the server is in rank 0, or the last process."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - (server == "process")
     os.environ["WORLD_SIZE"] = str(size)
@@ -177,7 +184,9 @@ def killed(strategy: tacit.Strategy, victims: list[int], server: str) -> dict | 
     if is_server:
         os.environ.update(TACIT_SERVE="1", RANK="0")
     try:
-        return play(strategy, 40, [400] * size, pause_s=0.01, victims=() if is_server else victims, server=server)
+        victims = [] if is_server else victims
+        rest = {"victims": victims, "server": server, "exchanges": True, "checkpoint": checkpoint}
+        return play(strategy, 40 if checkpoint is None else 400, [400] * size, pause_s=0.01, **rest)
     except SystemExit:
         return "served"
 
@@ -197,7 +206,7 @@ LOSSES = [
 @pytest.mark.parametrize(("strategy", "workers", "victims", "server"), LOSSES, ids=lambda value: str(value))
 def test_killed_learners_do_not_hold_up_others(strategy: tacit.Strategy, workers: int, victims: list[int], server: str):
     """The server is notified, waits for the learners that are left, and the run finishes with the model of all its
-    updates.
+    updates. Exchanges of values are among those that are left.
     """
     results = outcomes(workers + (server == "process"), killed, strategy, victims, server)
     if server == "process":
@@ -207,6 +216,7 @@ def test_killed_learners_do_not_hold_up_others(strategy: tacit.Strategy, workers
     for result in results:
         assert not isinstance(result, Failed), str(result)
         assert result["updates"] == 40 and torch.equal(result["model"], results[0]["model"])
+        assert result["gathered"] == [*range(len(results))] and result["mean"] == (len(results) - 1) / 2
     assert results[0]["run"]["steps"] == 40
 
 
@@ -229,18 +239,21 @@ def one_closes_early(strategy: tacit.Strategy) -> tacit.Run | None:
                 optimizer.step()
                 if tacit.rank() == 2 and session.step == 5:
                     raise ZeroDivisionError("a bug in the loop")
+            assert session.gather(tacit.rank()) == [0, 1]
     except ZeroDivisionError:
         return None
     return session.run
 
 
 @pytest.mark.parametrize("strategy", [tacit.KBatchSync(k=2), tacit.KAsync(k=1)], ids=str)
-def test_learners_hear_of_a_lost_server_also_if_they_wait_for_no_answer(strategy: tacit.Strategy):
+def test_learners_hear_of_a_lost_server_also_if_they_wait_for_no_answer(strategy: tacit.Strategy, tmp_path: Path):
     """Learners of K-batch-sync never receive before the first model arrives: they see the loss when they push."""
-    first, *others = outcomes(3, killed, strategy, [0], "rank0")
+    first, *others = outcomes(4, killed, strategy, [0], "rank0", str(tmp_path))
     assert first.name == "Died"
     for other in others:
-        assert isinstance(other, Failed) and other.name == "PeerLost" and "the server" in other.text, other
+        assert isinstance(other, Failed) and other.name == "PeerLost", other
+        assert re.search("^the server (was|and worker 0 were) lost at ", other.text), other
+    assert checkpoints.read_server(tmp_path)["model"]["updates"] == checkpoints.step_of(tmp_path) > 0
 
 
 def test_without_learners_a_server_process_ends_with_an_error():

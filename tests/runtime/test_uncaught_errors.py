@@ -1,7 +1,9 @@
-"""An error in the user's loop, outside ``with``: the other workers raise an error with its type and message."""
+"""Scripts without ``with``: an error in the loop, and a session that is never closed."""
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +12,10 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
+import tacit
+from tests.runtime.launched_workers import Launched
 from tests.runtime.processes import Module
+from tests.runtime.small_runs import batches, learn, network, sgd
 
 SCRIPT = """
 import torch, tacit
@@ -41,3 +46,35 @@ def test_others_hear_the_error_that_ended_a_script_without_with(tmp_path: Path) 
     assert "KeyError: 'my own bug'" in failed.stderr
     assert "session.close() was never called" not in failed.stderr
     assert "PeerLost: worker 0 was lost" in second and "KeyError: 'my own bug'" in second
+
+
+UNCLOSED = [tacit.LocalSGD(period=tacit.Every(8), overlap_steps=4), tacit.DPSGD(), tacit.SwarmSGD(), tacit.KAsync(k=1)]
+
+
+def never_closed() -> list[str]:
+    """Train with one strategy after the other, and end each as an interpreter does whose script has ended.
+
+    Return what each has said, or the error that another worker's end has raised before.
+    """
+    said: list[str] = []
+    logging.getLogger("tacit").addFilter(lambda record: said.append(record.getMessage()) or False)
+    for strategy in UNCLOSED:
+        model = network()
+        optimizer = sgd(model, 0.01)
+        tacit.attach(model, optimizer, strategy)
+        try:
+            learn(model, optimizer, batches(tacit.rank(), 20))
+        except tacit.PeerLost as error:
+            said.append(str(error))
+        atexit._run_exitfuncs()
+    return [text for text in said if "session.close()" in text]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_launched_processes_end_whose_sessions_are_never_closed() -> None:
+    """None waits for another one, in a call that is under way, or for messages."""
+    with Launched(3, 1, never_closed) as run:
+        results = run.results()
+        run.until(lambda: len(run.ended_s) == 3)
+    assert [len(said) for said in results] == [len(UNCLOSED)] * 3, results

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tacit.chaos.disk import SmallDisk
 from tacit.chaos.hosts import Hosts
 from tacit.chaos.plan import ChaosFault, ChaosPlan
-from tacit.chaos.records import process_of
+from tacit.chaos.records import latest_updates, process_of
 
 _CYCLE_S: Final = 0.1
 """Period in which a slow worker computes and is stopped."""
@@ -27,11 +27,14 @@ class Injector:
     """Applies one plan. records: the folder in which workers write their processes.
 
     A fault waits while a worker that it hits has not come back, and while it would leave fewer than ``min_workers``: on
-    a busy machine a killed worker comes back later than the plan says.
+    a busy machine a killed worker comes back later than the plan says. After update ``last`` it waits no longer, and
+    does not happen: it would hit the end of the run.
     """
 
-    def __init__(self, plan: ChaosPlan, records: Path, hosts: Hosts | None, disk: SmallDisk | None) -> None:
-        self._records, self._hosts, self._disk = records, hosts, disk
+    def __init__(
+        self, plan: ChaosPlan, records: Path, hosts: Hosts | None, disk: SmallDisk | None, *, last: int | None = None
+    ) -> None:
+        self._records, self._hosts, self._disk, self._last = records, hosts, disk, last
         self._plan, self._begun_s = plan, 0.0
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
@@ -82,6 +85,9 @@ class Injector:
             return
         if fault in self._waiting:
             self._waiting.remove(fault)
+            if self._last is not None and latest_updates(self._records) > self._last:
+                self._note(fault, [], list(fault.seats))
+                return
         self._note(fault, list(there), [])
         until_s = now_s + (fault.for_s or 0.0)
         if fault.takes_away:

@@ -42,6 +42,7 @@ def numbers(run: ChaosRun) -> dict[str, Any]:
         "left_processes": run.left_processes,
         "undisturbed_loss": run.undisturbed_loss,
         "recovery_s": recovery(run.found["faults"]),
+        "not_injected": not_injected(run.found["faults"]),
         "versions": versions(),
         **run.found,
     }
@@ -59,6 +60,11 @@ def recovery(faults: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
         if backs:
             found[kind] |= {"return_median": statistics.median(backs), "return_worst": max(backs)}
     return found
+
+
+def not_injected(faults: Sequence[dict[str, Any]]) -> int:
+    """Return how many faults of the plan did not happen: they waited until the end, or nearly."""
+    return sum(not fault["seats"] and fault["kind"] != "fill" for fault in faults)
 
 
 def counted(number: int, noun: str) -> str:
@@ -85,9 +91,11 @@ def page(run: ChaosRun) -> str:
     found, lines = run.found, [f"# {run.strategy}, {counted(run.plan.workers, 'worker')}", "", verdict(run), ""]
     own = "–" if found["loss"] is None else f"{found['loss']:.4f}"
     calm = "not measured" if run.undisturbed_loss is None else f"{run.undisturbed_loss:.4f}"
+    missing = not_injected(found["faults"])
+    happened = f"{counted(len(found['faults']), 'fault')}{f', of which {missing} did not happen' if missing else ''}"
     lines += [
         f"- loss: {own}; of the same run without faults: {calm}",
-        f"- {counted(len(found['faults']), 'fault')}, {counted(found['restarts'], 'restart')}, {found['wall_s']:.1f} s",
+        f"- {happened}, {counted(found['restarts'], 'restart')}, {found['wall_s']:.1f} s",
         *(_summary(kind, times) for kind, times in recovery(found["faults"]).items()),
         f"- steps that a worker took twice, because it had lost them: {found['repeated_steps']}",
         f"- processes left ten seconds after the end: {run.left_processes}",
@@ -119,7 +127,7 @@ def _summary(kind: str, times: dict[str, float]) -> str:
 
 
 def _row(number: int, fault: dict[str, Any]) -> str:
-    hit = ", ".join(map(str, fault["seats"])) or ("all" if fault["kind"] == "fill" else "none: not running then")
+    hit = ", ".join(map(str, fault["seats"])) or ("all" if fault["kind"] == "fill" else "none: it waited until the end")
     back = "" if fault.get("return_s") is None else f"{fault['return_s']:.2f}"
     missed = "" if fault.get("missed_steps") is None else f"{fault['missed_steps']}"
     cells = [

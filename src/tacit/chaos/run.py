@@ -18,7 +18,7 @@ from tacit.chaos.analysis import analyse
 from tacit.chaos.disk import SmallDisk, small_disk
 from tacit.chaos.hosts import HUB_ADDRESS, Hosts, hosts
 from tacit.chaos.injector import Injector
-from tacit.chaos.plan import ChaosPlan
+from tacit.chaos.plan import RETURN_S, ChaosPlan
 from tacit.chaos.records import have_attached, is_running, latest_updates, processes, read_lives, size_of
 from tacit.chaos.report import counted, write_report
 from tacit.chaos.worker import Job
@@ -86,7 +86,7 @@ def run_chaos(
     between checkpoints; the faults of kind "fill" need them. undisturbed: whether the same run is made without faults.
     timeout_s: of ``tacit.attach``. launcher: "tacit launch", or "torchrun", which starts no worker again.
     """
-    plan.check_hosts(shards_of(strategy))
+    check_run(plan, strategy)
     kinds = {fault.kind for fault in plan.faults}
     require("fill" not in kinds or checkpoint_every > 0, "the plan fills the disk; give checkpoint_every as well.")
     require(launcher in LAUNCHERS, f"launcher={launcher!r} must be one of {', '.join(LAUNCHERS)}.")
@@ -108,7 +108,8 @@ def run_chaos(
         if found_hosts is not None:
             job = replace(job, namespace=found_hosts.prefix)
         words = job.words(out / "job.json")
-        played = play(plan, words, out, found_hosts=found_hosts, disk=disk, launcher=launcher, say=say)
+        last = steps - last_updates(strategy, plan.workers, steps, step_s)
+        played = play(plan, words, out, found_hosts=found_hosts, disk=disk, launcher=launcher, say=say, last=last)
     run = reported(plan, str(strategy), played, out, None, compares_rounds=has_equal_models(strategy))
     if undisturbed and played.exit_code == 0:
         say(f"the report is in {out}; now the same run without faults, for its loss")
@@ -118,6 +119,18 @@ def run_chaos(
         run = replace(run, undisturbed_loss=loss)
         write_report(run, out)
     return run
+
+
+def check_run(plan: ChaosPlan, strategy: Strategy[Any]) -> None:
+    """Raise if ``strategy`` cannot train with the workers of ``plan``, or if a fault would end the run."""
+    base, shards = getattr(strategy, "base", strategy), shards_of(strategy)
+    if isinstance(base, ParameterServerStrategy):
+        base.check_workers(plan.workers)
+    require(
+        shards <= plan.workers,
+        f"shards={shards} must be at most workers={plan.workers}; use fewer shards or more workers.",
+    )
+    plan.check_hosts(shards)
 
 
 def play_undisturbed(plan: ChaosPlan, words: Sequence[str], out: Path, *, say: Callable[[str], None]) -> float | None:
@@ -159,6 +172,11 @@ def updates_per_step(strategy: Strategy[Any], workers: int) -> float:
     return 1.0
 
 
+def last_updates(strategy: Strategy[Any], workers: int, steps: int, step_s: float) -> int:
+    """Return the updates at the end in which no fault begins that had to wait: a killed worker could not come back."""
+    return min(round(RETURN_S / step_s * updates_per_step(strategy, workers)), steps // 10)
+
+
 @contextmanager
 def _places(kinds: set[str], workers: int, out: Path) -> Iterator[tuple[Hosts | None, SmallDisk | None]]:
     """Make what the faults need: network namespaces, a small disk."""
@@ -177,14 +195,18 @@ def play(
     disk: SmallDisk | None = None,
     launcher: str = LAUNCHERS[0],
     say: Callable[[str], None] = print,
+    last: int | None = None,
 ) -> Played:
-    """Let workers that run ``words`` train and write records into ``out``, while the faults of ``plan`` happen."""
+    """Let workers that run ``words`` train and write records into ``out``, while the faults of ``plan`` happen.
+
+    last: the update after which no fault begins that had to wait.
+    """
     records = out / "records"
     records.mkdir(parents=True)
     command = _command(plan, words, out, found_hosts, launcher)
     with (out / "launch.txt").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    injector, faults = Injector(plan, records, found_hosts, disk), counted(len(plan.faults), "fault")
+    injector, faults = Injector(plan, records, found_hosts, disk, last=last), counted(len(plan.faults), "fault")
     try:
         _wait_for_start(process, records, plan.workers, out)
         say(f"training with {counted(plan.workers, 'worker')}; {faults} in {plan.for_s:g} s")

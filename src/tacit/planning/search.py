@@ -1,4 +1,4 @@
-"""The search of a plan: which simulations to make, in four waves.
+"""The search of a plan: which simulations to make, in waves.
 
 1. The candidates that stay to the end, DDP and the user's own strategy, at the user's learning rate.
 2. All others whose best possible time is shorter: the steps of synchronous SGD at their own pace. None of them is
@@ -7,6 +7,7 @@
    the best rates of both are compared.
 4. The fastest six and those that stay, with further seeds. Times of two seeds differ by several percent, so that the
    fastest three of one seed often lack the fastest one, and only candidates with all seeds are compared.
+5. The fastest four of these with six more seeds, if they are close; then those that still are, twice more.
 
 A wave starts when the one before has ended, so results do not depend on the number of processes. Once the budget is
 spent, no further wave starts.
@@ -33,7 +34,13 @@ _OPTIMISM: Final = 0.8
 _MARGIN: Final = 1.1
 """Candidates are simulated for longer than the best time by this factor, as paces are uncertain."""
 _MOST_CANDIDATES: Final = 24
-_TUNED, _REPEATED = 6, 6
+_TUNED, _REPEATED, _DECIDED = 6, 6, 4
+_DECIDING_WAVES, _DECIDING_SEEDS = 3, 6
+FIRST_DECIDING_SEED: Final = 1000
+"""Seeds of the last waves begin here: none that a user would give, or would judge a plan by."""
+_CLOSE: Final = 0.26
+"""Two means over n seeds are close if they differ by less than this share over √n: one and a half standard errors of
+their difference, where times of single seeds have a deviation of 12 %."""
 RATES: Final = (0.5, 2.0, 4.0)
 """Other learning rates that are tried, as factors of the user's."""
 
@@ -68,6 +75,7 @@ class Search:
         self._candidates, self._paces, self._scope = candidates, paces, scope
         self._now_s, self._begun_s = now_s, now_s()
         self._wave, self._left = 0, 0
+        self._finalists: list[Candidate] = []
         self.trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
         self.skipped: dict[Candidate, str] = {}  # with the reason
         self.is_cut = False  # whether the budget ended the search
@@ -84,11 +92,14 @@ class Search:
         assert isinstance(task, PlanTask)
         self.trials[task.candidate].append(Trial.of(run, task.lr, self._scope.target_loss))
         self._left -= 1
-        while self._left == 0 and self._wave < 4:
-            if self._wave > 1 and self._now_s() - self._begun_s > self._scope.budget_s:
+        waves = (self._second, self._third, self._fourth, *[self._decide] * _DECIDING_WAVES)
+        while self._left == 0 and self._wave <= len(waves):
+            is_spent = self._wave > 1 and self._now_s() - self._begun_s > self._scope.budget_s
+            tasks = list(waves[self._wave - 1]())
+            if tasks and is_spent:
                 self.is_cut = True
                 return
-            yield from (self._second, self._third, self._fourth, self._none)[self._wave - 1]()
+            yield from tasks
 
     def score(self, candidate: Candidate, lr: float | None = None) -> float:
         """Return the median time to the target, or the loss after the given time; infinite if it was not reached.
@@ -130,17 +141,28 @@ class Search:
         yield from self._start([(one, rate, self._scope.seeds[0]) for one in chosen for rate in rates])
 
     def _fourth(self) -> Iterator[tuple[Order, Task]]:
+        self._finalists = [*self._kept(), *self._best(_REPEATED)]
+        yield from self._repeated(self._finalists, self._scope.seeds[1:])
+
+    def _decide(self) -> Iterator[tuple[Order, Task]]:
+        number = self._wave - 4
+        seeds = len(self._scope.seeds) + number * _DECIDING_SEEDS
+        best = min(map(self.score, self._finalists), default=math.inf)
+        close = [one for one in self._finalists if self.score(one) <= (1 + _CLOSE / math.sqrt(seeds)) * best < math.inf]
+        is_needed = len(close) > 1 and len(self._scope.seeds) > 1
+        self._finalists = sorted(close, key=self.score)[:_DECIDED]
+        first = FIRST_DECIDING_SEED + number * _DECIDING_SEEDS
+        yield from self._repeated(self._finalists, range(first, first + _DECIDING_SEEDS) if is_needed else ())
+
+    def _repeated(self, candidates: Sequence[Candidate], seeds: Sequence[int]) -> Iterator[tuple[Order, Task]]:
+        """Start candidates with further seeds, at the user's learning rate and at the best one."""
         wanted = []
-        for one in [*self._kept(), *self._best(_REPEATED)]:
+        for one in candidates:
             rates: set[float | None] = {self._scope.lr}
             if tried := self._rates(one):
                 rates.add(min(tried, key=lambda rate: (self.score(one, rate), rate)))
-            wanted += [(one, rate, seed) for rate in sorted(rates, key=_rank) for seed in self._scope.seeds[1:]]
+            wanted += [(one, rate, seed) for rate in sorted(rates, key=_rank) for seed in seeds]
         yield from self._start(wanted, capped=False)
-
-    def _none(self) -> Iterator[tuple[Order, Task]]:
-        self._wave += 1
-        yield from ()
 
     def _best(self, count: int) -> list[Candidate]:
         """Return the best candidates that reached the target, besides those that stay."""

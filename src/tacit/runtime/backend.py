@@ -342,7 +342,9 @@ class ProcessBackend:
     def listen(self, session: Session, handler: Callable[[int, Message], None]) -> None:
         self._handler = handler
         if self.collectives is not None and not self._has_rounds:
-            self.collectives.skips_lost = self._strategy.skips_lost_workers and self.membership is None
+            has_server = self._strategy.has_server
+            self.collectives.skips_lost = self.membership is None and (self._strategy.skips_lost_workers or has_server)
+            self.collectives.skips_failed = has_server
             self._causes.watch(lambda: self._termination.asked_s is not None, self._fail_endpoints)
         if self.endpoint is not None:
             self.endpoint.start_handling()

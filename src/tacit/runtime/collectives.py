@@ -60,6 +60,7 @@ class Collectives:
         self._failure: BaseException | None = None  # the error that ended this worker's collectives
         self._everyone = tuple(range(environment.size))
         self.skips_lost = False  # whether collectives of all workers continue without lost ones
+        self.skips_failed = False  # and without those that ended by an error of their own
         self._living, self.exchanges = self._everyone, 0
         self._participants, self._lives = participants, dict[int, int]()  # lives: by rank, where they may change
         self.notices = WaitNotices(environment, timeout)
@@ -198,11 +199,14 @@ class Collectives:
 
     def _present(self) -> tuple[dict[int, int], list[int]]:
         """Return the lives that take part in this exchange, by rank, and the workers that are lost."""
-        if self._participants is not None:
-            present = self._participants.present(self.exchanges)
-            return present, [rank for rank in self.living if rank not in present]
-        lost = self._causes.lost()
-        return {rank: 1 for rank in self.living if rank not in lost}, lost
+        lives = (
+            dict.fromkeys(self.living, 1) if self._participants is None else self._participants.present(self.exchanges)
+        )
+        gone = set(self._causes.lost() if self._participants is None else ())
+        if self.skips_failed and self._causes.cause() is None:  # a learner's error is no cause for the run to end
+            gone.update(rank for rank in lives if self._causes.is_leaving(rank))
+        present = {rank: life for rank, life in lives.items() if rank not in gone}
+        return present, [rank for rank in self.living if rank not in present]
 
     def begin_last(self, lives: Mapping[int, int]) -> None:
         """Let these workers, whose lives are given by rank, take part in the exchanges that are left.

@@ -67,11 +67,12 @@ class Session:
             self._regrouping = Regrouping(backend, strategy, self._hooks, self._worker, self._shard)
             backend.start_clock()
             listen = partial(backend.listen, self, self._hooks.handle)
-            if backend.start_exchange is not None and backend.start_exchange.is_due:
+            self._has_joined = backend.start_exchange is not None and backend.start_exchange.is_due
+            if backend.start_exchange is not None and self._has_joined:
                 join_run(backend, backend.start_exchange, parts, listen)
             else:
                 listen()
-            self._regrouping.join()
+            self._has_joined |= self._regrouping.join()
 
     def _refuse_wrappers(self, parameters: Sequence[nn.Parameter]) -> None:
         """Refuse wrappers that communicate: at attach and, for later ones, in the first step.
@@ -152,7 +153,7 @@ class Session:
     def mean(self, value: float | Tensor) -> float | Tensor:
         """Return the mean of ``value`` over all workers, e.g. of an accuracy.
 
-        Every rank must call it. The exchange is not counted as traffic.
+        Every rank must call it; those that are lost are left out. The exchange is not counted as traffic.
         """
         self._end.check_open("mean()")
         with self._end.on_error():
@@ -168,7 +169,7 @@ class Session:
             return gather_over_workers(self._backend, value)
 
     def barrier(self) -> None:
-        """Wait until every worker has called it."""
+        """Wait until every worker has called it that is not lost."""
         self._end.check_open("barrier()")
         with self._end.on_error():
             wait_for_all(self._backend)
@@ -251,9 +252,11 @@ class Session:
 
         Collective. Exact with the number of workers that wrote it. With another number, all start from the mean of its
         models. In server strategies the server continues, all workers take its model, and the call returns its updates.
-        A probed script starts from step 0.
+        A worker that has joined a run keeps the state of the others. A probed script starts from step 0.
         """
         self._end.check_open("resume()")
+        if self._has_joined:
+            return self.updates
         require(self.step == 0, f"resume() must follow attach; {self.step} steps have been taken already.")
         if self._probe is not None:
             return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,15 +66,17 @@ def test_survivors_go_on_without_killed_workers_and_end_with_equal_models(strate
         assert torch.equal(model, ended[0][0])
 
 
-def returning_run(strategy: tacit.Strategy, absent: int) -> tuple[torch.Tensor, int, int, list[Any]]:
+def returning_run(strategy: tacit.Strategy, absent: int, folder: str) -> tuple[torch.Tensor, int, int, list[Any]]:
     """Train until the test says "end"; return model, first and last step, and changes of members.
 
-    ``absent`` waits at step ``KILLED_AT`` of its first life until it is killed, or stopped and told to go on.
+    ``absent`` waits at step ``KILLED_AT`` of its first life until it is killed, or stopped and told to go on. As
+    scripts do that are started again, its next life resumes the checkpoint that is in ``folder`` then.
     """
     model, changes = network(), []
     optimizer = sgd(model)
     with tacit.attach(model, optimizer, strategy) as session:
-        first, is_over = session.step, 0.0
+        first = session.resume(folder) if checkpoints.step_of(Path(folder)) is not None else 0
+        is_over = 0.0
         session.on_regroup(lambda members: changes.append((session.step, tuple(members))))
         data = batches(tacit.rank(), 5000)
         while not is_over:
@@ -81,6 +84,8 @@ def returning_run(strategy: tacit.Strategy, absent: int) -> tuple[torch.Tensor, 
                 tell("held")
                 wait_for("go on")
             learn(model, optimizer, [data[session.step]], session)
+            if session.step == 3:
+                session.checkpoint(folder)
             if session.step % 4 == 0:  # an exchange between two steps, which a joiner must not miss
                 is_over = session.mean(float(is_told("end")))
     return flat(model), first, session.step, changes
@@ -97,8 +102,8 @@ def returning_run(strategy: tacit.Strategy, absent: int) -> tuple[torch.Tensor, 
     ],
     ids=["outer step", "overlapped rounds", "D-PSGD", "SGP", "CHOCO"],
 )
-def test_a_killed_worker_that_is_started_again_continues_at_the_members_step(strategy):
-    with Launched(4, 1, returning_run, strategy, 0) as run:
+def test_a_killed_worker_that_is_started_again_continues_at_the_members_step(strategy, tmp_path):
+    with Launched(4, 1, returning_run, strategy, 0, str(tmp_path)) as run:
         run.reached("held")
         run.kill(0)
         run.processes[0].join()
@@ -110,14 +115,14 @@ def test_a_killed_worker_that_is_started_again_continues_at_the_members_step(str
     (_, first, last, _), *others = ended
     for model, _, steps, changes in others:
         assert [members for _, members in changes] == [(1, 2, 3), (0, 1, 2, 3)]
-        assert changes[1][0] == first
+        assert changes[1][0] == first > KILLED_AT
         assert steps == last
         assert torch.equal(model, ended[0][0])
 
 
 @pytest.mark.parametrize("strategy", [tacit.AllReduce(), tacit.DPSGD()], ids=["all-reduce", "D-PSGD"])
-def test_a_stopped_worker_is_left_out_and_joins_again_when_it_resumes(strategy):
-    with Launched(4, 1, returning_run, strategy, 3) as run:
+def test_a_stopped_worker_is_left_out_and_joins_again_when_it_resumes(strategy, tmp_path):
+    with Launched(4, 1, returning_run, strategy, 3, str(tmp_path)) as run:
         run.reached("held")
         run.stop(3)
         run.store.set("go on", "1")

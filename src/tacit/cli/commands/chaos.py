@@ -11,7 +11,7 @@ import typer
 from tacit.chaos.drawing import draw_plan
 from tacit.chaos.plan import KINDS, ChaosPlan
 from tacit.chaos.report import counted, page
-from tacit.chaos.run import run_chaos
+from tacit.chaos.run import check_run, run_chaos
 from tacit.cli import run_folders
 from tacit.cli.exit_messages import FAILED, explained
 from tacit.cli.process_options import is_part
@@ -103,8 +103,9 @@ def chaos_command(
         require(for_s is None or for_s > 0, f"--for {for_s} must be a positive time in seconds.")
         require(interval is None or interval > 0, f"--interval {interval} must be a positive time in seconds.")
         wanted = [kind.strip() for kind in (_KINDS if kinds is None else kinds).split(",") if kind.strip()]
-        unknown = [kind for kind in wanted if kind not in KINDS]
-        require(bool(wanted) and not unknown, f"--kinds {kinds}: known kinds are {', '.join(KINDS)}.")
+        unknown, known = [kind for kind in wanted if kind not in KINDS], ", ".join(KINDS)
+        require(bool(wanted), f"--kinds '{kinds}' names no kind; give one or more of {known}, with commas between.")
+        require(not unknown, f"--kinds {kinds}: {unknown[0] if unknown else ''} is unknown; known kinds are {known}.")
         plan = draw_plan(
             seed,
             workers=4 if workers is None else workers,
@@ -117,8 +118,13 @@ def chaos_command(
         given = {"--workers": workers, "--for": for_s, "--interval": interval, "--kinds": kinds}
         ignored = [name for name, value in given.items() if value is not None]
         require(not ignored, f"{', '.join(ignored)} cannot be used with a plan, which sets it; change {plan_file}.")
+        require(
+            plan_file.suffix != ".py",
+            f"{plan_file} is a script, and tacit chaos trains a small network of its own; give a plan of faults "
+            f"(PLAN.toml) or none, and the strategy with -s. To start a script, type tacit launch {plan_file}.",
+        )
         plan = ChaosPlan.read(plan_file)
-    plan.check_hosts(shards_of(parsed))
+    check_run(plan, parsed)
     folder = run_folders.claim(out, command="chaos", force=force)
     if draw_only:
         plan.write(folder / "plan.toml")

@@ -21,8 +21,9 @@ from tacit.runtime.environment import Environment
 
 _CAUSE_S: Final = 15.0
 """How long a worker whose collective failed waits for a cause: a lost worker, or a published error."""
-_ARRIVAL_S: Final = 3.0
-"""How long a worker whose collective timed out waits for the marks of others before it names those without one."""
+_ARRIVAL_S: Final = 1.5
+"""How long a worker whose collective timed out waits for the marks of others before it names those without one. Others
+that wait hear of it at once, because its groups are closed; one and a half seconds allow for busy machines."""
 _FURTHER_LOSSES_S: Final = 0.5
 """How long to look for further losses after the first."""
 _LOOK_S: Final = 0.02

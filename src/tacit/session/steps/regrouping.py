@@ -41,10 +41,12 @@ class Regrouping:
         """Call ``callback`` with the members at the beginning of the next step when they have changed."""
         self._callbacks.append(callback)
 
-    def join(self) -> None:
-        """Join the run if this worker does not hold its model: it has come late, or was left out."""
-        if self._membership is not None and not self._membership.holds:
-            self._membership.join()
+    def join(self) -> bool:
+        """Join the run if this worker does not hold its model, because it has come late or was left out; say if so."""
+        if self._membership is None or self._membership.holds:
+            return False
+        self._membership.join()
+        return True
 
     def begin_step(self) -> None:
         """Take joiners in if a round has said that some wait; tell the user of other members.

@@ -88,14 +88,18 @@ class ParameterServerStrategy(ServerStrategy[Any], TakesJoiners):
         waits_for_all = (self.waits_for_update and self.k >= workers) or self.staleness_bound == 0
         return not waits_for_all and not (self.rate is not None and self.rate.needs_times)
 
+    def check_workers(self, workers: int) -> None:
+        """Raise if a run with so many learners would never make an update."""
+        require(
+            not self.waits_for_update or self.k <= workers,
+            f"k={self.k} is more learners than workers={workers}; use k={workers} (synchronous) or less, "
+            f"or a batch kind.",
+        )
+
     # The learner's hooks.
 
     def init(self, worker: Worker) -> LearnerState:
-        require(
-            not self.waits_for_update or self.k <= worker.size,
-            f"k={self.k} is more learners than workers={worker.size}; use k={worker.size} (synchronous) or less, "
-            f"or a batch kind.",
-        )
+        self.check_workers(worker.size)
         return Learner.init(self, worker)
 
     def before_step(self, worker: Worker, state: LearnerState) -> None:
