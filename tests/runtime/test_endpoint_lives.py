@@ -109,6 +109,29 @@ def test_an_endpoint_that_follows_its_peers_writes_to_their_new_lives_and_forget
         close(one, first, second)
 
 
+def test_an_endpoint_that_follows_its_peers_connects_again_to_a_life_that_was_lost_in_a_cut():
+    with ends(0, 1) as (one, other):
+        one.endpoint.send(1, Note(1))
+        assert other.endpoint.receive(Note) == (0, Note(1))
+        for end, peer in ((one, 1), (other, 0)):
+            end.endpoint.send(peer, Note(2))
+            end.endpoint._senders.open[peer].lose(1.0)  # as after a cut that was longer than the network waits
+        one.endpoint.send(1, Note(3))  # dropped
+        for end, peer in ((one, 1), (other, 0)):
+            end.endpoint.follow({peer: 1})
+            end.endpoint.forget_received()
+        one.endpoint.send(1, Note(4))
+        other.endpoint.send(0, Note(5))
+        assert last_of(other, 0) == Note(4) and last_of(one, 1) == Note(5)
+
+
+def last_of(end: End, peer: int) -> Note:
+    """Return the first message above 3: earlier ones may arrive late."""
+    while (note := end.endpoint.receive(Note, peer)[1]).number <= 3:
+        pass
+    return note
+
+
 def test_who_waits_for_a_message_may_be_called_away():
     class CalledAway(Exception):
         pass

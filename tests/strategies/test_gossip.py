@@ -24,7 +24,7 @@ from tacit.strategies import Strategy
 from tacit.strategies.gossip.asynchronous import AsynchronousState
 from tacit.strategies.gossip.choco import CHOCOState
 from tacit.strategies.gossip.members import agree_on_round
-from tacit.strategies.gossip.neighbours import GossipState, rounds_to_reach_all
+from tacit.strategies.gossip.neighbours import GossipMessage, GossipState, _received, rounds_to_reach_all
 from tacit.strategies.gossip.sgp import SGPState
 from tacit.theory import GraphTheory
 from tests.strategies.troubles import troubles
@@ -340,3 +340,9 @@ def test_members_that_agree_on_a_round_agree_on_the_last_one_with_data():
         worker = SimpleNamespace(rank=rank, step=step, network=Others())
         agree_on_round(worker, state, members)
     assert (state.members, state.first_round, state.last_data_round) == (members, 9, 5)
+
+
+def test_messages_of_earlier_rounds_are_dropped():
+    coming = [GossipMessage(number, 0, torch.zeros(1)) for number in (148, 149, 348)]
+    network = SimpleNamespace(receive=lambda kind, source: (source, coming.pop(0)))
+    assert _received(SimpleNamespace(rank=2, step=348, network=network), 1).round == 348  # type: ignore[arg-type]

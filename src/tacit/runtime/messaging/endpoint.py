@@ -33,7 +33,8 @@ from tacit.runtime.messaging.senders import Frames, Sender, Senders
 MessageType = TypeVar("MessageType", bound=Message)
 
 _GOODBYE_S: Final = 5.0
-"""How long ``close`` waits for peers to read what was sent to them."""
+_LAST_WORD_S: Final = 1.0
+"""How long ``close`` waits for peers to read what was sent to them; the second one after a failure."""
 _STOPPED_S: Final = 1.0
 """How long to wait before looking whether others are stopped."""
 _ITS_OUTPUT: Final = "its own output says why."
@@ -184,11 +185,18 @@ class MessageEndpoint:
         return self._reader.arrived_s
 
     def follow(self, lives: Mapping[int, int]) -> None:
-        """Connect to these lives of peers where they are new; no message of an earlier life is awaited any more."""
+        """Connect to these lives of peers where they are new, or were lost and are back, as after a cut.
+
+        No message of an earlier life is awaited any more.
+        """
         self._asked.clear()
         for peer, life in lives.items():
-            if peer in self._senders.open and self._senders.open[peer].life < life:
+            if peer not in self._senders.open:
+                continue
+            if self._senders.open[peer].life < life:
                 self._reader.connect_to_new_life(peer)
+            elif self._senders.open[peer].is_lost and self._senders.open[peer].life == life:
+                self._senders.renew(peer, life, self._reader.now_s)
 
     def forget_received(self) -> None:
         """Drop messages that have arrived and wait to be received."""
@@ -232,8 +240,11 @@ class MessageEndpoint:
         """
         return self._receiver.bad_messages + self._credentials.refusals
 
-    def close(self) -> None:
-        """Send goodbye, wait a bounded time until peers have read all messages, and end the thread and the sockets."""
+    def close(self, *, after_failure: bool = False) -> None:
+        """Send goodbye, wait a bounded time until peers have read all messages, and end the thread and the sockets.
+
+        after_failure: a peer may never answer, as it is cut off or stopped.
+        """
         if self._is_closing:
             return
         self._is_closing = True
@@ -242,7 +253,7 @@ class MessageEndpoint:
             self._thread.join()
             with suppress(RuntimeError):  # the store is gone
                 self._senders.open_published()
-            self._send_goodbye()
+            self._send_goodbye(_LAST_WORD_S if after_failure else _GOODBYE_S)
         self._context.destroy(linger=0)
         sent_buffers.remove_endpoint()
 
@@ -431,12 +442,12 @@ class MessageEndpoint:
 
     # The end.
 
-    def _send_goodbye(self) -> None:
+    def _send_goodbye(self, wait_s: float) -> None:
         """Send goodbye to all peers and read until each has acknowledged it, left or been lost."""
         peers = self._senders.open.values()
         for peer in peers:
             peer.offer((peer.stamps.goodbye,), may_queue=True)
-        deadline_s = time.monotonic() + min(_GOODBYE_S, self._timeout_s)
+        deadline_s = time.monotonic() + min(wait_s, self._timeout_s)
         while time.monotonic() < deadline_s and not all(p.goodbye_ack or p.gone_s is not None for p in peers):
             self._inbox.clear()
             self._reader.read(time.monotonic())

@@ -78,18 +78,24 @@ def exchange(
     weights = graph.mixing(size, step - 1)[place]
     sources = weights.nonzero().view(-1)
     for source, weight in zip(sources.tolist(), weights[sources].tolist(), strict=True):
-        message = own if source == place else network.receive(GossipMessage, members[source])[1]
-        if message.round != step:
-            raise RunError(
-                f"rank {worker.rank} is in round {step} and received round {message.round} from rank "
-                f"{members[source]}: a message was lost; use a strategy that tolerates lost messages, such as "
-                f"SwarmSGD()."
-            )
+        message = own if source == place else _received(worker, members[source])
         state.last_data_round = max(state.last_data_round, message.last_data_round)
         yield weight, message.body
     state.under_way = 0
     if worker.steps is None and step - state.last_data_round >= rounds_to_reach_all(graph, size):
         worker.report_total_weight(0.0)
+
+
+def _received(worker: Worker, source: int) -> GossipMessage:
+    """Return the message of ``source`` of this round, which may be behind messages sent before the members changed."""
+    while (message := worker.network.receive(GossipMessage, source)[1]).round < worker.step:
+        pass
+    if message.round > worker.step:
+        raise RunError(
+            f"rank {worker.rank} is in round {worker.step} and received round {message.round} from rank {source}: "
+            f"a message was lost; use a strategy that tolerates lost messages, such as SwarmSGD()."
+        )
+    return message
 
 
 def mix(worker: Worker, state: GossipState, topology: Topology, vector: Tensor) -> Tensor:
