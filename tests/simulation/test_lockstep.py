@@ -61,7 +61,7 @@ def test_clusters_have_the_results_of_fibers(options: dict[str, Any]):
 
 
 def test_batches_that_are_drawn_in_parts_are_those_of_fibers(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tacit.simulation.lockstep._SAMPLES_DRAWN", 64)  # parts that end within a period
+    monkeypatch.setattr("tacit.simulation.lockstep.columns._SAMPLES_DRAWN", 64)  # parts that end within a period
     cluster = tacit.Cluster(workers=4, compute=RANDOM_TIMES)
     digits = workloads.digits(model="softmax", batch_size=4)
     strategy = tacit.LocalSGD(period=tacit.PeriodList((1, 4, 2, 7)))

@@ -91,7 +91,9 @@ class SparseVector(Compressed, wire="sparse"):
         for message in messages:
             check_length(cls, message.numbers, target.numel())
         positions = torch.cat([message.positions() for message in messages])
-        target.index_add_(0, positions, torch.cat([part.to(target.dtype) for part in parts]))
+        if len({part.dtype for part in parts}) > 1:
+            parts = [part.to(target.dtype) for part in parts]
+        target.index_add_(0, positions, torch.cat(parts).to(target.dtype))
         return None
 
     def positions(self) -> Tensor:

@@ -1,8 +1,9 @@
 """The base class of strategies: a frozen specification, a state, and six hooks that a world calls.
 
 A strategy with further capabilities also derives from one of the other classes: ``ServerStrategy`` has a server,
-``RunsAhead`` knows steps without communication, ``TakesJoiners`` admits workers during the run, ``MergesStates``
-combines states when a run resumes with another number of workers.
+``RunsAhead`` knows steps without communication, ``ActsForAll`` runs the hook of all ranks in one call,
+``TakesJoiners`` admits workers during the run, ``MergesStates`` combines states when a run resumes with another number
+of workers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from tacit.core.messages import Message
 from tacit.core.specs import Spec
-from tacit.core.worker import Server, Worker
+from tacit.core.worker import AllWorkers, Server, Worker
 from tacit.errors import MisplacedCall
 
 State = TypeVar("State")
@@ -173,6 +174,22 @@ class RunsAhead(ABC):
         A subclass that does not define this property itself does not have it.
         """
         return False
+
+
+class ActsForAll(ABC):
+    """A strategy that can run ``before_step`` of all ranks in one call, which a simulation does where it is faster.
+
+    The strategy has no other hooks but ``init``. A subclass that does not define ``before_step_of_all`` itself does not
+    have it.
+    """
+
+    @abstractmethod
+    def acts_for_all(self, worker: Worker) -> bool:
+        """Return whether ``before_step_of_all`` can replace ``before_step`` in a run of workers like ``worker``."""
+
+    @abstractmethod
+    def before_step_of_all(self, ranks: AllWorkers, states: Sequence[Any]) -> None:
+        """Do what ``before_step`` does on each of all workers: the same messages, gradients and states, to the bit."""
 
 
 class TakesJoiners(ABC):

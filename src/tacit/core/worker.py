@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
 
-from tacit.core.network import Network
+from tacit.core.network import Gathered, MessageType, Network
 from tacit.core.parameter_layout import Layout
 
 VectorMean = Callable[[Tensor, float], Tensor]
@@ -123,6 +123,27 @@ class Worker(Protocol):
 
     def note(self, name: str, value: float) -> None:
         """Record a number in the trace, for tables and figures."""
+
+
+class AllWorkers(Protocol):
+    """All workers of a simulation in the same hook (``ActsForAll``)."""
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """The workers, by rank. They communicate in ``all_gather`` alone."""
+
+    @property
+    def gradients(self) -> Tensor:
+        """The gradients of this step, one row per worker, to be changed in place."""
+
+    def spend(self, what: str, numbers: int) -> None:
+        """Account for work that every worker has done, as ``Worker.spend`` does."""
+
+    def all_gather(self, make: Callable[[], Sequence[MessageType]]) -> Gathered[MessageType]:
+        """Return the messages of all workers, in rank order.
+
+        make: returns them; called when all workers have joined, that is after the work that they spent time on.
+        """
 
 
 def is_timing_only(endpoint: object) -> bool:

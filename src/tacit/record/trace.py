@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterator, MutableSequence, Sequence
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -226,7 +227,10 @@ class Trace(EventWriter):
         self, kind: str, ranks: int | Column | Sequence[int], count: int, label: str, fields: dict[str, Any]
     ) -> dict[str, Column]:
         given = {"peer": -2, **fields, "rank": ranks, "kind": self._code(kind), "label": self._code(label)}
-        return {n: np.broadcast_to(np.asarray(given.get(n, 0), t), count) for n, t in _TYPES.items()}
+        return {
+            n: np.broadcast_to(np.asarray(given[n], t), count) if n in given else _zeros(t, count)
+            for n, t in _TYPES.items()
+        }
 
     def exchanges(
         self,
@@ -377,6 +381,12 @@ class Trace(EventWriter):
 
     def _code(self, text: str) -> int:
         return self._codes.setdefault(text, len(self._codes))
+
+
+@lru_cache(maxsize=64)
+def _zeros(kind: type[np.generic], count: int) -> Column:
+    """Return a read-only column of zeros."""
+    return np.broadcast_to(np.zeros((), kind), count)
 
 
 def _order(columns: dict[str, Column]) -> Column:

@@ -83,7 +83,7 @@ class CompressedAllReduce:
         """Return the mean and the ranks' updates, in which ``statistics`` travel uncompressed."""
         worker.spend("flatten", vector.numel())
         feedback, like = self.feedback, (vector.numel(), vector.dtype, vector.device)
-        scale, form = self._plan(worker, vector, len(state.weights))
+        scale, form = self.plan(worker, vector, len(state.weights))
         shapes = worker.layout.shapes
         codec = Codec(self.compressor, worker.random, worker.shared_random, *like, shapes, scale, weight, rate)
         if is_timing_only(worker):
@@ -94,11 +94,11 @@ class CompressedAllReduce:
         worker.report_total_weight(Weights.of(updates).total)
         if state.master_bytes and worker.rank == 0:
             worker.note("broadcast_bytes", state.master_bytes)
-        return _rounded(mean, vector.dtype, updates), updates
+        return rounded(mean, vector.dtype, updates), updates
 
     def regrouped(self, worker: Worker, state: FeedbackState, members: Sequence[int]) -> None:
         """Adapt the state of the feedback to other members."""
-        _, form = self._plan(worker, worker.parameters, len(state.weights))
+        _, form = self.plan(worker, worker.parameters, len(state.weights))
         network = worker.network
         mean = partial(network.all_reduce_mean, extra_state=False) if form == "scatter" else None
         self.feedback.regrouped(state, worker.rank, members, mean)
@@ -114,7 +114,7 @@ class CompressedAllReduce:
             try:
                 return scattered(worker, feedback, state, update, codec)
             except MembersChanged:
-                form = self._plan(worker, encoding.vector, len(state.weights))[1]
+                form = self.plan(worker, encoding.vector, len(state.weights))[1]
         updates = worker.network.all_gather(encoding if update.own is None else update.own)
         computed_once(updates, encoding.kind.kind, lambda: check_kind(updates, encoding.kind))
         mean = feedback.decode_updates(state, updates, codec)
@@ -125,7 +125,7 @@ class CompressedAllReduce:
     def _plans(self) -> dict[tuple[object, ...], tuple[float, str]]:
         return {}
 
-    def _plan(self, worker: Worker, vector: Tensor, ranks: int) -> tuple[float, str]:
+    def plan(self, worker: Worker, vector: Tensor, ranks: int) -> tuple[float, str]:
         """Return the factor of decoded vectors and the form of aggregation, which all exchanges of a run share."""
         like = (vector.numel(), vector.dtype, vector.device)
         if (known := self._plans.get((ranks, *like))) is not None:
@@ -137,7 +137,7 @@ class CompressedAllReduce:
         return plan
 
 
-def _rounded(mean: Tensor, dtype: torch.dtype, updates: Sequence[Update]) -> Tensor:
+def rounded(mean: Tensor, dtype: torch.dtype, updates: Sequence[Update]) -> Tensor:
     """Return the mean in ``dtype``; simulated ranks that share the mean round it once."""
     if mean.dtype == dtype:
         return mean

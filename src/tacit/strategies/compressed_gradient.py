@@ -25,15 +25,16 @@ from tacit.compression.feedback import EF21
 from tacit.compression.feedback.feedback import Feedback
 from tacit.compression.feedback.state import FeedbackState
 from tacit.core.specs import ALWAYS_SPELLED
-from tacit.core.strategy import MergesStates, Strategy
-from tacit.core.worker import Worker
+from tacit.core.strategy import ActsForAll, MergesStates, Strategy
+from tacit.core.worker import AllWorkers, Worker
 from tacit.strategies.aggregation import Aggregate
 from tacit.strategies.compressed_all_reduce import CompressedAllReduce
+from tacit.strategies.compressed_for_all import all_reduce_gradients
 from tacit.strategies.weights import Weights, check_weights, weigh
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompressedGradient(Strategy[FeedbackState], MergesStates):
+class CompressedGradient(Strategy[FeedbackState], ActsForAll, MergesStates):
     """Average compressed gradients in every step: EF21 and its variants, classic error feedback, DCGD."""
 
     compressor: Compressor = field(default=TopK(fraction=0.01), metadata=ALWAYS_SPELLED)
@@ -58,6 +59,13 @@ class CompressedGradient(Strategy[FeedbackState], MergesStates):
         weight = weigh(self.weights, worker.weight)
         rate = worker.learning_rate
         worker.gradient = self._exchange.all_reduce(worker, state, worker.gradient, weight, rate, "gradient")
+
+    def acts_for_all(self, worker: Worker) -> bool:
+        return self._exchange.plan(worker, worker.parameters, worker.size)[1] == "gather"
+
+    def before_step_of_all(self, ranks: AllWorkers, states: Sequence[FeedbackState]) -> None:
+        weights = [weigh(self.weights, worker.weight) for worker in ranks.workers]
+        all_reduce_gradients(self._exchange, ranks, states, weights, "gradient")
 
     def regrouped(self, worker: Worker, state: FeedbackState, members: Sequence[int]) -> None:
         self._exchange.regrouped(worker, state, members)

@@ -11,6 +11,7 @@ from torch import Tensor
 from tacit.core.worker import Worker
 from tacit.errors import BadMessage, NotFinite
 
+_LONG: Final = (torch.float32, torch.float64)
 _HALVES: Final = (torch.float16, torch.bfloat16)
 _EXPONENTS: Final = {torch.float16: 0.8}
 """The largest number that counts as possible is that power of the type's largest: 1.8e19 for float32."""
@@ -26,6 +27,8 @@ def is_too_large(vector: Tensor, factor: float) -> bool:
     """Return whether ``vector`` times ``factor`` contains NaN, infinity, or numbers that make a sum overflow."""
     if not vector.numel():
         return False
+    if factor <= 1.0 and vector.dtype in _LONG and float(vector.dot(vector)) <= torch.finfo(vector.dtype).max / 2:
+        return False  # each square is at most the sum
     low, high = vector.aminmax()
     largest = max(-float(low), float(high)) * max(1.0, factor)
     return not largest <= torch.finfo(vector.dtype).max ** _EXPONENTS.get(vector.dtype, 0.5)  # NaN is too large

@@ -22,7 +22,8 @@ from tacit.workloads.workload import GRADIENT_BUDGET, Evaluation, Problem, Sampl
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 _CACHED_COPIES = 4  # copies of the training set that cached full-shard batches may fill
-_NUMBERS_AT_ONCE = 1 << 20  # in the inputs of all models of a call: large inputs gain nothing from vmap
+_NUMBERS_AT_ONCE = 1 << 20  # in the inputs of all models of a call
+_MANY_NUMBERS = 1 << 16  # in the inputs of one model, from which on calls of one model are faster
 
 
 class LossModule(nn.Module):
@@ -183,7 +184,7 @@ class ArrayProblem(Problem):
         found = models.new_zeros(len(models), dtype=torch.float64)
         with _evaluating(self.module):
             for x, y in _chunks(self.evaluated):
-                at_once = max(1, numbers_at_once // x.numel())
+                at_once = 1 if x.numel() >= _MANY_NUMBERS else max(1, numbers_at_once // x.numel())
                 for start in range(0, len(models), at_once):
                     some = models[start : start + at_once]
                     part = several(split(some), x, y) if len(some) > 1 else loss(split(some[0]), x, y)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -30,15 +30,15 @@ from tacit.compression.compressor import Compressed, has_methods_of
 from tacit.compression.feedback.codec import Codec, Total
 from tacit.compression.feedback.codec_rows import compress_differences
 from tacit.compression.feedback.feedback import MeanOf
+from tacit.compression.feedback.first_message import Init, check_init
 from tacit.compression.feedback.latest_mean import LatestMean
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, own_matrix, rebalanced, start_alike, zeros
 from tacit.compression.feedback.summable import SummableFeedback
+from tacit.compression.feedback.updates import Update, Weights
 from tacit.compression.kernels.accumulation import divided
 from tacit.compression.kernels.matrix_rows import stacked
 from tacit.core.host_memory import copied, scratch
-from tacit.errors import require
 
-Init = Literal["compressed", "full"]
 _MEANS: Final = LatestMean()
 _SHORT: Final = 2**18
 """Longest sum that simulated ranks share; a longer one is changed in place, without a second tensor."""
@@ -93,6 +93,18 @@ class EstimateFeedback(SummableFeedback):
         mean = self.mean_estimate(state, total.sum, slice(None))
         return self.direction(state, mean, codec) if total.has_data else mean
 
+    def decode_updates_of_all(
+        self, states: Sequence[FeedbackState], updates: Sequence[Update], codecs: Sequence[Codec]
+    ) -> list[Tensor]:
+        first, methods = states[0], ("decode_updates", "decode", "mean_estimate", "direction")
+        is_plain = has_methods_of(self, EstimateFeedback, *methods) and Weights.of(updates).all_sent
+        if not is_plain or any(state.shared["sum"] is not first.shared["sum"] for state in states):
+            return super().decode_updates_of_all(states, updates, codecs)
+        mean = self.decode_updates(first, updates, codecs[0])
+        for state in states[1:]:
+            state.weights[:], state.shared["sum"] = first.weights, first.shared["sum"]
+        return [mean] * len(states)
+
     def encode_last(self, state: FeedbackState, codec: Codec) -> Compressed | None:
         """Return c_i = −g_i uncompressed, and set g_i ← 0."""
         estimate = state.own["estimate"]
@@ -134,11 +146,3 @@ class EF21(EstimateFeedback):
 
     def __post_init__(self) -> None:
         check_init(self.init)
-
-
-def check_init(init: str) -> None:
-    """Raise ``ValueError`` unless ``init`` is known."""
-    require(
-        init in ("compressed", "full"),
-        f'init={init!r} must be "compressed" (the first message is C(∇f)) or "full" (it is ∇f, counted).',
-    )

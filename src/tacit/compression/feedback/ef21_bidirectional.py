@@ -15,8 +15,9 @@ from torch import Tensor
 from tacit.compression.coding.ranges import RangeSplit, range_split
 from tacit.compression.compressor import Compressed, Compressor
 from tacit.compression.feedback.codec import Codec
-from tacit.compression.feedback.ef21 import EstimateFeedback, Init, check_init
+from tacit.compression.feedback.ef21 import EstimateFeedback
 from tacit.compression.feedback.feedback import MeanOf
+from tacit.compression.feedback.first_message import Init, check_init
 from tacit.compression.feedback.state import FeedbackState, mean_of_own, rebalanced, start_alike, zeros
 from tacit.compression.feedback.summable import record_weights
 from tacit.compression.feedback.updates import Update

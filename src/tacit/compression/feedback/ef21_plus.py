@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from tacit.compression.feedback.codec import Codec, message_of
-from tacit.compression.feedback.ef21 import Init, check_init
 from tacit.compression.feedback.feedback import Feedback, MeanOf
+from tacit.compression.feedback.first_message import Init, check_init
 from tacit.compression.feedback.state import FeedbackState, rebalanced, regroup, zeros
 from tacit.compression.feedback.updates import Update
 from tacit.core.weights import has_data

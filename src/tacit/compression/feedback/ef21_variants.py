@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from tacit.compression.feedback.codec import Codec
-from tacit.compression.feedback.ef21 import EstimateFeedback, Init, check_init
+from tacit.compression.feedback.ef21 import EstimateFeedback
+from tacit.compression.feedback.first_message import Init, check_init
 from tacit.compression.feedback.state import FeedbackState, zeros
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.errors import require

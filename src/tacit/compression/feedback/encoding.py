@@ -49,12 +49,8 @@ class Encoding(DeferredMessage[Update]):
         if not all(first._is_like(one) for one in several):
             return [one.make() for one in several]
         vectors = _checked(several)
-        updates: list[Update] = []
-        at_once = max(1, _NUMBERS // max(1, first.codec.dimension))
-        for begin in range(0, len(several), at_once):
-            some = several[begin : begin + at_once]
-            states, codecs = [one.state for one in some], [one.codec for one in some]
-            updates += first.feedback.encode_updates(states, vectors[begin : begin + at_once], codecs)
+        states, codecs = [one.state for one in several], [one.codec for one in several]
+        updates = encoded_in_parts(first.feedback, states, vectors, codecs)
         return [one._sent(update) for one, update in zip(several, updates, strict=True)]
 
     @property
@@ -73,6 +69,18 @@ class Encoding(DeferredMessage[Update]):
     def _is_like(self, other: Encoding) -> bool:
         """Return whether two ranks encode vectors of one size with the same objects, as in a simulation."""
         return other.feedback is self.feedback and other.codec.is_like(self.codec)
+
+
+def encoded_in_parts(
+    feedback: Feedback, states: Sequence[FeedbackState], vectors: Sequence[Tensor], codecs: Sequence[Codec]
+) -> list[Update]:
+    """Return the updates of several ranks, encoded together up to a number of numbers."""
+    updates: list[Update] = []
+    at_once = max(1, _NUMBERS // max(1, codecs[0].dimension))
+    for begin in range(0, len(states), at_once):
+        some = slice(begin, begin + at_once)
+        updates += feedback.encode_updates(states[some], vectors[some], codecs[some])
+    return updates
 
 
 def _checked(several: Sequence[Encoding]) -> Sequence[Tensor]:

@@ -84,6 +84,12 @@ class Feedback(Spec, ABC):
     def decode_updates(self, state: FeedbackState, updates: Sequence[Update], codec: Codec) -> Tensor:
         """Return the mean of the ranks' vectors from their ``updates``, in rank order; zero where no rank has one."""
 
+    def decode_updates_of_all(
+        self, states: Sequence[FeedbackState], updates: Sequence[Update], codecs: Sequence[Codec]
+    ) -> list[Tensor]:
+        """Return what ``decode_updates`` returns for each of all ranks; override it where one call is faster."""
+        return [self.decode_updates(state, updates, codec) for state, codec in zip(states, codecs, strict=True)]
+
     @abstractmethod
     def merged(self, states: Sequence[FeedbackState], rank: int, size: int) -> FeedbackState:
         """Return the state of ``rank`` of ``size`` after a run of ``len(states)`` ranks, with an unchanged mean."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.worker import ObservedLosses
-from tacit.simulation.engine.calls.batched_calls import Calls, chosen_rows, some_rows
+from tacit.simulation.engine.calls.batched_calls import Calls, adjacent_rows, chosen_rows, some_rows
 from tacit.simulation.engine.choice import Choice
 from tacit.simulation.engine.deferred import DeferredGradient, DeferredGradients, DeferredTensor
 from tacit.simulation.engine.operations import ADVANCE, DEFERRED, GRADIENT, SNAPSHOT, UPDATE, Operation, Snapshot, Work
@@ -73,6 +73,16 @@ class Engine:
         if len(tokens[0]):
             self._settle_heads([(rank, (ADVANCE, step, own)) for rank, own in enumerate(tokens)], len(tokens[0]), [])
 
+    def compute_gradients(self, step: int, tokens: Sequence[Tokens]) -> None:
+        """Compute the gradients of all workers now; ``tokens``: one mini-batch of each worker."""
+        assert not self._waiting
+        self._settle_heads([(rank, (GRADIENT, step, own)) for rank, own in enumerate(tokens)], 1, [])
+
+    def update_all(self, step: int) -> None:
+        """Take a step of the optimizer of all workers now, with ``gradients``."""
+        assert not self._waiting
+        self.optimizer.step(range(self.workers), [step] * self.workers, self.layout.split(self.gradients))
+
     def compute_gradient(self, rank: int, step: int, token: Token) -> None:
         """Queue a gradient that a hook will use."""
         self._queues[rank].append((GRADIENT, step, (token,)))
@@ -123,7 +133,7 @@ class Engine:
         if rank in self._waiting:
             self.settle(rank)
         if not self._gradient_rows:
-            self._gradient_rows = list(self._flat_gradients)
+            self._gradient_rows = list(self.gradients)
         return self._gradient_rows[rank]
 
     def deferred_gradient(self, rank: int) -> Tensor:
@@ -210,7 +220,7 @@ class Engine:
 
     def _settle_updates(self, ranks: list[int]) -> None:
         steps = [self._pop(rank)[1] for rank in ranks]
-        self.optimizer.step(ranks, steps, self.layout.split(some_rows(self._flat_gradients, ranks)))
+        self.optimizer.step(ranks, steps, self.layout.split(some_rows(self.gradients, ranks)))
 
     def _settle_deferred(self) -> None:
         """Evaluate all deferred gradients, together with the gradients at the heads of the queues."""
@@ -248,18 +258,17 @@ class Engine:
         deferred = {place: one for place, (kind, _, one) in enumerate(operations) if kind == DEFERRED}
         gradients, losses = self._calls.evaluate(ranks, self._parameters(ranks, deferred), tokens)
         self._losses.observe(ranks, steps, losses)
-        flat = self.matrix.new_empty(len(ranks), self.layout.dimension)
+        adjacent = None if deferred else adjacent_rows(self.gradients, ranks)
+        flat = self.matrix.new_empty(len(ranks), self.layout.dimension) if adjacent is None else adjacent
         self.layout.join(gradients, flat)
         rows = flat.unbind() if deferred else ()
         for place, one in deferred.items():
             one.value = rows[place]
-        if not deferred and ranks[-1] - ranks[0] + 1 == len(ranks):
-            self._flat_gradients[ranks[0] : ranks[-1] + 1] = flat
-        elif not deferred:
-            self._flat_gradients[ranks] = flat
+        if adjacent is None and not deferred:
+            self.gradients[ranks] = flat
         elif len(deferred) < len(ranks):
             queued = [place for place in range(len(ranks)) if place not in deferred]
-            self._flat_gradients[[ranks[place] for place in queued]] = chosen_rows(flat, queued)
+            self.gradients[[ranks[place] for place in queued]] = chosen_rows(flat, queued)
         whole = [place for place, kind in enumerate(kinds) if kind == ADVANCE]
         if whole:
             own = gradients
@@ -281,7 +290,8 @@ class Engine:
         return rows
 
     @property
-    def _flat_gradients(self) -> Tensor:
+    def gradients(self) -> Tensor:
+        """The latest gradients of all workers, one flat row per worker."""
         if self._gradients is None:
             self._gradients = torch.zeros_like(self.matrix)
         return self._gradients

@@ -76,6 +76,8 @@ class NetworkRace:
         self._world, self._strategy, self._last = world, strategy, world.steps
         self._k, self._cancels = strategy.k, strategy.cancels
         self._answers, self._waits = strategy.answers_pushes, strategy.waits_for_update
+        # Whether the answer to a push is one model, which is sent at once:
+        self._answers_alone = not self._waits or (self._k == 1 and not self._cancels)
         # By learner:
         self._end_of_step = [ComputeTimes(cluster, rank, world.streams).end_of_step for rank in range(size)]
         self._end_s = [NEVER] * size  # end of the step in progress
@@ -112,7 +114,8 @@ class NetworkRace:
                     continue  # the step was cancelled
                 if now_s <= before_s:
                     raise Tie
-                self._end_step(rank, now_s)
+                if not self._exchange_alone(rank, now_s):
+                    self._end_step(rank, now_s)
                 before_s = now_s
             else:
                 if message_s <= before_s or message_s == NEVER or message_s == now_s == end_s[rank]:
@@ -149,6 +152,45 @@ class NetworkRace:
             self._end_s[rank], self._held[rank] = NEVER, self._versions[rank]
         else:
             self._push(rank, now_s, self._versions[rank])
+
+    def _exchange_alone(self, rank: int, now_s: float) -> bool:
+        """End the step of ``rank`` with a push to an idle server, and with its answer if it is one at once.
+
+        Return False, without effect, where another event comes before their end or the push has other consequences.
+        """
+        pending, version, idle_since_s = self._pending, self._versions[rank], self._idle_since_s
+        is_answered, is_last = self._answers_alone, len(pending) + 1 == self._k
+        if idle_since_s is None or self._in_flight or self._pushing[rank] or not self._answers:
+            return False
+        if (version < self._version and self._cancels) or (is_last and self._version + 1 == self._last):
+            return False
+        if version >= self._last or (is_last and not is_answered):
+            return False
+        times_s = self._messages.exchange_alone(now_s, rank, is_answered=is_answered)
+        if times_s is None:
+            return False
+        arrived_s, answered_s = times_s
+        rows, started_s = self.rows, self._started_s
+        self._steps[rank] = step = self._steps[rank] + 1
+        rows.steps += (rank, started_s[rank], now_s, step)
+        rows.pushes += (rank, now_s)
+        rows.arrived += (rank, arrived_s)
+        rows.idle += (idle_since_s, arrived_s)
+        self._idle_since_s = arrived_s
+        pending.append((rank, version, step))
+        if is_last:
+            self._update(arrived_s)
+            pending.clear()
+        if not is_answered:
+            self._end_s[rank], started_s[rank] = NEVER, now_s
+            return True
+        rows.sent[0].add_one(arrived_s, rank)
+        rows.received[0].add_one(answered_s, rank)
+        rows.waiting_s.append(now_s)
+        self._versions[rank], started_s[rank] = self._version, answered_s
+        end_s = self._end_s[rank] = self._end_of_step[rank](answered_s)
+        heapq.heappush(self._ends, (end_s, rank))
+        return True
 
     def _push(self, rank: int, now_s: float, next_version: int, *, is_alone: bool = True) -> None:
         """Push the gradient of ``rank``; begin the next step unless the server is to answer first."""

@@ -172,6 +172,33 @@ class RaceMessages:
             return
         self._at(max(arrival_s, left_s + latency_s, now_s), now_s, self._receive_push, rank, version)
 
+    def exchange_alone(self, now_s: float, rank: int, *, is_answered: bool) -> tuple[float, float] | None:
+        """Send a push and, if it is answered at once, a model back; return their arrivals.
+
+        Return None, without effect, where another event comes before their end. No model is on its way.
+        """
+        (latency_s, bandwidth, own), sizes = self._up[rank], self._sizes
+        until_s = now_s + self._longest_push_s[rank]
+        if is_answered:
+            until_s += self._longest_model_s + self._each_model_s
+        if own is None or own.end_s < NEVER or self._pipe_in.end_s < NEVER or not self._are_remote or self.soon:
+            return None
+        if not self._are_quiet_until(until_s):
+            return None
+        reached_s = now_s + latency_s
+        left_s, in_s = own.pass_alone(now_s, sizes.push_bytes), self._pipe_in.pass_alone(reached_s, sizes.push_bytes)
+        arrived_s = max(reached_s + sizes.push_bytes / bandwidth, left_s + latency_s, in_s)
+        if not is_answered:
+            return arrived_s, arrived_s
+        latency_s, bandwidth, own = self._down[rank]
+        assert own is not None
+        reached_s = arrived_s + latency_s
+        left_s, in_s = (
+            self._pipe_out.pass_alone(arrived_s, sizes.model_bytes),
+            own.pass_alone(reached_s, sizes.model_bytes),
+        )
+        return arrived_s, max(reached_s + sizes.model_bytes / bandwidth, left_s + latency_s, in_s)
+
     # Models.
 
     def send_one(self, now_s: float, version: int, rank: int, *, is_alone: bool) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-import numpy as np
 from torch import Tensor
 
 from tacit.compression import Lattice
 from tacit.compression.compressor import Memory
 from tacit.compression.lattice import LatticeVector
+from tacit.core.worker import Worker, is_timing_only
 from tacit.errors import BadMessage
 from tacit.strategies.swarm.messages import SwarmMessage
 from tacit.strategies.vector_checks import received_model
@@ -41,9 +41,8 @@ class ModelCodec(NamedTuple):
 
     lattice: Lattice | None
     two_stage: bool
-    random: np.random.Generator
+    worker: Worker
     memory: Memory  # the distance that the lattice has measured
-    is_nominal: bool = False  # whether contents have no effect, so that nothing is encoded
 
     def encode(self, model: Tensor, outdated: Tensor, reference: Tensor | None = None) -> Encoded:
         """Encode ``model``. ``reference`` is the vector that it is decoded against, if the sender knows it.
@@ -66,7 +65,7 @@ class ModelCodec(NamedTuple):
         if self.lattice is None or bits >= _MOST_BITS:
             return Encoded(points, None, points)
         finer = replace(self.lattice, bits=min(_MOST_BITS, 2 * bits), side=side, stochastic=False)
-        return Encoded(finer.compress(points, self.random), None, points)
+        return Encoded(finer.compress(points, self.worker.random), None, points)
 
     def observe(self, distance: float) -> None:
         """Record the distance between two models."""
@@ -79,10 +78,10 @@ class ModelCodec(NamedTuple):
         If ``reference`` is known and the lattice has no fixed side, the vector can be decoded against ``reference``.
         """
         assert self.lattice is not None
-        if self.is_nominal:
+        if is_timing_only(self.worker):  # contents have no effect
             return self.lattice.nominal_vector(x.numel(), x.dtype), x
         radius = None if reference is None else _MARGIN * distance(x, reference)
-        return self.lattice.compress_with_points(x, self.random, self.memory, radius)
+        return self.lattice.compress_with_points(x, self.worker.random, self.memory, radius)
 
 
 def decode(message: SwarmMessage, reference: Tensor) -> Tensor:

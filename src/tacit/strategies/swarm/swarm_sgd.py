@@ -26,7 +26,7 @@ from tacit.compression import Lattice
 from tacit.core.messages import Message
 from tacit.core.specs import ALWAYS_SPELLED
 from tacit.core.strategy import MergesStates, RunsAhead, Strategy, TakesJoiners
-from tacit.core.worker import Worker, is_timing_only
+from tacit.core.worker import Worker
 from tacit.errors import require
 from tacit.strategies.swarm.blocking import average_with, draw_partner, require_steps, steps_to_matching
 from tacit.strategies.swarm.codec import ModelCodec
@@ -147,4 +147,4 @@ class SwarmSGD(Strategy[SwarmState], RunsAhead, TakesJoiners, MergesStates):
         return worker.step + (steps_to_matching(steps) if self.blocking else draw_steps(steps, worker.random))
 
     def _codec(self, worker: Worker, state: SwarmState) -> ModelCodec:
-        return ModelCodec(self.compressor, self.two_stage, worker.random, state.memory, is_timing_only(worker))
+        return ModelCodec(self.compressor, self.two_stage, worker, state.memory)

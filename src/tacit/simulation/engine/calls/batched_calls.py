@@ -167,9 +167,13 @@ def replicas_per_call(dimension: int, batch_size: int, device: torch.device) -> 
 
 def some_rows(matrix: Tensor, ranks: list[int]) -> Tensor:
     """Return these rows, without a copy if they are adjacent."""
-    if ranks[-1] - ranks[0] + 1 == len(ranks):
-        return matrix[ranks[0] : ranks[-1] + 1]
-    return chosen_rows(matrix, ranks)
+    adjacent = adjacent_rows(matrix, ranks)
+    return chosen_rows(matrix, ranks) if adjacent is None else adjacent
+
+
+def adjacent_rows(matrix: Tensor, ranks: list[int]) -> Tensor | None:
+    """Return a view of these rows; None where they are not adjacent."""
+    return matrix[ranks[0] : ranks[-1] + 1] if ranks[-1] - ranks[0] + 1 == len(ranks) else None
 
 
 def chosen_rows(matrix: Tensor, places: list[int]) -> Tensor:
