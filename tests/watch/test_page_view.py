@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tacit.core.collective_bytes import ring_all_reduce_bytes
+from tacit.record.trace import Event, Trace
 from tacit.watch.followed_run import FollowedRun
 from tacit.watch.page_view import view_of
 from tests.report.synthetic_runs import tiny_run
@@ -100,6 +102,16 @@ def test_a_saved_run_shows_its_final_state(tmp_path: Path) -> None:
     shown = view(tmp_path / "run")
     assert shown["state"] == "finished" and shown["is_over"]
     assert tiles(shown)["time"][0] == "4.00 s" and tiles(shown)["loss"][0] == "0.5000"
+
+
+def test_a_saved_run_without_the_numbers_of_a_worker_says_so(tmp_path: Path) -> None:
+    whole = tiny_run([(0.0, 2.0), (2.0, 1.0), (4.0, 0.5)])
+    partial = replace(whole, trace=Trace(), record={"world": "processes"})
+    partial.trace.rows.extend(plain for plain in whole.trace.rows if Event._make(plain).rank == 0)
+    partial.save(tmp_path / "partial")
+    assert view(tmp_path / "partial")["message"].startswith("The numbers of worker 1 of 2 are missing")
+    replace(whole, record={"world": "processes"}).save(tmp_path / "whole")
+    assert view(tmp_path / "whole")["message"] == ""
 
 
 def test_a_run_that_has_begun_again_replaces_the_saved_one(tmp_path: Path) -> None:
