@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -24,7 +26,7 @@ def collected(size_bytes: int, lost: int | None) -> list[tuple[int, int]]:
     record = bytes([backend.rank]) * size_bytes
     if backend.rank != lost:
         publish_record(backend, record, error)
-    found = collect_records(backend, record, error)
+    found = collect_records(backend, record, error, time.monotonic())
     backend.close(error)
     return [(one[0], len(one)) for one in found]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -96,11 +97,11 @@ class SessionEnd:
         self._backend.abort(error)  # first, because what follows takes time
         try:
             if self._parts is not None:
+                begun_s, record = time.monotonic(), self._parts.recorder.packed()
+                publish_record(self._backend, record, error)  # before the rescue, which may wait for a worker in vain
                 self._rescue_or_note(self._parts, error)
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}"
-                record = self._parts.recorder.packed()
-                publish_record(self._backend, record, error)
-                self.complete_run(collect_records(self._backend, record, error), status)
+                self.complete_run(collect_records(self._backend, record, error, begun_s), status)
                 if isinstance(error, RunError | Interrupted):
                     error.run = self._run
         except Exception as second:  # noqa: BLE001 - the first error is the one to report

@@ -14,7 +14,8 @@ from tacit.errors import PeerLost, RunError, TimedOut
 from tacit.session.backend import SessionBackend
 
 _COLLECT_S: Final = 10.0
-"""How long to wait for the records of workers whose processes still run."""
+"""How long after the end began to wait for the records of workers whose processes still run. A launcher kills a worker
+30 seconds after it has asked it to end, and up to ten may have passed by then."""
 _LOOK_S: Final = 0.02
 _PIECE: Final = 1 << 22
 """Characters of a value: the store refuses values of 8 MiB."""
@@ -34,10 +35,11 @@ def publish_record(backend: SessionBackend, record: bytes, error: BaseException)
         backend.publish(_COMPLETE, [backend.rank, len(pieces)])
 
 
-def collect_records(backend: SessionBackend, record: bytes, error: BaseException) -> list[bytes]:
+def collect_records(backend: SessionBackend, record: bytes, error: BaseException, begun_s: float) -> list[bytes]:
     """Return the records of all workers that publish theirs in time; on ranks that do not collect, ``record`` alone.
 
-    Workers whose processes have ended, or that ``error`` names as lost or missing, are not waited for.
+    begun_s: when the end began, as ``time.monotonic`` says. Workers whose processes have ended, or that ``error`` names
+    as lost or missing, are not waited for.
     """
     lost = error.ranks if isinstance(error, PeerLost) and error.reason is None else ()
     missing = error.missing if isinstance(error, TimedOut) else ()
@@ -45,14 +47,12 @@ def collect_records(backend: SessionBackend, record: bytes, error: BaseException
     if not (_has_others(backend) and is_first and isinstance(error, RunError | KeyboardInterrupt)):
         return [record]
     awaited = {rank for rank in backend.live_ranks if rank not in (*lost, *missing, backend.rank)}
-    until_s = time.monotonic() + _COLLECT_S
-    while time.monotonic() < until_s:
+    while True:
         gone = {rank for rank in awaited if backend.is_gone(rank)}  # before the look: the order matters
         complete = dict(backend.published(_COMPLETE))
-        if not awaited - gone - set(complete):
-            break
+        if not awaited - gone - set(complete) or time.monotonic() > begun_s + _COLLECT_S:
+            return _found(backend, complete, record)
         time.sleep(_LOOK_S)
-    return _found(backend, dict(backend.published(_COMPLETE)), record)
 
 
 def _has_others(backend: SessionBackend) -> bool:
