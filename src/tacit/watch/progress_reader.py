@@ -172,7 +172,8 @@ def _slices(columns: Mapping[str, np.ndarray], rank: int, run: Run) -> Iterator[
 
     def seconds(chosen: np.ndarray) -> np.ndarray:
         """Return the seconds of each slice that the chosen events cover; an event may cover several slices."""
-        return np.maximum(0.0, np.diff(_since(starts_s[chosen], edges) - _since(ends_s[chosen], edges)))
+        covered_s = _since(starts_s[chosen], edges) - _since(ends_s[chosen], edges)
+        return np.asarray(np.maximum(0.0, np.diff(covered_s)))
 
     steps = np.histogram(ends_s[computes], edges)[0]
     parts = [
