@@ -77,7 +77,8 @@ def run_benchmark(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
 
 
 @pytest.mark.processes
-def test_a_quick_run_measures_and_predicts_every_method(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_quick_run_measures_and_predicts_every_method(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: Path):
+    monkeypatch.setattr(sys, "executable", str(python))
     out, again, runs = tmp_path / "out.json", tmp_path / "again.json", tmp_path / "runs"
     run_benchmark(monkeypatch, "--quick", "--only", "1", "--folder", str(runs), "--out", str(out))
     run_benchmark(monkeypatch, "--quick", "--only", "1", "--causes", "--predict-only", str(runs), "--out", str(again))

@@ -151,9 +151,10 @@ def test_verdicts_follow_the_medians() -> None:
 @pytest.mark.processes
 @pytest.mark.timeout(400)  # 8 s on an idle machine
 def test_a_quick_run_measures_every_kind_of_method_and_is_not_made_twice(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], python: Path
 ) -> None:
     out = tmp_path / "out.json"
+    monkeypatch.setattr(sys, "executable", str(python))
     words = ["--quick", "--folder", str(tmp_path / "runs"), "--out", str(out)]
     before = signal.getsignal(signal.SIGTERM)
     try:

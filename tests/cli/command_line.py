@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from typer.testing import CliRunner
+import pytest
+import typer.testing
 
 from tacit.cli import app
 
@@ -20,13 +22,16 @@ class Answer:
 
 
 Command = Callable[..., Answer]
+built = functools.cache(typer.main.get_command)  # typer builds all commands anew at each call, which takes 50 ms
 
 
 def run(*arguments: str) -> Answer:
     """Run ``tacit`` with ``arguments``; ``compare`` in this process, unless they have --jobs."""
     if arguments[:1] == ("compare",) and "--jobs" not in arguments:
         arguments = ("compare", "--jobs", "1", *arguments[1:])
-    result = CliRunner().invoke(app, list(arguments), prog_name="tacit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", built)
+        result = typer.testing.CliRunner().invoke(app, list(arguments), prog_name="tacit")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Answer(result.exit_code, result.stdout, " ".join(result.stderr.split()))

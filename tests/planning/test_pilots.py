@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def test_a_failed_pilot_changes_nothing() -> None:
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's agent leaves logs open
-def test_a_script_is_piloted_on_real_processes(tmp_path: Path) -> None:
+def test_a_script_is_piloted_on_real_processes(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(python))
     path = tmp_path / "train.py"
     path.write_text(script())
     rows = PilotJob(script=str(path), steps=25).rows(str(LOCAL), 2)

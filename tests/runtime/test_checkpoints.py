@@ -73,7 +73,7 @@ def test_resuming_in_the_middle_of_a_period_is_bit_exact(tmp_path):
         tacit.LocalSGD(period=tacit.PacePeriod(communication=1e-6, maximum=3)),  # the same period at any speed
         *COMPRESSED,
     ]
-    for pairs in together(2, with_and_without_interruption, str(tmp_path), strategies):
+    for pairs in together(2, with_and_without_interruption, str(tmp_path), strategies, timeout_s=110):
         for strategy, (straight, resumed) in zip(strategies, pairs, strict=True):
             assert torch.equal(straight[0], resumed[0]), strategy
             assert straight[1] == resumed[1], strategy

@@ -11,12 +11,15 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import tacit
+from tacit.errors import TimedOut
+from tacit.runtime.backend import ProcessBackend
 from tacit.runtime.failures import signals
 from tacit.session import checkpoints
 from tacit.strategies import Strategy
@@ -299,3 +302,14 @@ def test_sigterm_ends_workers_that_wait_in_different_collectives():
     first, second = outcomes(2, asked_in_a_deadlock, 2.0)
     assert first.name == "Interrupted" and "terminated (SIGTERM)" in first.text, first
     assert second.name == "Interrupted" and "worker 0 was asked to end" in second.text, second
+
+
+@pytest.mark.parametrize(("missing", "ends"), [((0, 1, 3), False), ((0, 3), True)])
+def test_a_worker_that_hears_nobody_does_not_end_the_run_of_the_others(missing: tuple[int, ...], ends: bool):
+    backend = object.__new__(ProcessBackend)
+    backend.rank, backend.size, backend._host = 2, 4, SimpleNamespace(is_here=False)
+    backend._strategy, backend._participants = (
+        tacit.PullSwarm(local_steps=4),
+        SimpleNamespace(has_begun=True, joins=False),
+    )
+    assert backend._ends_run(TimedOut("receive(PullResponse)", missing, 20.0)) is ends

@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 WORKERS = 4
 FAST_S = 0.002
 SERVERS = [
-    (tacit.KAsync(k=1), 900),
-    (tacit.KSync(k=WORKERS), 250),
-    (tacit.KBatchSync(k=3), 250),
-    (tacit.KAsync(k=2, shards=2), 500),
+    (tacit.KAsync(k=1), 300),
+    (tacit.KSync(k=WORKERS), 80),
+    (tacit.KBatchSync(k=3), 80),
+    (tacit.KAsync(k=2, shards=2), 160),
 ]
 GOSSIP = [tacit.SwarmSGD(local_steps=2), tacit.PullSwarm(local_steps=2), tacit.AsynchronousDPSGD()]
 
@@ -41,9 +41,9 @@ def train(
     server: str = "rank0",
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Train until the session is done; tell each fifth step. A step takes ``pause_s`` until the test says "hurry".
+    """Train until the session is done; tell each second step. A step takes ``pause_s`` until the test says "hurry".
 
-    folder: to write a checkpoint to after five steps, which later lives find and resume, as scripts do.
+    folder: to write a checkpoint to after two steps, which later lives find and resume, as scripts do.
     """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 1))
@@ -63,9 +63,9 @@ def train(
         pause_s = FAST_S if pause_s > FAST_S and is_told("hurry") else pause_s
         time.sleep(pause_s)
         optimizer.step()
-        if session.step % 5 == 0:
+        if session.step % 2 == 0:
             tell(("step", session.step, session.updates))
-        if folder is not None and session.step == 5:
+        if folder is not None and session.step == 2:
             session.checkpoint(folder)
         if every and session.step % every == 0 and not session.is_done:
             with session.reported_model():
@@ -96,7 +96,7 @@ def test_learners_that_are_killed_come_back_and_end_with_the_servers_model(
     strategy: tacit.Strategy, steps: int, tmp_path: Path
 ):
     """K-sync with all learners waits for each of them, so it goes on only if their loss and their return are heard."""
-    with Launch(WORKERS, train, strategy, steps, 0.05, 0, "rank0", tmp_path) as launch:
+    with Launch(WORKERS, train, strategy, steps, 0.15, 0, "rank0", tmp_path) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(3)
         launch.until_heard([3], 2)  # its next life trains
@@ -115,7 +115,7 @@ def test_learners_that_are_killed_come_back_and_end_with_the_servers_model(
 @pytest.mark.parametrize("strategy", GOSSIP[:2], ids=str)
 def test_gossip_peers_that_are_killed_come_back_with_a_trained_model(strategy: tacit.Strategy, tmp_path: Path):
     """Evaluations and the last mean are over the lives that take part; a joiner continues at the others' step."""
-    with Launch(WORKERS, train, strategy, 300, 0.03, 60, "rank0", tmp_path) as launch:
+    with Launch(WORKERS, train, strategy, 100, 0.09, 20, "rank0", tmp_path) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(0, 3)
         launch.until_heard([0, 3], 2)
@@ -124,13 +124,13 @@ def test_gossip_peers_that_are_killed_come_back_with_a_trained_model(strategy: t
         results = launch.end()
         assert [life.number for life in launch.present] == [2, 1, 1, 2]
     check_equal(results)
-    assert {result["step"] for result in results} == {300}
+    assert {result["step"] for result in results} == {100}
 
 
 @pytest.mark.parametrize("strategy", GOSSIP, ids=str)
 def test_gossip_whose_peers_are_all_killed_begins_anew(strategy: tacit.Strategy):
     """Nobody is left who could give the model to the next lives."""
-    with Launch(WORKERS, train, strategy, 200, 0.02) as launch:
+    with Launch(WORKERS, train, strategy, 60, 0.06) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(*range(WORKERS))
         launch.say("hurry")
@@ -138,12 +138,12 @@ def test_gossip_whose_peers_are_all_killed_begins_anew(strategy: tacit.Strategy)
         assert all(life.number <= 3 for life in launch.present), launch.story()
         assert all(life.heard[0] == ("attached", 0, 0) for life in launch.present)
     check_equal(results)
-    assert {result["step"] for result in results} == {200}
+    assert {result["step"] for result in results} == {60}
 
 
 def test_gossip_begins_anew_when_the_last_peer_with_a_model_is_killed_while_others_join():
     """It is stopped, so the others wait for its answer when it is killed."""
-    with Launch(WORKERS, train, tacit.SwarmSGD(local_steps=2), 200, 0.02) as launch:
+    with Launch(WORKERS, train, tacit.SwarmSGD(local_steps=2), 60, 0.06) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.present[0].kill(signal.SIGSTOP)
         beats = [launch.beats(seat) for seat in range(1, WORKERS)]
@@ -154,11 +154,11 @@ def test_gossip_begins_anew_when_the_last_peer_with_a_model_is_killed_while_othe
         results = launch.end()
         assert all(life.heard[0] == ("attached", 0, 0) for life in launch.present)
     check_equal(results)
-    assert {result["step"] for result in results} == {200}
+    assert {result["step"] for result in results} == {60}
 
 
 def test_gossip_that_admits_nobody_goes_on_and_refuses_the_next_life():
-    with Launch(WORKERS, train, tacit.AsynchronousDPSGD(), 150, restarts=1) as launch:
+    with Launch(WORKERS, train, tacit.AsynchronousDPSGD(), 60, 0.025, restarts=1) as launch:
         launch.until_heard(range(WORKERS), 3)
         launch.kill(3)
         *results, refused = launch.end()
@@ -168,7 +168,7 @@ def test_gossip_that_admits_nobody_goes_on_and_refuses_the_next_life():
 
 def test_without_the_worker_that_hosts_the_server_all_hear_of_it_and_begin_anew():
     strategy = tacit.KAsync(k=1)
-    with Launch(WORKERS, train, strategy, 120) as launch:
+    with Launch(WORKERS, train, strategy, 60, 0.02) as launch:
         launch.until_heard(range(WORKERS), 3)
         first, killed_s = launch.present, time.monotonic()
         launch.kill(0)
@@ -180,19 +180,19 @@ def test_without_the_worker_that_hosts_the_server_all_hear_of_it_and_begin_anew(
         results = launch.end()
         assert [life.number for life in launch.present] == [2] * WORKERS
     check_equal(results)
-    assert {result["updates"] for result in results} == {120}
+    assert {result["updates"] for result in results} == {60}
 
 
 @pytest.mark.parametrize(
     ("strategy", "steps", "server"),
-    [(tacit.KAsync(k=1), 400, "rank0"), (tacit.KAsync(k=1), 400, "process"), (GOSSIP[0], 150, "rank0")],
+    [(tacit.KAsync(k=1), 160, "rank0"), (tacit.KAsync(k=1), 160, "process"), (GOSSIP[0], 60, "rank0")],
     ids=["rank0", "process", "gossip"],
 )
 def test_a_worker_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on(
     strategy: tacit.Strategy, steps: int, server: str, tmp_path: Path
 ):
     place = tmp_path if server == "process" else None
-    with Launch(WORKERS, train, strategy, steps, 0.01, 0, server, server=place) as launch:
+    with Launch(WORKERS, train, strategy, steps, 0.025, 0, server, server=place) as launch:
         launch.until_heard(range(WORKERS), 3)
         stopped = launch.present[2]
         stopped.kill(signal.SIGSTOP)
@@ -208,14 +208,14 @@ def test_a_worker_that_was_stopped_for_a_while_holds_up_nobody_and_goes_on(
 
 @pytest.mark.parametrize(
     ("strategy", "steps"),
-    [(tacit.KSync(k=WORKERS), 200), (tacit.KBatchAsync(k=1, compressor=tacit.TopK(fraction=0.5)), 800)],
+    [(tacit.KSync(k=WORKERS), 80), (tacit.KBatchAsync(k=1, compressor=tacit.TopK(fraction=0.5)), 320)],
     ids=str,
 )
 def test_a_killed_server_comes_back_from_its_checkpoint_and_learners_join_it(
     strategy: tacit.Strategy, steps: int, tmp_path: Path
 ):
     """It is killed a second time together with worker 0 and another learner."""
-    with Launch(WORKERS, train, strategy, steps, 0.03, 0, "process", server=tmp_path) as launch:
+    with Launch(WORKERS, train, strategy, steps, 0.075, 0, "process", server=tmp_path) as launch:
         launch.until_heard(range(WORKERS), 6)
         launch.kill(WORKERS)
         launch.until_heard(range(WORKERS), 10)
@@ -273,7 +273,7 @@ def train_with_held_server(tell: Any, strategy: tacit.Strategy) -> dict[str, Any
     """Train; the second life of the server begins when the test says so."""
     if "TACIT_SERVE" in os.environ and os.environ["TACIT_LIFE"] == "2":
         wait_for("serve")
-    return train(tell, strategy, 200, 0.03, 0, "process")
+    return train(tell, strategy, 80, 0.075, 0, "process")
 
 
 def test_a_server_that_comes_back_waits_for_no_learner_that_has_yet_to_join_it(tmp_path: Path):
@@ -293,7 +293,7 @@ def test_a_server_that_comes_back_waits_for_no_learner_that_has_yet_to_join_it(t
 
 def train_with_short_patience(tell: Any, strategy: tacit.Strategy, server: str = "rank0") -> dict[str, Any]:
     participants._SILENT_S = 2.0
-    return train(tell, strategy, 300, 0.03, 0, server)
+    return train(tell, strategy, 120, 0.075, 0, server)
 
 
 def test_the_stopped_worker_that_hosts_the_server_is_named_by_all_others():

@@ -124,9 +124,10 @@ def test_unequal_shards_weigh_the_same_in_both_worlds(weights):
         tacit.LocalSGD(period=tacit.Every(3), compressor=tacit.TopK(k=1), weights=weights),
     ]
     settings = {"seed": SEED, "steps": 20}
+    cluster = tacit.Cluster(workers=3)
+    runs = [tacit.simulate(workload, strategy, cluster=cluster, **settings) for strategy in strategies]
     for results in together(3, play, strategies, workload, settings):
-        for strategy, result in zip(strategies, results, strict=True):
-            run = tacit.simulate(workload, strategy, cluster=tacit.Cluster(workers=3), **settings)
+        for run, result in zip(runs, results, strict=True):
             torch.testing.assert_close(result["parameters"], run.parameters, rtol=0, atol=1e-13)
             assert result["rounds"] == run.summary()["rounds"]
 

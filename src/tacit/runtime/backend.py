@@ -508,6 +508,8 @@ class ProcessBackend:
         is_learner = self._strategy.has_server and not self._host.is_here
         if is_learner and self._participants is not None and isinstance(failure, TimedOut):
             return False  # the server has gone on without this learner, which was cut off, or ends by its own time-out
+        if self._participants is not None and self._hears_nobody(failure):
+            return False  # it was cut off, and the others have gone on
         if self._participants is None or not isinstance(failure, PeerLost):
             return not is_learner or isinstance(failure, RunError | Interrupted)
         if not is_learner:
@@ -520,6 +522,11 @@ class ProcessBackend:
         if self._server is not None:
             return self._server.is_gone()
         return self.server_is_process or self._participants.will_be_gone(shard_at(failure.rank))
+
+    def _hears_nobody(self, failure: BaseException) -> bool:
+        """Whether no other worker has answered, of two or more."""
+        others = {*range(self.size)} - {self.rank}
+        return isinstance(failure, TimedOut) and len(others) > 1 and others <= {*failure.missing}
 
     @property
     def failure_name(self) -> str | None:

@@ -70,7 +70,10 @@ class Agenda:
 
 @dataclass
 class _Collections:
-    """Simulations in progress, within each other or in several threads, and the settings from before the first."""
+    """Simulations in progress, within each other or in several threads, and the settings from before the first.
+
+    is_frozen_by_others: there were frozen objects, which must stay frozen. It stays true, as to count them takes long.
+    """
 
     simulations: int = 0
     threshold: tuple[int, int, int] = (0, 0, 0)
@@ -79,7 +82,8 @@ class _Collections:
     def begin(self) -> None:
         self.simulations += 1
         if self.simulations == 1:
-            self.threshold, self.is_frozen_by_others = gc.get_threshold(), gc.get_freeze_count() > 0
+            self.threshold = gc.get_threshold()
+            self.is_frozen_by_others = self.is_frozen_by_others or gc.get_freeze_count() > 0
             gc.set_threshold(max(self.threshold[0], 200_000), *self.threshold[1:])
             if not self.is_frozen_by_others:
                 gc.collect(1)
