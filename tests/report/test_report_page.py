@@ -20,7 +20,8 @@ from tacit.record.run import Run
 from tacit.record.trace import COMPUTE, HOOK, WAIT, Trace
 from tacit.report import Comparison, Entry, figures, print_table, render, units, verdict, write_report
 from tacit.report.verdict import remarks
-from tests.report.synthetic_runs import four_strategies, local_run, row, tiny_run
+from tests.report.synthetic_runs import four_strategies, local_run, tiny_run
+from tests.report.synthetic_runs import row as history_row
 
 
 class Reader(HTMLParser):
@@ -219,7 +220,7 @@ def test_the_legend_names_an_activity_that_only_the_beginning_of_the_run_has() -
             trace.record(WAIT, 1, end_s, end_s + 0.05, step=1, round=1)
             trace.record(HOOK, 0, end_s, end_s + 0.05, step=1)
             end_s += 0.05
-    run = Run("tiny", "Tiny()", 2, 2000, 0, [row(0.0, 2.0), row(end_s, 1.0)], torch.zeros(1), trace)
+    run = Run("tiny", "Tiny()", 2, 2000, 0, [history_row(0.0, 2.0), history_row(end_s, 1.0)], torch.zeros(1), trace)
     page = render(Comparison.of([run]))
     shares = Comparison.of([run]).rows[0].shares
     assert 0 < shares["waiting"] < figures.VISIBLE, "as a share of the whole run it is not drawn"
