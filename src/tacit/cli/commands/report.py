@@ -21,7 +21,6 @@ from tacit.registry import modules_in
 from tacit.report import Comparison, Entry, print_table, write_report
 from tacit.report.planned.page_parts import planned_runs
 from tacit.report.prediction import is_real
-from tacit.report.verdict import missing_numbers
 
 
 @explained
@@ -68,8 +67,6 @@ def report_command(
     write_report(comparison, page)
     screen = console(quiet)
     print_table(comparison, screen)
-    for text in filter(None, (missing_numbers(run) for _, run in runs)):
-        print_line(screen, text)
     for found in planned_runs([run for _, run in runs]):
         print_line(screen, f"{found.run.strategy}: {found}")
     screen.print(f"\nReport: {page}", highlight=False, soft_wrap=True)
