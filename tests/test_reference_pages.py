@@ -90,7 +90,7 @@ def test_run_folder_page_names_files_and_keys(tmp_path: Path) -> None:
     gossip = tacit.simulate(tacit.workloads.digits(), tacit.SwarmSGD(), cluster=two, steps=2, until_loss=0.0)
     named = _named("run-folder.md", "summary")
     assert {*described["summary"]} <= named and {*gossip.summary()} <= named
-    assert named == {*described["summary"], *gossip.summary(), "logged"}
+    assert named == {*described["summary"], *gossip.summary(), "logged", "missing_workers"}
     assert {*gossip.history[-1]} == _named("run-folder.md", "history.json")
 
 

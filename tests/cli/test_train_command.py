@@ -87,7 +87,12 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Comma
     assert "status      failed: worker 1 was lost" in shown
     rescued = json.loads(manifest.read_text())
     assert rescued["ranks"] == [0] and rescued["place"].endswith(".rescued")
-    assert Run.load(out).status.startswith("failed: worker 1 was lost")
+    lost = Run.load(out)
+    assert lost.status.startswith("failed: worker 1 was lost")
+    assert lost.summary()["missing_workers"] == lost.missing_workers == [1]
+    missing = "The numbers of worker 1 of 2 are missing"
+    assert missing in shown and missing in (out / "report.html").read_text()
+    assert missing in " ".join(tacit("report", str(out), "--out", str(tmp_path / "page.html")).output.split())
 
     before, too_few = (out / "run.toml").read_text(), rescued["step"] - 1
     answer = tacit("train", "--resume", str(out), "--steps", str(too_few))
@@ -114,6 +119,34 @@ def test_a_lost_worker_is_named_and_its_run_goes_on(tmp_path: Path, tacit: Comma
     assert f"{kept}: strategy='AllReduce()' instead of" in answer.errors
     assert "change only --steps and --workers" in answer.errors
     assert Run.load(out).digest == run.digest
+
+
+@pytest.mark.timeout(2 * LONGEST_S)
+def test_an_interrupted_run_has_the_numbers_of_all_workers(tmp_path: Path, tacit: Command, python: Path) -> None:
+    out = tmp_path / "run"
+    options = ("--workload", "quadratic(dimension=5)", "--strategy", "LocalSGD(period=Every(4))", "--lr", "1e-3")
+    options += ("--steps", "10000000", "--evaluate-every", "10000000", "--checkpoint-every", "200", "--out", str(out))
+    with Module(*TRAIN, *options, "--workers", "2", python=python) as process:
+        until = time.monotonic() + LONGEST_S
+        while not (out / "checkpoint" / "manifest.json").exists() and time.monotonic() < until:
+            assert process.exit_code is None, process.end(1.0)
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        code, shown, errors = process.end(LONGEST_S)
+    assert code == 130, errors
+    assert "status      interrupted" in shown and "missing" not in shown
+    run = Run.load(out)
+    summary = run.summary()
+    assert run.missing_workers == [] and "missing_workers" not in summary
+    assert summary["gradients"] == 2 * summary["steps"]
+    computed = {rank: int(max(e.step for e in run.trace.of("compute") if e.rank == rank)) for rank in (0, 1)}
+    assert computed == {0: summary["steps"], 1: summary["steps"]}
+    by_rank = [sum(e.size_bytes for e in run.trace.of("exchange") if e.rank == rank) for rank in (0, 1)]
+    assert by_rank[0] == by_rank[1] > 0 and summary["bytes_sent"] == sum(by_rank)
+    assert set(run.record["cores"]) == {"0", "1"}
+    logs = {path.name: path.read_text() for path in (out / "logs").iterdir()}
+    assert set(logs) == {"worker-0.txt", "worker-1.txt"}
+    assert "worker 1 ended with exit code 130" in logs["worker-1.txt"]
 
 
 def worker_of(parent: int, rank: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tacit.record.run import Run
-from tacit.record.trace import COMPUTE, EXCHANGE, HOOK, WAIT, Trace
+from tacit.record.trace import COMPUTE, EXCHANGE, HOOK, WAIT, Event, Trace
 from tacit.report import Comparison, render
 from tacit.report.planned import planned_run
 from tacit.report.planned.page_parts import drift_lines, lines
@@ -81,6 +81,20 @@ def test_a_run_that_was_evaluated_at_its_end_alone_does_not_say_when_it_reached_
     one.history = [one.history[0], one.history[-1]]
     found = planned_run(one)
     assert found is not None and found.target_loss is None and found.steps == 60
+
+
+def test_a_run_without_the_numbers_of_one_worker_is_divided_by_the_others() -> None:
+    one = run()
+    partial = replace(one, trace=Trace())
+    partial.trace.rows.extend(plain for plain in one.trace.rows if Event._make(plain).rank == 0)
+    assert partial.missing_workers == [1] and one.missing_workers == []
+    found = planned_run(partial)
+    assert found is not None
+    measured = {cause.name: cause.measured_s for cause in found.causes}
+    assert measured["computing"] == pytest.approx(44 * 0.09)
+    assert measured["wire"] == pytest.approx(44 * 0.02)
+    assert "The numbers of worker 1 of 2 are missing" in render(Comparison.of([partial]))
+    assert "are missing" not in render(Comparison.of([one]))
 
 
 def test_a_run_without_a_plan_has_no_such_section() -> None:

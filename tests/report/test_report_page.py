@@ -10,14 +10,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 from plotly.offline import get_plotlyjs
 from rich.console import Console
 
 import tacit
 from tacit.errors import TacitError
-from tacit.report import Comparison, Entry, print_table, render, units, verdict, write_report
+from tacit.record.run import Run
+from tacit.record.trace import COMPUTE, HOOK, WAIT, Trace
+from tacit.report import Comparison, Entry, figures, print_table, render, units, verdict, write_report
 from tacit.report.verdict import remarks
 from tests.report.synthetic_runs import four_strategies, local_run, tiny_run
+from tests.report.synthetic_runs import row as history_row
 
 
 class Reader(HTMLParser):
@@ -204,3 +208,22 @@ def test_the_bars_of_the_whole_run_show_every_strategy_with_its_shares(compariso
 def test_on_a_phone_the_switches_do_not_stay_on_the_screen(page: str) -> None:
     narrow = re.search(r"@media \(max-width: \d+px\) \{(.*?)\n\}", page, re.DOTALL)
     assert narrow and re.search(r"\.controls \{ position: static;", narrow[1])
+
+
+def test_the_legend_names_an_activity_that_only_the_beginning_of_the_run_has() -> None:
+    trace, end_s = Trace(), 0.0
+    for step in range(1, 2001):
+        for rank in (0, 1):
+            trace.record(COMPUTE, rank, end_s, end_s + 0.1, step=step)
+        end_s += 0.1
+        if step == 1:
+            trace.record(WAIT, 1, end_s, end_s + 0.05, step=1, round=1)
+            trace.record(HOOK, 0, end_s, end_s + 0.05, step=1)
+            end_s += 0.05
+    run = Run("tiny", "Tiny()", 2, 2000, 0, [history_row(0.0, 2.0), history_row(end_s, 1.0)], torch.zeros(1), trace)
+    page = render(Comparison.of([run]))
+    shares = Comparison.of([run]).rows[0].shares
+    assert 0 < shares["waiting"] < figures.VISIBLE, "as a share of the whole run it is not drawn"
+    legend = re.search(r'<ul class="key">(.*?)</ul>', page, re.DOTALL)
+    assert legend is not None
+    assert re.findall(r"</span>([a-z]+)</li>", legend[1]) == ["computing", "waiting", "hooks"]

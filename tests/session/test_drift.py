@@ -118,7 +118,7 @@ def test_the_progress_line() -> None:
     line = progress_line(
         step=1200,
         steps=9000,
-        loss=1.3123,
+        loss=(1.3123, 1200),
         step_s=0.228,
         planned_step_s=0.229,
         communication=0.2,
@@ -129,6 +129,16 @@ def test_the_progress_line() -> None:
     assert line.startswith(
         "step 1200/9000  loss 1.312  228 ms a step (229 planned)  communication 20 %  on plan, ends "
     )
+    assert progress_line(
+        step=3540,
+        steps=None,
+        loss=(2.331, 0),
+        step_s=0.2,
+        planned_step_s=0.2,
+        communication=None,
+        begun=0.0,
+        stopped_s=0.0,
+    ).startswith("step 3540  loss 2.331 at step 0  200 ms a step")
     slow = progress_line(
         step=10,
         steps=None,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tacit.core.collective_bytes import ring_all_reduce_bytes
+from tacit.record.trace import COMPUTE, EXCHANGE, HOOK, Event, Trace
 from tacit.watch.followed_run import FollowedRun
 from tacit.watch.page_view import view_of
+from tacit.watch.progress_reader import progress_of
 from tests.report.synthetic_runs import tiny_run
 from tests.watch.progress_files import Worker, two_workers
 
@@ -100,6 +103,39 @@ def test_a_saved_run_shows_its_final_state(tmp_path: Path) -> None:
     shown = view(tmp_path / "run")
     assert shown["state"] == "finished" and shown["is_over"]
     assert tiles(shown)["time"][0] == "4.00 s" and tiles(shown)["loss"][0] == "0.5000"
+
+
+def test_a_step_that_is_longer_than_a_slice_does_not_make_a_bar_longer_than_the_run(tmp_path: Path) -> None:
+    trace = Trace()
+    for rank in (0, 1):
+        begun_s = 0.0
+        for step in range(1, 1001):  # each slice of the page has five steps, and the long ones cover many slices
+            computed_s = begun_s + (20.0 if step % 250 == 0 else 0.07)
+            trace.record(COMPUTE, rank, begun_s, computed_s, step=step)
+            trace.record(HOOK, rank, computed_s, computed_s + 0.01, step=step)
+            trace.record(EXCHANGE, rank, computed_s + 0.01, computed_s + 0.03, step=step, round=step, size_bytes=8)
+            begun_s = computed_s + 0.03
+    run = replace(tiny_run([(0.0, 2.0), (2.0, 1.0)]), trace=trace, steps=1000)
+    run.save(tmp_path)
+    rows = {
+        row["name"]: {part["name"]: part["share"] for part in row["parts"]} for row in view(tmp_path)["bars"]["rows"]
+    }
+    whole_s = 4 * 20.0 + 996 * 0.07 + 1000 * 0.03
+    computing = (whole_s - 30.0) / whole_s
+    expected = {"computing": computing, "hooks": 10.0 / whole_s, "wire": 20.0 / whole_s, "waiting": 0.0}
+    assert all(row == pytest.approx(expected, abs=1e-6) for row in rows.values()) and len(rows) == 3
+    slices = progress_of(run)[0].slices
+    assert max((one.compute_s + one.hook_s) / one.elapsed_s for one in slices) <= 1 + 1e-6
+
+
+def test_a_saved_run_without_the_numbers_of_a_worker_says_so(tmp_path: Path) -> None:
+    whole = tiny_run([(0.0, 2.0), (2.0, 1.0), (4.0, 0.5)])
+    partial = replace(whole, trace=Trace(), record={"world": "processes"})
+    partial.trace.rows.extend(plain for plain in whole.trace.rows if Event._make(plain).rank == 0)
+    partial.save(tmp_path / "partial")
+    assert view(tmp_path / "partial")["message"].startswith("The numbers of worker 1 of 2 are missing")
+    replace(whole, record={"world": "processes"}).save(tmp_path / "whole")
+    assert view(tmp_path / "whole")["message"] == ""
 
 
 def test_a_run_that_has_begun_again_replaces_the_saved_one(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tacit.report import Comparison, Entry, write_report
 from tacit.report import units as spelled
 from tacit.report.planned import planned_run
 from tacit.report.prediction import is_real
+from tacit.report.verdict import missing_numbers
 
 
 def keep(run: Run, folder: Path, screen: Console, json_file: Path | None, way_back: str | None = None) -> None:
@@ -65,6 +66,7 @@ def _readable(run: Run) -> dict[str, str]:
     summary = run.summary()
     shown = {
         "status": run.status,
+        **({"missing": missing} if (missing := missing_numbers(run)) else {}),
         "time": spelled.seconds(summary["time_s"]) + ("" if is_real(run) else " (virtual)"),
         "steps": f"{summary['steps']:,}",
         "gradients": f"{summary['gradients']:,}",

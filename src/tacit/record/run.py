@@ -82,6 +82,14 @@ class Run:
         found: Mapping[str, Any] = self.record.get("predicted", {})
         return found
 
+    @property
+    def missing_workers(self) -> list[int]:
+        """The workers of a run on processes that the trace has no events of: they could not report at its end."""
+        present = set(np.unique(self.trace.unordered(("rank",))[0]).tolist())
+        if self.record.get("world") != "processes" or not any(rank >= 0 for rank in present):
+            return []
+        return [rank for rank in range(self.workers) if rank not in present]
+
     def summary(self) -> dict[str, Any]:
         """Return the main figures of the run."""
         of = self.trace.unordered
@@ -92,8 +100,10 @@ class Run:
         updates, staleness = (of(("value",), NOTE, name)[0] for name in ("update", "staleness"))
         time_s, learners = float(times_s.max(initial=0.0)), int(np.unique(ranks[ranks >= 0]).size) or self.workers
         last = next((row for row in reversed(self.history) if row["loss"] is not None), {})
+        missing = self.missing_workers
         return {
             "status": self.status,
+            **({"missing_workers": missing} if missing else {}),
             "time_s": time_s,
             "steps": int((updates if len(updates) else of(("step",), COMPUTE)[0]).max(initial=0)),
             "gradients": len(gradient_times_s(self.trace)),

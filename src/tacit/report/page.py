@@ -122,7 +122,7 @@ def render(comparison: Comparison) -> str:
             for used, size, labels in graphs
         ],
         strategies=[{"label": label, "colour": styles[label][0]} for label in labels],
-        activities=_activities(comparison),
+        activities=_activities(comparison, [strip for _, strip, _ in strips]),
         shares=_shares(comparison),
         is_over_seeds=max(len(entry.runs) for entry in comparison.entries) > 1,
         record=_record(comparison),
@@ -141,9 +141,10 @@ def _drawn(comparison: Comparison) -> dict[str, figures.Figure]:
     return {name: figure for name, figure in drawn.items() if figure}
 
 
-def _activities(comparison: Comparison) -> dict[str, str]:
-    """Return the activities that occur, with their colours."""
+def _activities(comparison: Comparison, strips: Sequence[Strip]) -> dict[str, str]:
+    """Return the activities that are drawn, with their colours: in the whole run, or in the strip of its beginning."""
     occurring = {name for row in comparison.rows for name, share in row.shares.items() if share >= figures.VISIBLE}
+    occurring |= {bar.activity for strip in strips for bar in strip.bars}
     return {name: colour for name, colour in figures.ACTIVITY_COLOURS.items() if name in occurring}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
+from tacit.record.run import Run
 from tacit.report import units
 from tacit.report.comparison import Comparison, TableRow
 from tacit.report.prediction import Prediction
@@ -69,6 +70,9 @@ def remarks(comparison: Comparison) -> list[str]:
     failed = [row for row in rows if _has_failed(row)]
     if len(rows) > 1 and len(failed) < len(rows):
         notes += [f"{_failure(row)}." for row in failed]
+    for entry in comparison.entries:
+        found = next(filter(None, map(missing_numbers, entry.runs)), "")
+        notes += [f"{entry.label}: {found}" if len(comparison.entries) > 1 else found] if found else []
     if comparison.predictions:
         return notes + _of_predictions(comparison.predictions)
     sent = [(row.bytes_to_target.mean, row) for row in rows if row.bytes_to_target.mean is not None]
@@ -82,6 +86,18 @@ def remarks(comparison: Comparison) -> list[str]:
     if len(rows) > 1 and 0 < len(late) < len(rows):
         notes.append(f"Not every seed of {', '.join(late)} reached the target.")
     return notes + _of_gradients([row for row in rows if not row.statuses])
+
+
+def missing_numbers(run: Run) -> str:
+    """Return which workers the numbers of ``run`` leave out, as a sentence; an empty text if none."""
+    if not (missing := run.missing_workers):
+        return ""
+    names = f"worker{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+    which = "it" if len(missing) == 1 else "they"
+    return (
+        f"The numbers of {names} of {run.workers} are missing, because {which} could not report when the run ended: "
+        f"counts and bytes are those of the others, and shares and means are over the others."
+    )
 
 
 def _of_gradients(rows: list[TableRow]) -> list[str]:

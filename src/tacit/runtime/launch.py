@@ -43,6 +43,11 @@ def launch(
         outcome = Launcher(
             job, Machine.first(settings.total_workers, settings, secret.encode(), host=host), secret, say or _nothing
         ).run()
+        for one in outcome.failed:  # those for which another worker has printed the error
+            name = "server" if one.is_server else f"worker {one.rank}"
+            path = output.file_of(name)
+            if path is not None and not path.stat().st_size:
+                path.write_text(f"{one.text}\n", encoding="utf-8")
     finally:
         for path in logs.iterdir():
             if not path.stat().st_size:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
@@ -25,7 +26,9 @@ from tacit.training.schedules import Schedule, factors
 from tacit.workloads.workload import Problem, Workload
 
 Progress = Callable[[int, int, float, float | None], None]
-"""A callback with step, steps, seconds and loss, called regularly."""
+"""A callback with step, steps, seconds and loss, called regularly; the loss is None where none is measured."""
+_SHOWN_S: Final = 0.2
+"""Shortest time between two calls of ``Progress`` without an evaluation."""
 
 
 @with_python_numbers
@@ -100,6 +103,8 @@ def _train_in_step(
         loop.step(session)
         if session.step % every == 0 and not session.is_done:
             loop.evaluate(session, steps, progress)
+        else:
+            loop.show(session, steps, progress)
         if folder is not None and checkpoint_every and session.step % checkpoint_every == 0:
             session.checkpoint(folder)
 
@@ -122,12 +127,10 @@ def _train_with_server(
         session.resume(folder)
     elif session.rank == 0:
         session.log(**loop.start)
-    shown = written = session.updates
+    written = session.updates
     while not session.is_done:
         loop.step(session)
-        if progress is not None and session.updates >= shown + every:
-            shown = session.updates
-            progress(shown, steps, session.now_s(), None)
+        loop.show(session, steps, progress)
         if folder is not None and checkpoint_every and session.updates >= written + checkpoint_every:
             written = session.updates
             if not session.server_is_process:  # otherwise it writes its own checkpoints
@@ -142,6 +145,7 @@ class Loop:
         self._sampler = problem.samplers[rank]
         self._weight = self._sampler.batch_size / problem.batch_size
         self._rates = [group["lr"] for group in optimizer.param_groups]
+        self._due = 0.0  # when ``progress`` is called again
         self.start: dict[str, float | None] = {}  # what was measured of the initial model
 
     def skip(self, steps: int) -> None:
@@ -160,6 +164,12 @@ class Loop:
         loss.backward()
         session.observe(loss, self._weight)
         self._optimizer.step()
+
+    def show(self, session: Session, steps: int, progress: Progress | None) -> None:
+        """Call ``progress`` on rank 0, without a loss, unless it was called a short time ago."""
+        if progress is not None and self._rank == 0 and time.monotonic() >= self._due:
+            progress(session.updates, steps, session.now_s(), None)
+            self._due = time.monotonic() + _SHOWN_S
 
     def evaluate(self, session: Session, steps: int, progress: Progress | None) -> None:
         """Evaluate the reported model on rank 0. Collective."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ from tacit.session.attaching import SessionParts, mark_attached, unmark_attached
 from tacit.session.backend import SessionBackend
 from tacit.session.options import SessionOptions
 from tacit.session.probing import Probe, ProbeComplete
+from tacit.session.recording.last_records import collect_records, publish_record
 
 if TYPE_CHECKING:
     from tacit.session.session import Session
@@ -85,7 +87,7 @@ class SessionEnd:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """End without the other workers and without a last round; attach the incomplete run to ``error``."""
+        """End without a last round; attach the run, with the numbers of all workers that can report, to ``error``."""
         if self.is_over:
             return
         self.is_over = True
@@ -95,9 +97,11 @@ class SessionEnd:
         self._backend.abort(error)  # first, because what follows takes time
         try:
             if self._parts is not None:
+                begun_s, record = time.monotonic(), self._parts.recorder.packed()
+                publish_record(self._backend, record, error)  # before the rescue, which may wait for a worker in vain
                 self._rescue_or_note(self._parts, error)
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}"
-                self.complete_run([self._parts.recorder.packed()], status)
+                self.complete_run(collect_records(self._backend, record, error, begun_s), status)
                 if isinstance(error, RunError | Interrupted):
                     error.run = self._run
         except Exception as second:  # noqa: BLE001 - the first error is the one to report

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tacit.report import units
 from tacit.report.figures import ACTIVITY_COLOURS, GREY, PALETTE
+from tacit.report.verdict import missing_numbers
 from tacit.watch.followed_run import FollowedRun
 from tacit.watch.times import RECENT_S, WorkerTimes, all_reduce_bytes, pace_s, times_of
 
@@ -160,6 +161,8 @@ class _RunView:
 
     def _missing_workers(self) -> str:
         size, seen = int(self._header.get("workers") or 1), len(self._workers)
+        if self._followed.run is not None:
+            return missing_numbers(self._followed.run)
         if seen >= size or self._time_s == 0.0:
             return ""
         return f"{seen} of {size} workers can be seen here; the folders of other machines cannot."

@@ -36,11 +36,6 @@ class Slice(NamedTuple):
     period: float | None = None
     training_loss: float | None = None
 
-    @property
-    def blocked_s(self) -> float:
-        """Seconds in which the worker neither computed nor worked in hooks."""
-        return max(0.0, self.elapsed_s - self.compute_s - self.hook_s)
-
 
 class Evaluation(NamedTuple):
     """A loss that was measured during the run."""
@@ -175,13 +170,17 @@ def _slices(columns: Mapping[str, np.ndarray], rank: int, run: Run) -> Iterator[
     def total(chosen: np.ndarray, weights: np.ndarray) -> np.ndarray:
         return np.histogram(ends_s[chosen], edges, weights=weights[chosen])[0]
 
-    lengths, sizes = ends_s - starts_s, columns["size_bytes"]
+    def seconds(chosen: np.ndarray) -> np.ndarray:
+        """Return the seconds of each slice that the chosen events cover; an event may cover several slices."""
+        covered_s = _since(starts_s[chosen], edges) - _since(ends_s[chosen], edges)
+        return np.asarray(np.maximum(0.0, np.diff(covered_s)))
+
     steps = np.histogram(ends_s[computes], edges)[0]
     parts = [
-        total(computes, lengths),
-        total(mine & (kinds == HOOK), lengths),
-        total(ours & ((kinds == SEND) | (kinds == EXCHANGE)), sizes),
-        total(mine & (kinds == WAIT), lengths),
+        seconds(computes),
+        seconds(mine & (kinds == HOOK)),
+        total(ours & ((kinds == SEND) | (kinds == EXCHANGE)), columns["size_bytes"]),
+        seconds(mine & (kinds == WAIT)),
     ]
     period = _latest(columns, mine & (kinds == NOTE) & (columns["label"] == "period"), edges)
     updates = _counted(columns, edges) if rank == 0 else None
@@ -200,6 +199,14 @@ def _slices(columns: Mapping[str, np.ndarray], rank: int, run: Run) -> Iterator[
             None if updates is None else int(updates[i]),
             period[i],
         )
+
+
+def _since(moments_s: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return, for each edge, the sum over the earlier moments of the seconds from the moment to the edge."""
+    in_order = np.sort(moments_s)
+    sums = np.concatenate([[0.0], np.cumsum(in_order)])
+    earlier = np.searchsorted(in_order, edges)
+    return np.asarray(earlier * edges - sums[earlier])
 
 
 def _latest(columns: Mapping[str, np.ndarray], chosen: np.ndarray, edges: np.ndarray) -> Sequence[float | None]:

@@ -36,6 +36,14 @@ def recent(slices: Sequence[Slice]) -> list[Slice]:
     return chosen or [slices[-1]]
 
 
+def blocked_s(slices: Sequence[Slice]) -> float:
+    """Return the seconds in which the worker neither computed nor worked in hooks.
+
+    It is that of all slices together: a step that is counted where it ends may be longer than its slice.
+    """
+    return max(0.0, sum(one.elapsed_s - one.compute_s - one.hook_s for one in slices))
+
+
 def times_of(workers: Sequence[WorkerProgress], *, has_rounds: bool, is_whole: bool) -> list[WorkerTimes]:
     """Return how the workers spent their time, the whole run or recently.
 
@@ -43,7 +51,7 @@ def times_of(workers: Sequence[WorkerProgress], *, has_rounds: bool, is_whole: b
     what others are blocked longer as waiting. A saved run knows both. Without rounds all blocked time is waiting.
     """
     chosen = {worker.rank: worker.slices if is_whole else recent(worker.slices) for worker in workers}
-    blocked = {rank: sum(one.blocked_s for one in slices) for rank, slices in chosen.items() if slices}
+    blocked = {rank: blocked_s(slices) for rank, slices in chosen.items() if slices}
     elapsed = {rank: sum(one.elapsed_s for one in slices) for rank, slices in chosen.items() if slices}
     shares = [blocked[rank] / elapsed[rank] for rank in blocked if elapsed[rank] > 0]
     wire = min(shares, default=0.0) if has_rounds and len(shares) > 1 else 0.0

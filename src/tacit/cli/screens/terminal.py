@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tacit.record.run import Run
+from tacit.session.plan_watch.progress import loss_text
 
 errors: Final = Console(stderr=True)
 """The console for error messages."""
@@ -61,14 +62,20 @@ class Screen(ProgressScreen):
         super().__init__(console)
         self.clock = clock
         self.current = self.progress.add_task("", total=None, state="", visible=False)
+        self._measured: tuple[float, int] | None = None  # the last loss, and its step
 
     def begin(self, title: str) -> None:
         """Show the progress of a run called ``title``."""
+        self._measured = None
         self.progress.reset(self.current, description=escape(title), visible=True, total=None, state="starting")
 
     def step(self, step: int, steps: int, time_s: float, loss: float | None) -> None:
-        """Show that the run has reached ``step`` of ``steps``."""
-        self.progress.update(self.current, completed=step, total=steps, state=state_text(time_s, loss, self.clock))
+        """Show that the run has reached ``step`` of ``steps``. loss: if measured at this step."""
+        if loss is not None:
+            self._measured = loss, step
+        state = state_text(time_s, None, self.clock)
+        state += "" if self._measured is None else f" · {loss_text(*self._measured, step)}"
+        self.progress.update(self.current, completed=step, total=steps, state=state)
 
 
 def is_live(console: Console) -> bool:

@@ -2,7 +2,7 @@
 
 With N steps measured and part p of a step planned to take p_s seconds:
 
-    computing, hooks, waiting   seconds of a worker, mean over all, less N · p_s
+    computing, hooks, waiting   seconds of a worker, mean over all that could report, less N · p_s
     wire                        the rest of the measured time, less N · wire_s
     convergence                 N · step_s less the planned time: more or fewer steps than planned
 
@@ -119,8 +119,12 @@ def planned_run(run: Run) -> PlannedRun | None:
 
 
 def _spent(run: Run, until_s: float) -> dict[str, float]:
-    """Return the seconds of a worker by what they were spent on, mean over all workers; they add up to ``until_s``."""
-    found = {name: _seconds(run, kinds, until_s) / run.workers for name, kinds in _KINDS.items()}
+    """Return the seconds of a worker by what they were spent on; they add up to ``until_s``.
+
+    They are means over all workers whose numbers the run has.
+    """
+    workers = run.workers - len(run.missing_workers)
+    found = {name: _seconds(run, kinds, until_s) / workers for name, kinds in _KINDS.items()}
     return {**found, "wire": until_s - sum(found.values())}
 
 

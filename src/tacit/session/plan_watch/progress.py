@@ -30,11 +30,16 @@ def pair(measured_s: float, planned_s: float, unit: str = "") -> str:
     return f"{measured}{unit} ({shown} planned)"
 
 
+def loss_text(loss: float, measured: int, step: int) -> str:
+    """Return a loss at ``step``, with the step at which it was measured if that is an earlier one."""
+    return f"loss {loss:.4g}" + ("" if measured == step else f" at step {measured}")
+
+
 def progress_line(
     *,
     step: int,
     steps: int | None,
-    loss: float | None,
+    loss: tuple[float, int] | None,
     step_s: float,
     planned_step_s: float,
     communication: float | None,
@@ -44,11 +49,12 @@ def progress_line(
 ) -> str:
     """Return the progress line.
 
-    begun, now: times in seconds since the epoch. stopped_s: in which the clock of the run stood, for evaluations.
+    loss: that of the last evaluation, and its step. begun, now: times in seconds since the epoch. stopped_s: in which
+    the clock of the run stood, for evaluations.
     """
     parts = [f"step {step}" if steps is None else f"step {step}/{steps}"]
     if loss is not None:
-        parts.append(f"loss {loss:.4g}")
+        parts.append(loss_text(*loss, step))
     parts.append(pair(step_s, planned_step_s, " a step"))
     if communication is not None:
         parts.append(f"communication {100 * communication:.0f} %")

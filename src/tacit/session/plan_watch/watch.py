@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tacit.session.backend import LiveRound
     from tacit.session.planned import Planned
 
+Measured = tuple[float, int]
+"""A loss, and the step at which it was measured."""
 _FIRST_S: Final = 2.0
 """The first line comes after this time."""
 _LAST_S: Final = 2.0
@@ -42,8 +44,8 @@ class PlanWatch:
         self._threads: list[threading.Thread] = []
         self.drifts: list[dict[str, Any]] = []
 
-    def end_step(self, step: int, time_s: float, live: LiveRound | None, loss: Callable[[], float | None]) -> None:
-        """Take note that ``step`` has ended at ``time_s``. live: the latest round."""
+    def end_step(self, step: int, time_s: float, live: LiveRound | None, loss: Callable[[], Measured | None]) -> None:
+        """Take note that ``step`` has ended at ``time_s``. live: the latest round. loss: returns the latest."""
         if live is not None and live is not self._latest:
             self._end_round(step, time_s, live)
         if time.monotonic() >= self._next_s:
@@ -62,7 +64,7 @@ class PlanWatch:
         if drift is not None:
             self._show_drift(drift, step, time_s)
 
-    def _show_progress(self, step: int, time_s: float, loss: float | None) -> None:
+    def _show_progress(self, step: int, time_s: float, loss: Measured | None) -> None:
         every_s, (shown_step, shown_s) = self._display.every_s, self._shown
         self._next_s = time.monotonic() + (60.0 if every_s is None else every_s)
         if every_s is None or step <= shown_step or not self._planned_step_s:

@@ -16,7 +16,7 @@ from tacit.record.run import Row, Run, Tally
 from tacit.record.versions import versions
 from tacit.session.backend import SessionBackend
 from tacit.session.model.flat_parameters import FlatModel
-from tacit.session.plan_watch.watch import PlanWatch
+from tacit.session.plan_watch.watch import Measured, PlanWatch
 from tacit.session.recording.logs import Log
 from tacit.session.steps.observed_losses import LossMeter
 from tacit.session.steps.optimizers import Optimizers
@@ -29,6 +29,8 @@ class Recorder:
         self._backend, self._log, self._steps, self._optimizers = backend, log, steps, optimizers
         self._weight, self._counted, self._has_samples = 0.0, 0, False  # of all steps
         self._curve, self._rows = LossCurve(steps), list[Row]()
+        self._evaluated: Measured | None = None
+        self._observed: Measured | None = None
         self.meter = LossMeter(backend.rank)  # losses since the last row of the curve
         self.watch: PlanWatch | None = None  # of a run that follows a plan, on rank 0
         self.updates: Callable[[], int] | None = None  # of the server, in server strategies
@@ -58,16 +60,20 @@ class Recorder:
         updates = None if self.updates is None else self.updates()
         progress.add(step, time_s, updates=updates, period=self.period())
 
-    def latest_loss(self) -> float | None:
-        """Return the loss of the last evaluation; without evaluations, of the last row of the curve."""
-        evaluated = next((row["loss"] for row in reversed(self._rows) if row.get("loss") is not None), None)
-        return evaluated if evaluated is not None or not self._curve.rows else self._curve.rows[-1][2]
+    def latest_loss(self) -> Measured | None:
+        """Return the loss of the last evaluation; without evaluations, of the last row of the curve; and its step."""
+        return self._evaluated or self._observed
+
+    def _measured(self, step: int, loss: float | None) -> Measured | None:
+        """Return ``loss`` with its step, or with a server the update; None without a loss."""
+        return None if loss is None else (loss, step if self.updates is None else self.updates())
 
     def add_row(self, step: int, time_s: float) -> None:
         """Add the losses since the last row to the curve."""
         if self.meter.steps:
             seen = self.meter.take()
             self._curve.add(step, time_s, seen.loss, seen.weight)
+            self._observed = self._measured(step, seen.loss) or self._observed
             self._log.write(step, {"training/loss": seen.loss, "time_s": time_s})
             if self.progress is not None:
                 self.progress.observe(seen.loss)
@@ -77,6 +83,7 @@ class Recorder:
         numbers = as_numbers(measured)
         time_s = self._backend.now_s()
         self._rows.append({"step": step, "time_s": time_s, **numbers})
+        self._evaluated = self._measured(step, numbers.get("loss")) or self._evaluated
         if self.progress is not None:
             self.progress.evaluated(step, time_s, numbers)
         self._log.write(step, {f"evaluation/{name}": value for name, value in numbers.items()})
@@ -138,6 +145,8 @@ class Recorder:
     def load_state_dict(self, stored: Mapping[str, Any], step: int) -> None:
         """Continue after step ``step`` with what ``state_dict`` returned."""
         self._curve.rows, self._rows = [tuple(row) for row in stored["curve"]], list(stored["rows"])
+        evaluated = [(row["loss"], row["step"]) for row in self._rows if row.get("loss") is not None]
+        self._evaluated = evaluated[-1] if evaluated else None
         self.meter.step = step
 
     def join(self, step: int, time_s: float) -> None:
