@@ -159,7 +159,7 @@ def plan_of(signature: bytes) -> Plan:
     fields: list[Field] = []
     shape = _shape_of(parse(signature), None, fields)
     plans = IN_USE.plans
-    if len(plans) >= _MAX_PLANS or sum(map(len, plans)) > _MAX_SIGNATURES_BYTES:
+    if len(plans) >= _MAX_PLANS or sum(map(len, tuple(plans))) > _MAX_SIGNATURES_BYTES:
         plans.clear()
     plan = plans[signature] = Plan(signature, shape, fields)
     return plan

@@ -10,12 +10,14 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from tacit.errors import PeerLost, RunError, TimedOut
+from tacit.errors import Interrupted, PeerLost, RunError, TimedOut
 from tacit.session.backend import SessionBackend
 
-_COLLECT_S: Final = 10.0
-"""How long after the end began to wait for the records of workers whose processes still run. A launcher kills a worker
-30 seconds after it has asked it to end, and up to ten may have passed by then."""
+_ASKED_S: Final = 10.0
+"""How long after the end began to wait for the records of workers whose processes still run, if the run was asked to
+end. A launcher kills a worker 30 seconds after it has asked it to end, and up to ten may have passed by then."""
+_FAILED_S: Final = 1.0
+"""The same after a failure, of which every worker is to tell its script soon."""
 _LOOK_S: Final = 0.02
 _PIECE: Final = 1 << 22
 """Characters of a value: the store refuses values of 8 MiB."""
@@ -46,11 +48,13 @@ def collect_records(backend: SessionBackend, record: bytes, error: BaseException
     is_first = not any(rank not in lost for rank in range(backend.rank))
     if not (_has_others(backend) and is_first and isinstance(error, RunError | KeyboardInterrupt)):
         return [record]
+    is_asked = isinstance(error, Interrupted | KeyboardInterrupt)
+    ends_s = begun_s + (_ASKED_S if is_asked else _FAILED_S)
     awaited = {rank for rank in backend.live_ranks if rank not in (*lost, *missing, backend.rank)}
     while True:
         gone = {rank for rank in awaited if backend.is_gone(rank)}  # before the look: the order matters
         complete = dict(backend.published(_COMPLETE))
-        if not awaited - gone - set(complete) or time.monotonic() > begun_s + _COLLECT_S:
+        if not awaited - gone - set(complete) or time.monotonic() > ends_s:
             return _found(backend, complete, record)
         time.sleep(_LOOK_S)
 
