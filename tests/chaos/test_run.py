@@ -112,7 +112,7 @@ def test_a_fault_that_had_to_wait_does_not_begin_in_the_last_steps(sleepers, tmp
     plan = ChaosPlan(workers=3, for_s=30.0, faults=twice)
     injector = Injector(plan, tmp_path, None, None, last=100)
     injector.start()
-    play(injector, lambda: sleepers[0].poll() is not None)
+    play(injector, lambda: sleepers[0].poll() is not None and injector._waiting)
     with (tmp_path / "seat-1-life-1.jsonl").open("a") as file:
         file.write(json.dumps({"step": 101, "updates": 101}) + "\n")
     with subprocess.Popen(["sleep", "60"]) as process:

@@ -54,6 +54,8 @@ class Environment:
             self.store = PrefixStore(f"{self._prefix}/{number}", self._launched)
 
     def publish(self, key: str, value: object) -> None:
+        if self.store_is_gone:  # a call would take long to fail
+            raise RuntimeError(f"the store at {self.master} is gone")
         self.store.set(f"{key}/{self.rank}", json.dumps(value))
 
     def gather(self, key: str, ranks: Sequence[int] | None = None) -> list[Any]:

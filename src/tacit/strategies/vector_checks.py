@@ -27,7 +27,8 @@ def is_too_large(vector: Tensor, factor: float) -> bool:
     """Return whether ``vector`` times ``factor`` contains NaN, infinity, or numbers that make a sum overflow."""
     if not vector.numel():
         return False
-    if factor <= 1.0 and vector.dtype in _LONG and float(vector.dot(vector)) <= torch.finfo(vector.dtype).max / 2:
+    flat = vector.reshape(-1)  # of whatever shape it arrives
+    if factor <= 1.0 and vector.dtype in _LONG and float(flat.dot(flat)) <= torch.finfo(vector.dtype).max / 2:
         return False  # each square is at most the sum
     low, high = vector.aminmax()
     largest = max(-float(low), float(high)) * max(1.0, factor)

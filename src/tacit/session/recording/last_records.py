@@ -32,6 +32,7 @@ def publish_record(backend: SessionBackend, record: bytes, error: BaseException)
     text = base64.b64encode(record).decode()
     pieces = [text[begin : begin + _PIECE] for begin in range(0, len(text), _PIECE)]
     with suppress(RuntimeError):
+        backend.published(_COMPLETE)  # notices at once that the store is gone
         for i, piece in enumerate(pieces):
             backend.publish(f"{_RECORD}/{i}", [backend.rank, piece])
         backend.publish(_COMPLETE, [backend.rank, len(pieces)])
@@ -54,6 +55,8 @@ def collect_records(backend: SessionBackend, record: bytes, error: BaseException
     while True:
         gone = {rank for rank in awaited if backend.is_gone(rank)}  # before the look: the order matters
         complete = dict(backend.published(_COMPLETE))
+        if backend.rank not in complete:  # its own is not there: the store is gone
+            return [record]
         if not awaited - gone - set(complete) or time.monotonic() > ends_s:
             return _found(backend, complete, record)
         time.sleep(_LOOK_S)
