@@ -158,12 +158,17 @@ def test_a_quick_run_measures_every_kind_of_method_and_is_not_made_twice(
     words = ["--quick", "--folder", str(tmp_path / "runs"), "--out", str(out)]
     before = signal.getsignal(signal.SIGTERM)
     try:
-        for more in ([], ["--do", "results"]):
+        for more in ([], [], ["--do", "results"]):
             monkeypatch.setattr(sys, "argv", ["time_to_accuracy", *words, *more])
             runpy.run_module("benchmarks.time_to_accuracy", run_name="__main__")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert "0 real runs are missing" in capsys.readouterr().out
+    made = [json.loads(line) for file in (tmp_path / "runs").rglob("rows.jsonl") for line in file.open()]
+    again = [row for number, row in enumerate(made) if row["method"] in {one["method"] for one in made[:number]}]
+    assert {row["method"] for row in again} <= {"tacit SwarmSGD"} and len(
+        again
+    ) <= 1  # once if it ended below the target
     written = json.loads(out.read_text())
     assert written["quick"] is True and str(tmp_path) not in written["command"]
     [part] = written["parts"].values()
