@@ -73,6 +73,14 @@ class Derived(tacit.LocalSGD):
     """A subclass, whose ranks may act differently."""
 
 
+TOP = tacit.TopK(fraction=0.25)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedCompressed(tacit.CompressedGradient):
+    """A subclass, whose hook may do something else."""
+
+
 OTHERWISE: dict[str, tuple[tacit.Strategy, dict[str, Any], dict[str, Any]]] = {
     "subclass": (Derived(), {}, {}),
     "loss": (tacit.LocalSGD(period=tacit.LossPeriod()), {}, {}),
@@ -83,6 +91,12 @@ OTHERWISE: dict[str, tuple[tacit.Strategy, dict[str, Any], dict[str, Any]]] = {
     "faults": (tacit.LocalSGD(), {"faults": [tacit.Pause(rank=0, at_s=0.1, for_s=0.1)]}, {}),
     "until_loss": (tacit.LocalSGD(), {}, {"until_loss": 1e-9}),
     "evaluations at times": (tacit.LocalSGD(), {}, {"evaluate_every_s": 0.2}),
+    "compressed subclass": (DerivedCompressed(compressor=TOP), {}, {}),
+    "scatter": (tacit.CompressedGradient(compressor=TOP, aggregate="scatter"), {}, {}),
+    "timing only": (tacit.CompressedGradient(compressor=TOP), {}, {"timing_only": True}),
+    "compressed, faults": (tacit.CompressedGradient(), {"faults": [tacit.Pause(rank=0, at_s=0.1, for_s=0.1)]}, {}),
+    "compressed, until_loss": (tacit.CompressedGradient(), {}, {"until_loss": 1e-9}),
+    "compressed, evaluations at times": (tacit.CompressedGradient(), {}, {"evaluate_every_s": 0.2}),
 }
 
 

@@ -77,27 +77,6 @@ def test_runs_have_the_results_of_fibers(options: dict[str, Any], weights: Any):
     check_equal(*both(tacit.CompressedGradient(compressor=TOP, weights=weights), **options))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Derived(tacit.CompressedGradient):
-    """A subclass, whose hook may do something else."""
-
-
-OTHERWISE: dict[str, tuple[tacit.Strategy, dict[str, Any], dict[str, Any]]] = {
-    "subclass": (Derived(compressor=TOP), {}, {}),
-    "scatter": (tacit.CompressedGradient(compressor=TOP, aggregate="scatter"), {}, {}),
-    "timing only": (tacit.CompressedGradient(compressor=TOP), {}, {"timing_only": True}),
-    "faults": (tacit.CompressedGradient(), {"faults": [tacit.Pause(rank=0, at_s=0.1, for_s=0.1)]}, {}),
-    "until_loss": (tacit.CompressedGradient(), {}, {"until_loss": 1e-9}),
-    "evaluations at times": (tacit.CompressedGradient(), {}, {"evaluate_every_s": 0.2}),
-}
-
-
-@pytest.mark.parametrize(("strategy", "cluster", "options"), OTHERWISE.values(), ids=OTHERWISE)
-def test_fibers_run_the_others(strategy: tacit.Strategy, cluster: dict[str, Any], options: dict[str, Any]):
-    run = tacit.simulate(QUADRATIC, strategy, cluster=tacit.Cluster(workers=3, **cluster), steps=12, **options)
-    assert run.record["host"] != "lockstep"
-
-
 @pytest.mark.parametrize("compute", [tacit.Constant(mean_s=0.02), tacit.Exponential(mean_s=0.02)], ids=str)
 @pytest.mark.parametrize("lr", [9.0, 1e30])
 def test_numbers_that_are_not_finite_end_the_run_as_with_fibers(compute: Any, lr: float):
